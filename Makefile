@@ -1,0 +1,48 @@
+# Every target sets up what it needs: the environment in .venv, Redis for the tests in .cache.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.stamp
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo serve test lint bench chaos clean
+
+demo: $(STAMP)-core
+	$(BIN)/dualstream demo
+
+serve: $(STAMP)-core
+	$(BIN)/dualstream serve
+
+test: $(STAMP)-dev
+	tests/fetch_redis.sh
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(STAMP)-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)-bench
+	$(BIN)/python -m load_tests
+
+# Many rounds of the kills that `make test` samples.
+chaos: $(STAMP)-dev
+	tests/fetch_redis.sh
+	DUALSTREAM_CHAOS_ROUNDS=20 $(BIN)/python -m pytest tests/chaos
+
+clean:
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+$(STAMP)-core: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e .
+	touch $@
+
+$(STAMP)-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[dev]'
+	touch $@ $(STAMP)-core
+
+$(STAMP)-bench: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[dev,bench]'
+	touch $@ $(STAMP)-dev $(STAMP)-core

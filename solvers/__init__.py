@@ -1,0 +1,1 @@
+"""Online learners for linear models, with duality certificates where a dual exists."""
