@@ -1,0 +1,350 @@
+"""The journal's contract: what every store promises, method by method.
+
+A journal holds models. A model has a spec, a log of entries, the idempotency keys of what it
+learned, a few snapshots and cursors. An entry is one append: the records (samples and controls)
+of one group of requests, in order. Each record takes one `seq`, counted from 1 without gaps.
+
+Errors:
+
+    JournalError
+    |- JournalUnavailable     the store cannot be used now; nothing was done
+    |  `- DurabilityTooLow    the store keeps less than was asked for, or evicts
+    |- OutcomeUnknown         the store may or may not have done it: repeat with the same nonce
+    |- UnknownModel           no model of that id
+    |- ModelChanged           the model is gone or was made again: another incarnation
+    |- Conflict               what the caller saw is not what the store holds
+    |- CursorMoved            the cursor does not stand where the caller expected it
+    |- Trimmed                the rows asked for are no longer in the journal
+    `- StoreTooNew            the store was written by a newer version
+
+`ValueError` means that the caller broke the contract; nothing was done then either.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+ENTRY_BYTES = 1 << 20
+"""How many bytes of unseen entries one append answers with, at most (but one entry at least)."""
+
+
+class JournalError(Exception):
+    """Anything the journal refuses or cannot do."""
+
+
+class JournalUnavailable(JournalError):
+    """The store cannot be used now; nothing was done."""
+
+
+class DurabilityTooLow(JournalUnavailable):
+    """The store keeps less than was asked for, or may evict what it acknowledged."""
+
+
+class OutcomeUnknown(JournalError):
+    """The store may or may not have done it; an append is repeated with the same nonce."""
+
+
+class UnknownModel(JournalError):
+    """No model of that id."""
+
+    def __init__(self, model: str):
+        super().__init__(f"no model {model!r}")
+        self.model = model
+
+
+class ModelChanged(JournalError):
+    """The model is gone, or was deleted and made again: its incarnation is another one."""
+
+    def __init__(self, model: str):
+        super().__init__(f"model {model!r} was deleted or made again")
+        self.model = model
+
+
+class Conflict(JournalError):
+    """What the caller saw is not what the store holds."""
+
+
+class CursorMoved(JournalError):
+    """The cursor does not stand where the caller expected it; `value` is where it stands."""
+
+    def __init__(self, name: str, value: str | None):
+        super().__init__(f"cursor {name!r} stands at {value!r}")
+        self.name = name
+        self.value = value
+
+
+class Trimmed(JournalError):
+    """Rows that were asked for are gone; the first one still kept has seq `kept_from`."""
+
+    def __init__(self, kept_from: int):
+        super().__init__(f"the journal is kept from seq {kept_from} on")
+        self.kept_from = kept_from
+
+
+class StoreTooNew(JournalError):
+    """The store was written by a newer version of this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how many keys and nonces are kept, per model."""
+
+    key_ttl_s: float = 3600
+    max_keys: int = 1_000_000
+    nonces: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive records of one request: what is journalled, or left out, together.
+
+    body         the encoded part (`record.encode_rows`, `record.encode_control`)
+    count        the records in it
+    key          kind byte and key (`record.make_key`), or None
+    fingerprint  16 bytes that tell one payload under `key` from another, or None
+    continues    the part belongs to the keyed request that an earlier part of the group opened
+
+    A request with a key (request or chunk) is opened by a part that carries this key; its other
+    parts follow, carry `continues`, and may have a key of their own (sample id, label, refit).
+    When its first row has a key of its own, an empty part (count 0) with the request's key opens
+    it. An empty part never makes an entry by itself. Parts of a request without a key do not
+    carry `continues`: each of them stands alone.
+    """
+
+    body: bytes
+    count: int
+    key: bytes | None = None
+    fingerprint: bytes | None = None
+    continues: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where one part stands: its records have the seqs first_seq .. seq.
+
+    A duplicate has the original's place, and a part of a duplicate request that whole request's
+    (count: the records journalled for it). `conflict`: the key is known with another fingerprint,
+    nothing of this part, or for a request's key of this request, was journalled; the place is the
+    known one's. Where nothing stands (an empty part; a request of which every record was a
+    duplicate), count is 0 and first_seq is seq + 1.
+    """
+
+    first_seq: int
+    seq: int
+    count: int
+    duplicate: bool = False
+    conflict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One append as the journal keeps it: records first_seq .. seq, one after the other in body.
+
+    chain = sha1hex(the chain before, 40 characters + nonce), see `chain.py`. time_ms is the
+    store's clock.
+    """
+
+    first_seq: int
+    seq: int
+    nonce: bytes
+    chain: str
+    time_ms: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append did.
+
+    placed           one per part
+    first_seq, seq   of the own entry; None when nothing was new
+    previous, chain  the chain before and after; equal when nothing was new
+    entries          those after `known_seq` and before the own entry, the first ones up to 1 MiB,
+                     at least one if there is any
+    more             there are further entries between the last of `entries` and the own one, or
+                     rows after `known_seq` are no longer kept (then `read` raises Trimmed)
+    """
+
+    placed: tuple[Placed, ...]
+    first_seq: int | None
+    seq: int | None
+    previous: str
+    chain: str
+    entries: tuple[Entry, ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CursorMove:
+    """Compare and set of one cursor: `expected` is None where it was never set."""
+
+    name: str
+    expected: str | None
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A model as the store knows it: its spec in full and as given, and its log's head.
+
+    `incarnation` is random per creation. Before the first entry, seq is 0 and chain is
+    sha1hex(incarnation).
+    """
+
+    id: str
+    incarnation: str
+    spec: bytes
+    given: bytes
+    created_ms: int
+    seq: int
+    chain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state's bytes after the record `seq`, with the chain there."""
+
+    seq: int
+    chain: str
+    data: bytes
+
+
+class Journal(Protocol):
+    """A store of models and their logs.
+
+    One object serves one process and one event loop; any number of processes may use the same
+    store. Every method but `open`, `close` and `durability` raises JournalUnavailable when the
+    store cannot be used, and every method that writes raises OutcomeUnknown when the answer was
+    lost. Only `append` can be repeated blindly; the others are safe to repeat because they
+    compare first.
+    """
+
+    async def open(self) -> None:
+        """Connect, and make the store ready where it is new.
+
+        Raises JournalUnavailable, DurabilityTooLow, StoreTooNew.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections and threads. What was acknowledged stays."""
+
+    async def ping(self) -> None:
+        """Return when the store answers, and is as durable as was asked for.
+
+        Raises JournalUnavailable, DurabilityTooLow.
+        """
+
+    def durability(self) -> str:
+        """What the store really keeps, as it was read at the last connect.
+
+        SQLite: `normal` (a power cut may take the last appends, a killed process takes none) or
+        `full`. Redis: `memory`, `everysec` or `always`.
+        """
+
+    async def claim_identity(self, mine: str) -> str:
+        """Return the numeric identity in force, `mine` where the store had none. Atomic."""
+
+    async def adopt_identity(self, mine: str) -> None:
+        """Put `mine` in force. Atomic."""
+
+    async def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
+        """Create the model and return (it, True), or return the existing one and False. Atomic."""
+
+    async def get(self, model: str) -> ModelRecord:
+        """Return the model with its log's head.
+
+        Raises UnknownModel.
+        """
+
+    async def count(self) -> int:
+        """Return the number of models (Redis: one that is just being deleted may count)."""
+
+    async def replace(
+        self, model: str, incarnation: str, seq: int, chain: str, spec: bytes, given: bytes
+    ) -> ModelRecord:
+        """Delete the model and create it with another spec, in one atomic step. Nothing is kept.
+
+        Raises UnknownModel; Conflict when it does not stand at incarnation, seq and chain.
+        """
+
+    async def delete(self, model: str, incarnation: str | None = None) -> None:
+        """Delete the model and all that belongs to it; what is large goes in bounded steps after.
+
+        Atomic: from one moment on the model is unknown, and an appender that still holds its
+        incarnation gets ModelChanged.
+
+        Raises UnknownModel; ModelChanged when `incarnation` is given and is another one.
+        """
+
+    async def append(
+        self,
+        model: str,
+        incarnation: str,
+        nonce: bytes,
+        known_seq: int,
+        parts: Sequence[Part],
+        cursor: CursorMove | None = None,
+    ) -> Appended:
+        """Make the new ones of `parts` durable as one entry, all or none; say where each stands.
+
+        One atomic step that checks the incarnation; answers a repeated nonce (the last 1,000 are
+        kept; a repeat carries the same parts) as the first time; compares and sets `cursor`;
+        leaves out what is known by its key, within the group too, a request's key being checked
+        first and once for the whole request; joins the rest to one entry; gives it seqs, chain
+        and the store's time; keeps the keys (for an hour by the store's clock, and the last
+        million; a request's key once at least one of its records was journalled or known).
+
+        When nothing is new there is no entry, but cursor, nonce and request key are kept.
+        The append is announced to other processes: Redis publishes "<model> <seq>" on the channel
+        `ds:appends`; with SQLite `PRAGMA data_version` changes.
+
+        Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
+        ModelChanged, CursorMoved; ValueError for parts that break the rules of `Part`.
+        """
+
+    async def read(
+        self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
+    ) -> list[Entry]:
+        """Return the entries whose last seq is > `after`, in order, up to `limit_bytes` of bodies.
+
+        At least one if there is any. An entry with `after` in its middle is returned whole.
+
+        Raises ModelChanged; Trimmed when rows after `after` are gone.
+        """
+
+    async def trim(self, model: str, incarnation: str, through: int) -> None:
+        """Let go of whole entries whose last seq is <= `through`, in bounded steps.
+
+        Raises ModelChanged.
+        """
+
+    async def snapshot_put(
+        self, model: str, incarnation: str, seq: int, chain: str, data: bytes
+    ) -> bool:
+        """Keep a snapshot; False when one of this seq or a newer one is there already.
+
+        Written in parts of up to 1 MiB, between which other work goes on; readers see it from
+        one moment on. The two newest are kept. What writers that died have left of snapshots
+        up to this seq is removed.
+
+        Raises ModelChanged; Conflict when the log does not hold `chain` at `seq`.
+        """
+
+    async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
+        """Return the newest snapshot (n = 0) or the one before it (n = 1), None where none is.
+
+        Raises ModelChanged.
+        """
+
+    async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
+        """Return where the cursor stands, None where it was never set.
+
+        Raises ModelChanged.
+        """
+
+    # Last, because below its name means this method.
+    async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
+        """Return up to `limit` models with an id > `after`, in order of id (by code points).
+
+        Not atomic with creation and deletion: each model is as it stood when it was read.
+        """
