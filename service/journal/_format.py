@@ -1,0 +1,112 @@
+"""Constants and types of the record format; `record.py` states the layout.
+
+RecordError
+|- CorruptRecord    the bytes are damaged
+`- UnknownRecord    written by a newer version, or not for this reader
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+VERSION = 1
+
+CONTROL, KEY, FINGERPRINT, CONTINUES, WIDE = 1, 2, 4, 8, 16
+KNOWN_FLAGS = 31
+
+NARROW_HEADER = Struct("<BBHHB")
+WIDE_HEADER = Struct("<BBHII")
+CHECKSUM = Struct("<I")
+FINGERPRINT_BYTES = 16
+
+LENGTHS_SHIFT, INDICES_SHIFT, VALUES_SHIFT, LABELS_SHIFT, WEIGHTS_SHIFT = 0, 2, 4, 6, 9
+LENGTHS_EQUAL, INDICES_RUN = 3, 3
+LABELS_BITS, LABELS_FLOAT32, LABELS_FLOAT64, LABELS_CLASSES = 1, 2, 3, 4
+IDS, SERVED_SCORE, SERVED_SEQ, NAMES = 1 << 11, 1 << 12, 1 << 13, 1 << 14
+KNOWN_COLUMNS = (1 << 15) - 1
+TEXT_COLUMNS = IDS | NAMES
+
+UNSIGNED: tuple[np.dtype[Any], ...] = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"))
+FLOAT32, FLOAT64, INT64 = np.dtype("<f4"), np.dtype("<f8"), np.dtype("<i8")
+
+MAX_INDEX = 2**31 - 1
+
+
+class RecordError(Exception):
+    """A body that cannot be read."""
+
+
+class CorruptRecord(RecordError):
+    """The bytes are damaged."""
+
+
+class UnknownRecord(RecordError):
+    """Written by a newer version; the message names what is not known."""
+
+
+class KeyKind(IntEnum):
+    """The first byte of a stored key. Users reach only REQUEST and SAMPLE."""
+
+    REQUEST = 1
+    CHUNK = 2
+    SAMPLE = 3
+    LABEL = 4
+    REFIT = 5
+
+
+KEY_KINDS = frozenset(int(kind) for kind in KeyKind)
+OPENING_KINDS = (KeyKind.REQUEST, KeyKind.CHUNK)
+
+
+def make_key(kind: KeyKind, key: str) -> bytes:
+    """A stored key: the kind's byte and the key."""
+    return bytes((kind,)) + key.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands beside a part's content. `key` is the kind's byte and the key."""
+
+    count: int
+    key: bytes | None = None
+    fingerprint: bytes | None = None
+    continues: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows in CSR layout, with the columns that were used; the others are None.
+
+    indptr  (n + 1,) int64, from 0   indices (nnz,) int32, from 0   values (nnz,) float64
+    labels  (n,) float64, or n class texts
+    weights (n,) float64, None where all are 1
+    ids     n texts, empty where a row has none
+    served_scores (n,) float64       served_seqs (n,) int64
+    names   pairs (index, name) that ride along
+    """
+
+    indptr: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float64]
+    labels: npt.NDArray[np.float64] | list[str] | None = None
+    weights: npt.NDArray[np.float64] | None = None
+    ids: list[str] | None = None
+    served_scores: npt.NDArray[np.float64] | None = None
+    served_seqs: npt.NDArray[np.int64] | None = None
+    names: tuple[tuple[int, str], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Control:
+    """A record that is no sample: refit, rollback, unlearn, pause ..."""
+
+    kind: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
