@@ -1,1 +1,40 @@
 """The journal: what was acknowledged, in order, durable; the stores behind one contract."""
+
+from urllib.parse import unquote, urlsplit
+
+from service.journal.protocol import Journal, Limits
+
+__all__ = ["open_journal"]
+
+
+async def open_journal(
+    url: str,
+    durability: str | None = None,
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
+) -> Journal:
+    """Open the store at `url` and return it, ready.
+
+    sqlite:///file.db (relative), sqlite:////path/file.db (absolute), redis://host:port/db.
+    `durability` is the least that is asked for; None asks for nothing.
+
+    Raises ValueError for another URL, and what `Journal.open` raises.
+    """
+    journal = _journal(url, durability, limits)
+    await journal.open()
+    return journal
+
+
+def _journal(url: str, durability: str | None, limits: Limits) -> Journal:
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        from service.journal.sqlite import SqliteJournal
+
+        path = unquote(parts.path.removeprefix("/"))
+        if parts.netloc or not path:
+            raise ValueError(
+                f"{url} names no file: write sqlite:///file.db, or sqlite:////path/file.db"
+            )
+        return SqliteJournal(path, durability, limits)
+    raise ValueError(
+        f"no store for {parts.scheme or url}: known are sqlite:///file.db and redis://host:port/db"
+    )

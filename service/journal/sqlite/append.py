@@ -1,0 +1,298 @@
+"""The append, the read and the trimming of a model's log."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from service.journal._placing import Known, Left, Sorting, check_parts, placed
+from service.journal.chain import next_chain
+from service.journal.protocol import (
+    ENTRY_BYTES,
+    Appended,
+    CursorMove,
+    CursorMoved,
+    Entry,
+    Limits,
+    ModelChanged,
+    Part,
+    Trimmed,
+)
+from service.journal.sqlite.worker import Task
+
+# Keys that one append may remove beyond those that it adds: so no append pays for all of them.
+PURGE_KEYS = 64
+TRIM_ENTRIES = 1000
+
+
+class Head(NamedTuple):
+    """A model's number and where its log, keys and nonces stand."""
+
+    model: int
+    seq: int
+    chain: str
+    trimmed: int
+    first_key: int
+    next_key: int
+    nonces: int
+
+
+class Result(NamedTuple):
+    """What is kept under a nonce."""
+
+    before: int
+    seq: int
+    previous: str
+    chain: str
+    left: list[Left]
+
+
+_HEAD = """
+SELECT models.model, seq, chain, trimmed, first_key, next_key, nonces, incarnation
+FROM models JOIN heads ON heads.model = models.model WHERE id = ?
+"""
+_pack = msgspec.msgpack.encode
+_unpack = msgspec.msgpack.Decoder(Result).decode
+
+
+def find_head(connection: sqlite3.Connection, model: str, incarnation: str) -> Head:
+    """The model's head.
+
+    Raises ModelChanged.
+    """
+    row = connection.execute(_HEAD, (model,)).fetchone()
+    if row is None or row[-1] != incarnation:
+        raise ModelChanged(model)
+    return Head(*row[:-1])
+
+
+def append(
+    model: str,
+    incarnation: str,
+    nonce: bytes,
+    known_seq: int,
+    parts: Sequence[Part],
+    cursor: CursorMove | None,
+    limits: Limits,
+    now_ms: Callable[[], int],
+) -> Task[Appended]:
+    """The task behind `Journal.append`, to be run in a write transaction."""
+    has_keys = check_parts(nonce, parts)
+
+    def task(connection: sqlite3.Connection) -> Appended:
+        head = find_head(connection, model, incarnation)
+        row = connection.execute(
+            "SELECT result FROM nonces WHERE model = ? AND nonce = ?", (head.model, nonce)
+        ).fetchone()
+        if row is not None:
+            result = _unpack(row[0])
+        else:
+            if cursor is not None:
+                _move_cursor(connection, head.model, cursor)
+            result = _append_new(connection, head, nonce, parts, has_keys, limits, now_ms())
+        return _answer(connection, head, result, known_seq, parts)
+
+    return task
+
+
+def _append_new(
+    connection: sqlite3.Connection,
+    head: Head,
+    nonce: bytes,
+    parts: Sequence[Part],
+    has_keys: bool,
+    limits: Limits,
+    time_ms: int,
+) -> Result:
+    sorting = Sorting(head.seq)
+    if has_keys:
+        sorting.sort(parts, _lookup(connection, head, limits, time_ms))
+    else:
+        sorting.kept = [part.body for part in parts]
+        sorting.seq += sum(part.count for part in parts)
+    chain = head.chain
+    if sorting.seq > head.seq:
+        chain = next_chain(head.chain, nonce)
+        connection.execute(
+            "INSERT INTO entries (model, seq, first_seq, nonce, chain, time_ms, body)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                head.model,
+                sorting.seq,
+                head.seq + 1,
+                nonce,
+                chain,
+                time_ms,
+                b"".join(sorting.kept),
+            ),
+        )
+    result = Result(head.seq, sorting.seq, head.chain, chain, sorting.left)
+    connection.execute(
+        "INSERT OR REPLACE INTO nonces (model, slot, nonce, result) VALUES (?, ?, ?, ?)",
+        (head.model, head.nonces % limits.nonces, nonce, _pack(result)),
+    )
+    first_key, next_key = head.first_key, head.next_key
+    if sorting.keys or first_key < next_key:
+        first_key, next_key = _keep_keys(connection, head, sorting.keys, limits, time_ms)
+    connection.execute(
+        "UPDATE heads SET seq = ?, chain = ?, first_key = ?, next_key = ?, nonces = ?"
+        " WHERE model = ?",
+        (sorting.seq, chain, first_key, next_key, head.nonces + 1, head.model),
+    )
+    return result
+
+
+def _lookup(
+    connection: sqlite3.Connection, head: Head, limits: Limits, time_ms: int
+) -> Callable[[bytes], Known | None]:
+    oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
+    floor = head.next_key - limits.max_keys
+
+    def known(key: bytes) -> Known | None:
+        row = connection.execute(
+            "SELECT seq, count, fingerprint FROM keys"
+            " WHERE model = ? AND key = ? AND time_ms > ? AND number >= ?",
+            (head.model, key, oldest_ms, floor),
+        ).fetchone()
+        return None if row is None else Known(*row)
+
+    return known
+
+
+def _keep_keys(
+    connection: sqlite3.Connection,
+    head: Head,
+    keys: dict[bytes, Known],
+    limits: Limits,
+    time_ms: int,
+) -> tuple[int, int]:
+    """Keep new keys and let go of some that are too old or too many; (first, next) key's number.
+
+    OR REPLACE: a key may come again while its expired row still waits to be removed.
+    """
+    connection.executemany(
+        "INSERT OR REPLACE INTO keys (model, number, key, seq, count, fingerprint, time_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (head.model, number, key, *known, time_ms)
+            for number, (key, known) in enumerate(keys.items(), head.next_key)
+        ],
+    )
+    next_key = head.next_key + len(keys)
+    first_key = _first_kept_key(connection, head, next_key - limits.max_keys, limits, time_ms)
+    first_key = min(first_key, head.first_key + PURGE_KEYS + 4 * len(keys))
+    if first_key > head.first_key:
+        connection.execute(
+            "DELETE FROM keys WHERE model = ? AND number < ?", (head.model, first_key)
+        )
+    return first_key, next_key
+
+
+def _first_kept_key(
+    connection: sqlite3.Connection, head: Head, floor: int, limits: Limits, time_ms: int
+) -> int:
+    oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
+    rows: Iterable[tuple[int, int]] = connection.execute(
+        "SELECT number, time_ms FROM keys WHERE model = ? AND number >= ? ORDER BY number",
+        (head.model, max(floor, head.first_key)),
+    )
+    first = max(floor, head.first_key)
+    for seen, (number, kept_ms) in enumerate(rows):
+        if kept_ms > oldest_ms or seen > PURGE_KEYS:
+            break
+        first = number + 1
+    return first
+
+
+def _move_cursor(connection: sqlite3.Connection, model: int, move: CursorMove) -> None:
+    value = find_cursor(connection, model, move.name)
+    if value != move.expected:
+        raise CursorMoved(move.name, value)
+    connection.execute(
+        "INSERT OR REPLACE INTO cursors (model, name, value) VALUES (?, ?, ?)",
+        (model, move.name, move.new),
+    )
+
+
+def find_cursor(connection: sqlite3.Connection, model: int, name: str) -> str | None:
+    row = connection.execute(
+        "SELECT value FROM cursors WHERE model = ? AND name = ?", (model, name)
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _answer(
+    connection: sqlite3.Connection,
+    head: Head,
+    result: Result,
+    known_seq: int,
+    parts: Sequence[Part],
+) -> Appended:
+    entries: list[Entry] = []
+    more = False
+    if known_seq < head.trimmed:
+        more = True
+    elif known_seq < result.before:
+        entries = find_entries(connection, head.model, known_seq, result.before, ENTRY_BYTES)
+        more = not entries or entries[-1].seq < result.before
+    is_new = result.seq > result.before
+    return Appended(
+        placed(parts, result.before, result.left),
+        result.before + 1 if is_new else None,
+        result.seq if is_new else None,
+        result.previous,
+        result.chain,
+        tuple(entries),
+        more,
+    )
+
+
+def find_entries(
+    connection: sqlite3.Connection, model: int, after: int, through: int, limit_bytes: int
+) -> list[Entry]:
+    """Entries with after < last seq <= through, up to `limit_bytes`, at least one if any."""
+    entries: list[Entry] = []
+    size = 0
+    for row in connection.execute(
+        "SELECT first_seq, seq, nonce, chain, time_ms, body FROM entries"
+        " WHERE model = ? AND seq > ? AND seq <= ? ORDER BY seq",
+        (model, after, through),
+    ):
+        entry = Entry(*row)
+        size += len(entry.body)
+        if entries and size > limit_bytes:
+            break
+        entries.append(entry)
+    return entries
+
+
+def read(model: str, incarnation: str, after: int, limit_bytes: int) -> Task[list[Entry]]:
+    """The task behind `Journal.read`."""
+
+    def task(connection: sqlite3.Connection) -> list[Entry]:
+        head = find_head(connection, model, incarnation)
+        if after < head.trimmed:
+            raise Trimmed(head.trimmed + 1)
+        return find_entries(connection, head.model, after, head.seq, limit_bytes)
+
+    return task
+
+
+def trim_step(model: str, incarnation: str, through: int) -> Task[bool]:
+    """One bounded step of `Journal.trim`; True when there is more to do."""
+
+    def task(connection: sqlite3.Connection) -> bool:
+        head = find_head(connection, model, incarnation)
+        seqs = connection.execute(
+            "SELECT seq FROM entries WHERE model = ? AND seq <= ? ORDER BY seq LIMIT ?",
+            (head.model, through, TRIM_ENTRIES),
+        ).fetchall()
+        if not seqs:
+            return False
+        last = seqs[-1][0]
+        connection.execute("DELETE FROM entries WHERE model = ? AND seq <= ?", (head.model, last))
+        connection.execute("UPDATE heads SET trimmed = ? WHERE model = ?", (last, head.model))
+        return len(seqs) == TRIM_ENTRIES
+
+    return task

@@ -1,0 +1,134 @@
+"""Creating, finding, replacing and deleting models."""
+
+import sqlite3
+
+from service.journal.chain import first_chain
+from service.journal.protocol import Conflict, ModelChanged, ModelRecord, UnknownModel
+from service.journal.sqlite.worker import Task
+
+SWEEP_ROWS = 1000
+
+_MODEL = """
+SELECT id, incarnation, spec, given, created_ms, seq, chain
+FROM models JOIN heads ON heads.model = models.model
+"""
+
+
+def find(connection: sqlite3.Connection, model: str) -> ModelRecord | None:
+    row = connection.execute(_MODEL + "WHERE id = ?", (model,)).fetchone()
+    return None if row is None else ModelRecord(*row)
+
+
+def create(made: ModelRecord) -> Task[tuple[ModelRecord, bool]]:
+    """The task behind `Journal.create`."""
+
+    def task(connection: sqlite3.Connection) -> tuple[ModelRecord, bool]:
+        existing = find(connection, made.id)
+        if existing is not None:
+            return existing, False
+        _insert(connection, made)
+        return made, True
+
+    return task
+
+
+def new_model(model: str, incarnation: str, spec: bytes, given: bytes, now_ms: int) -> ModelRecord:
+    """A model's record before its first entry."""
+    return ModelRecord(model, incarnation, spec, given, now_ms, 0, first_chain(incarnation))
+
+
+def _insert(connection: sqlite3.Connection, made: ModelRecord) -> None:
+    number = connection.execute(
+        "INSERT INTO models (id, incarnation, created_ms, spec, given) VALUES (?, ?, ?, ?, ?)",
+        (made.id, made.incarnation, made.created_ms, made.spec, made.given),
+    ).lastrowid
+    connection.execute(
+        "INSERT INTO heads (model, seq, chain) VALUES (?, ?, ?)", (number, made.seq, made.chain)
+    )
+
+
+def get(model: str) -> Task[ModelRecord]:
+    """The task behind `Journal.get`."""
+
+    def task(connection: sqlite3.Connection) -> ModelRecord:
+        found = find(connection, model)
+        if found is None:
+            raise UnknownModel(model)
+        return found
+
+    return task
+
+
+def list_models(after: str, limit: int) -> Task[list[ModelRecord]]:
+    """The task behind `Journal.list`."""
+
+    def task(connection: sqlite3.Connection) -> list[ModelRecord]:
+        rows = connection.execute(
+            _MODEL + "WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
+        ).fetchall()
+        return [ModelRecord(*row) for row in rows]
+
+    return task
+
+
+def count(connection: sqlite3.Connection) -> int:
+    number: int = connection.execute("SELECT count(*) FROM models").fetchone()[0]
+    return number
+
+
+def replace(incarnation: str, seq: int, chain: str, made: ModelRecord) -> Task[ModelRecord]:
+    """The task behind `Journal.replace`."""
+
+    def task(connection: sqlite3.Connection) -> ModelRecord:
+        existing = get(made.id)(connection)
+        if (existing.incarnation, existing.seq, existing.chain) != (incarnation, seq, chain):
+            raise Conflict(f"model {made.id!r} stands at seq {existing.seq} {existing.chain[:8]}")
+        _remove(connection, made.id)
+        _insert(connection, made)
+        return made
+
+    return task
+
+
+def delete(model: str, incarnation: str | None) -> Task[None]:
+    """The first step of `Journal.delete`: out of sight at once."""
+
+    def task(connection: sqlite3.Connection) -> None:
+        existing = get(model)(connection)
+        if incarnation not in (None, existing.incarnation):
+            raise ModelChanged(model)
+        _remove(connection, model)
+
+    return task
+
+
+def _remove(connection: sqlite3.Connection, model: str) -> None:
+    [number] = connection.execute("SELECT model FROM models WHERE id = ?", (model,)).fetchone()
+    connection.execute("DELETE FROM models WHERE model = ?", (number,))
+    connection.execute("DELETE FROM heads WHERE model = ?", (number,))
+    connection.execute("INSERT INTO garbage (model) VALUES (?)", (number,))
+
+
+def sweep_step(connection: sqlite3.Connection) -> bool:
+    """Delete a bounded number of rows of models that are gone; True when there is more to do."""
+    row = connection.execute("SELECT model FROM garbage LIMIT 1").fetchone()
+    if row is None:
+        return False
+    for statement in _SWEEP:
+        if connection.execute(statement, {"model": row[0], "rows": SWEEP_ROWS}).rowcount:
+            return True
+    connection.execute("DELETE FROM garbage WHERE model = ?", row)
+    return True
+
+
+_SWEEP = (
+    "DELETE FROM entries WHERE rowid IN"
+    " (SELECT rowid FROM entries WHERE model = :model LIMIT :rows)",
+    "DELETE FROM keys WHERE model = :model AND number <"
+    " (SELECT min(number) + :rows FROM keys WHERE model = :model)",
+    "DELETE FROM nonces WHERE model = :model",
+    "DELETE FROM cursors WHERE model = :model",
+    "DELETE FROM snapshot_parts WHERE rowid IN (SELECT snapshot_parts.rowid FROM snapshot_parts"
+    " JOIN snapshots USING (snapshot) WHERE model = :model LIMIT 16)",
+    "DELETE FROM snapshots WHERE model = :model",
+)

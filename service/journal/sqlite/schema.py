@@ -1,0 +1,107 @@
+"""The tables, and how a connection to them is opened.
+
+A model made again under the same id gets another number, so what is left of the old one is out of
+everybody's sight; `garbage` names the numbers of which rows are left to delete.
+"""
+
+import sqlite3
+import time
+
+from service.journal.protocol import JournalUnavailable, StoreTooNew
+
+VERSION = 1
+
+TABLES = """
+CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE models (
+    model INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, incarnation TEXT NOT NULL,
+    created_ms INTEGER NOT NULL, spec BLOB NOT NULL, given BLOB NOT NULL
+);
+-- keys numbered first_key .. next_key - 1 are kept; nonces counts all that came
+CREATE TABLE heads (
+    model INTEGER PRIMARY KEY, seq INTEGER NOT NULL, chain TEXT NOT NULL,
+    trimmed INTEGER NOT NULL DEFAULT 0, first_key INTEGER NOT NULL DEFAULT 0,
+    next_key INTEGER NOT NULL DEFAULT 0, nonces INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE entries (
+    model INTEGER NOT NULL, seq INTEGER NOT NULL, first_seq INTEGER NOT NULL, nonce BLOB NOT NULL,
+    chain TEXT NOT NULL, time_ms INTEGER NOT NULL, body BLOB NOT NULL, UNIQUE (model, seq)
+);
+CREATE TABLE keys (
+    model INTEGER NOT NULL, number INTEGER NOT NULL, key BLOB NOT NULL, seq INTEGER NOT NULL,
+    count INTEGER NOT NULL, fingerprint BLOB, time_ms INTEGER NOT NULL,
+    PRIMARY KEY (model, number), UNIQUE (model, key)
+) WITHOUT ROWID;
+-- slot = the number of the nonce modulo how many are kept
+CREATE TABLE nonces (
+    model INTEGER NOT NULL, slot INTEGER NOT NULL, nonce BLOB NOT NULL, result BLOB NOT NULL,
+    PRIMARY KEY (model, slot), UNIQUE (model, nonce)
+) WITHOUT ROWID;
+CREATE TABLE cursors (
+    model INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (model, name)
+) WITHOUT ROWID;
+CREATE TABLE snapshots (
+    snapshot INTEGER PRIMARY KEY AUTOINCREMENT, model INTEGER NOT NULL, seq INTEGER NOT NULL,
+    chain TEXT NOT NULL, is_complete INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX snapshots_of_model ON snapshots (model, seq);
+CREATE TABLE snapshot_parts (
+    snapshot INTEGER NOT NULL, part INTEGER NOT NULL, bytes BLOB NOT NULL,
+    UNIQUE (snapshot, part)
+);
+CREATE TABLE garbage (model INTEGER PRIMARY KEY);
+"""
+
+
+def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
+    """Open a connection in WAL mode, making the tables where the file is new.
+
+    Raises JournalUnavailable, StoreTooNew.
+    """
+    try:
+        connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
+    except sqlite3.Error as error:
+        raise JournalUnavailable(f"cannot open {path}: {error}") from error
+    try:
+        _set_wal(connection, busy_timeout_s)
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        _make_tables(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise JournalUnavailable(f"cannot use {path}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_wal(connection: sqlite3.Connection, patience_s: float) -> None:
+    """Switch to WAL; SQLite does not wait by itself while another process switches."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise JournalUnavailable(f"the file cannot be used in WAL mode (it stays in {mode})")
+
+
+def _make_tables(connection: sqlite3.Connection, path: str) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == 0:
+        connection.execute("BEGIN IMMEDIATE")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            for statement in TABLES.split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            version = VERSION
+        connection.execute("COMMIT")
+    if version > VERSION:
+        raise StoreTooNew(
+            f"{path} has the tables of version {version}; this program knows up to {VERSION}"
+        )

@@ -1,0 +1,112 @@
+"""Snapshots, written in parts, each in a transaction of its own.
+
+A snapshot is a row that is not complete until its last part is there. A complete one makes every
+other of the same or an older seq useless: those are removed, whether their writer died or is slow
+(a slow one finds its row gone and stops).
+"""
+
+import sqlite3
+
+from service.journal.chain import next_chain
+from service.journal.protocol import Conflict, Snapshot
+from service.journal.sqlite.append import find_entries, find_head
+from service.journal.sqlite.worker import Task
+
+PART_BYTES = 1 << 20
+KEPT = 2
+
+
+def begin(model: str, incarnation: str, seq: int, chain: str) -> Task[int | None]:
+    """Make the row and return its number; None when there is one of this seq or a newer one."""
+
+    def task(connection: sqlite3.Connection) -> int | None:
+        head = find_head(connection, model, incarnation)
+        following = find_entries(connection, head.model, seq, head.seq, 0)
+        leads_on = (
+            following[0].first_seq == seq + 1
+            and next_chain(chain, following[0].nonce) == following[0].chain
+            if following
+            else (seq, chain) == (head.seq, head.chain)
+        )
+        if not leads_on:
+            raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
+        if _newest_seq(connection, head.model) >= seq:
+            return None
+        return connection.execute(
+            "INSERT INTO snapshots (model, seq, chain) VALUES (?, ?, ?)", (head.model, seq, chain)
+        ).lastrowid
+
+    return task
+
+
+def _newest_seq(connection: sqlite3.Connection, model: int) -> int:
+    row = connection.execute(
+        "SELECT max(seq) FROM snapshots WHERE model = ? AND is_complete", (model,)
+    ).fetchone()
+    return -1 if row[0] is None else row[0]
+
+
+def put_part(snapshot: int, part: int, piece: bytes) -> Task[bool]:
+    """Write one part; False when the snapshot's row is gone."""
+
+    def task(connection: sqlite3.Connection) -> bool:
+        if not _is_there(connection, snapshot):
+            return False
+        connection.execute(
+            "INSERT INTO snapshot_parts (snapshot, part, bytes) VALUES (?, ?, ?)",
+            (snapshot, part, piece),
+        )
+        return True
+
+    return task
+
+
+def _is_there(connection: sqlite3.Connection, snapshot: int) -> bool:
+    row = connection.execute("SELECT 1 FROM snapshots WHERE snapshot = ?", (snapshot,)).fetchone()
+    return row is not None
+
+
+def complete(model: str, incarnation: str, snapshot: int) -> Task[bool]:
+    """Let readers see the snapshot and remove what it makes useless; False when it is gone."""
+
+    def task(connection: sqlite3.Connection) -> bool:
+        head = find_head(connection, model, incarnation)
+        if not _is_there(connection, snapshot):
+            return False
+        connection.execute("UPDATE snapshots SET is_complete = 1 WHERE snapshot = ?", (snapshot,))
+        for (useless,) in connection.execute(_USELESS, (head.model, KEPT, head.model)).fetchall():
+            connection.execute("DELETE FROM snapshot_parts WHERE snapshot = ?", (useless,))
+            connection.execute("DELETE FROM snapshots WHERE snapshot = ?", (useless,))
+        return True
+
+    return task
+
+
+_USELESS = """
+WITH kept AS (
+    SELECT snapshot, seq FROM snapshots WHERE model = ? AND is_complete ORDER BY seq DESC LIMIT ?
+)
+SELECT snapshot FROM snapshots
+WHERE model = ? AND seq <= (SELECT max(seq) FROM kept)
+AND snapshot NOT IN (SELECT snapshot FROM kept)
+"""
+
+
+def get(model: str, incarnation: str, n: int) -> Task[Snapshot | None]:
+    """The task behind `Journal.snapshot_get`."""
+
+    def task(connection: sqlite3.Connection) -> Snapshot | None:
+        head = find_head(connection, model, incarnation)
+        row = connection.execute(
+            "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
+            " ORDER BY seq DESC LIMIT 1 OFFSET ?",
+            (head.model, n),
+        ).fetchone()
+        if row is None:
+            return None
+        pieces = connection.execute(
+            "SELECT bytes FROM snapshot_parts WHERE snapshot = ? ORDER BY part", (row[0],)
+        )
+        return Snapshot(row[1], row[2], b"".join(piece for (piece,) in pieces))
+
+    return task

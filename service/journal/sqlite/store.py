@@ -1,0 +1,175 @@
+"""The journal in one SQLite file: a thread that writes and a thread that reads."""
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TypeVar
+
+from service.journal.protocol import (
+    ENTRY_BYTES,
+    Appended,
+    CursorMove,
+    Entry,
+    Limits,
+    ModelRecord,
+    Part,
+    Snapshot,
+)
+from service.journal.sqlite import append, models, snapshots
+from service.journal.sqlite.schema import connect
+from service.journal.sqlite.worker import Task, Worker, in_read, in_write
+
+T = TypeVar("T")
+
+
+class SqliteJournal:
+    """`Journal` in a SQLite file in WAL mode; several processes of one host may share it.
+
+    durability      `normal`: synced at checkpoints, a power cut may take the last appends;
+                    `full`: synced at each append
+    busy_timeout_s  how long a write waits for other processes before JournalUnavailable
+    """
+
+    def __init__(
+        self,
+        path: str,
+        durability: str | None = None,
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        busy_timeout_s: float = 5.0,
+    ) -> None:
+        self._durability = durability or "normal"
+        if self._durability not in ("normal", "full"):
+            raise ValueError(f"SQLite's durability is normal or full, not {durability}")
+        self._limits = limits
+        opened = partial(connect, path, self._durability.upper(), busy_timeout_s)
+        self._writer = Worker("journal-writer", opened)
+        self._reader = Worker("journal-reader", opened)
+
+    async def open(self) -> None:
+        try:
+            await self._writer.start()
+            await self._reader.start()
+            await self._sweep()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await self._writer.stop()
+        await self._reader.stop()
+
+    async def ping(self) -> None:
+        await self._read(lambda connection: connection.execute("SELECT 1 FROM store").fetchone())
+
+    def durability(self) -> str:
+        return self._durability
+
+    async def claim_identity(self, mine: str) -> str:
+        def task(connection: sqlite3.Connection) -> str:
+            connection.execute(
+                "INSERT OR IGNORE INTO store (name, value) VALUES ('identity', ?)", (mine,)
+            )
+            found: str = connection.execute(
+                "SELECT value FROM store WHERE name = 'identity'"
+            ).fetchone()[0]
+            return found
+
+        return await self._write(task)
+
+    async def adopt_identity(self, mine: str) -> None:
+        await self._write(
+            lambda connection: connection.execute(
+                "INSERT OR REPLACE INTO store (name, value) VALUES ('identity', ?)", (mine,)
+            )
+        )
+
+    async def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
+        return await self._write(models.create(_made(model, spec, given)))
+
+    async def get(self, model: str) -> ModelRecord:
+        return await self._read(models.get(model))
+
+    async def count(self) -> int:
+        return await self._read(models.count)
+
+    async def replace(
+        self, model: str, incarnation: str, seq: int, chain: str, spec: bytes, given: bytes
+    ) -> ModelRecord:
+        made = _made(model, spec, given)
+        replaced = await self._write(models.replace(incarnation, seq, chain, made))
+        await self._sweep()
+        return replaced
+
+    async def delete(self, model: str, incarnation: str | None = None) -> None:
+        await self._write(models.delete(model, incarnation))
+        await self._sweep()
+
+    async def append(
+        self,
+        model: str,
+        incarnation: str,
+        nonce: bytes,
+        known_seq: int,
+        parts: Sequence[Part],
+        cursor: CursorMove | None = None,
+    ) -> Appended:
+        return await self._write(
+            append.append(
+                model, incarnation, nonce, known_seq, parts, cursor, self._limits, _now_ms
+            )
+        )
+
+    async def read(
+        self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
+    ) -> list[Entry]:
+        return await self._read(append.read(model, incarnation, after, limit_bytes))
+
+    async def trim(self, model: str, incarnation: str, through: int) -> None:
+        while await self._write(append.trim_step(model, incarnation, through)):
+            pass
+
+    async def snapshot_put(
+        self, model: str, incarnation: str, seq: int, chain: str, data: bytes
+    ) -> bool:
+        snapshot = await self._write(snapshots.begin(model, incarnation, seq, chain))
+        if snapshot is None:
+            return False
+        for part, at in enumerate(range(0, len(data), snapshots.PART_BYTES)):
+            piece = data[at : at + snapshots.PART_BYTES]
+            if not await self._write(snapshots.put_part(snapshot, part, piece)):
+                return False
+        return await self._write(snapshots.complete(model, incarnation, snapshot))
+
+    async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
+        return await self._read(snapshots.get(model, incarnation, n))
+
+    async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
+        def task(connection: sqlite3.Connection) -> str | None:
+            head = append.find_head(connection, model, incarnation)
+            return append.find_cursor(connection, head.model, name)
+
+        return await self._read(task)
+
+    async def _sweep(self) -> None:
+        while await self._write(models.sweep_step):
+            pass
+
+    async def _write(self, task: Task[T]) -> T:
+        return await self._writer.run(in_write(task))
+
+    async def _read(self, task: Task[T]) -> T:
+        return await self._reader.run(in_read(task))
+
+    # Last, because below its name means this method.
+    async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
+        return await self._read(models.list_models(after, limit))
+
+
+def _made(model: str, spec: bytes, given: bytes) -> ModelRecord:
+    return models.new_model(model, secrets.token_hex(16), spec, given, _now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
