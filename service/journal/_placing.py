@@ -44,13 +44,14 @@ def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
     has_keys = is_open = False
     for number, part in enumerate(parts):
-        if part.key is not None:
-            has_keys = True
-        if part.continues:
-            if not is_open or opens_request(part):
-                raise ValueError(f"part {number} continues no request with a key")
-        else:
+        if part.key is None and part.count > 0 and not part.continues:
+            is_open = False
+            continue
+        has_keys = has_keys or part.key is not None
+        if not part.continues:
             is_open = opens_request(part)
+        elif not is_open or opens_request(part):
+            raise ValueError(f"part {number} continues no request with a key")
         if part.count < (0 if opens_request(part) else 1):
             raise ValueError(f"part {number} is empty and opens no request")
     return has_keys
@@ -129,14 +130,18 @@ class Sorting:
 def placed(parts: Sequence[Part], before: int, left: Sequence[Left]) -> tuple[Placed, ...]:
     """Where each part stands, given the seq before the entry and the parts left out."""
     places: list[Placed] = []
-    exceptions = {number: found for number, *found in left}
     seq = before
+    if not left:
+        for part in parts:
+            places.append(Placed(seq + 1, seq + part.count, part.count))
+            seq += part.count
+        return tuple(places)
+    exceptions = {number: found for number, *found in left}
     for number, part in enumerate(parts):
         if number in exceptions:
             last, records, is_conflict = exceptions[number]
-            places.append(
-                Placed(last - records + 1, last, records, not is_conflict, bool(is_conflict))
-            )
+            first = last - records + 1
+            places.append(Placed(first, last, records, not is_conflict, bool(is_conflict)))
         else:
             places.append(Placed(seq + 1, seq + part.count, part.count))
             seq += part.count
