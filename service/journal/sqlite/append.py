@@ -23,6 +23,7 @@ from service.journal.sqlite.worker import Task
 
 # Keys that one append may remove beyond those that it adds: so no append pays for all of them.
 PURGE_KEYS = 64
+PURGE_NONCES = 100
 TRIM_ENTRIES = 1000
 
 
@@ -49,7 +50,13 @@ class Result(NamedTuple):
 
 
 _HEAD = """
-SELECT models.model, seq, chain, trimmed, first_key, next_key, nonces, incarnation
+SELECT incarnation, models.model, seq, chain, trimmed, first_key, next_key, nonces
+FROM models JOIN heads ON heads.model = models.model WHERE id = ?
+"""
+_HEAD_AND_RESULT = """
+SELECT incarnation,
+    (SELECT result FROM nonces WHERE nonces.model = models.model AND nonce = ?),
+    models.model, seq, chain, trimmed, first_key, next_key, nonces
 FROM models JOIN heads ON heads.model = models.model WHERE id = ?
 """
 _pack = msgspec.msgpack.encode
@@ -62,9 +69,9 @@ def find_head(connection: sqlite3.Connection, model: str, incarnation: str) -> H
     Raises ModelChanged.
     """
     row = connection.execute(_HEAD, (model,)).fetchone()
-    if row is None or row[-1] != incarnation:
+    if row is None or row[0] != incarnation:
         raise ModelChanged(model)
-    return Head(*row[:-1])
+    return Head(*row[1:])
 
 
 def append(
@@ -81,12 +88,12 @@ def append(
     has_keys = check_parts(nonce, parts)
 
     def task(connection: sqlite3.Connection) -> Appended:
-        head = find_head(connection, model, incarnation)
-        row = connection.execute(
-            "SELECT result FROM nonces WHERE model = ? AND nonce = ?", (head.model, nonce)
-        ).fetchone()
-        if row is not None:
-            result = _unpack(row[0])
+        row = connection.execute(_HEAD_AND_RESULT, (nonce, model)).fetchone()
+        if row is None or row[0] != incarnation:
+            raise ModelChanged(model)
+        head = Head(*row[2:])
+        if row[1] is not None:
+            result = _unpack(row[1])
         else:
             if cursor is not None:
                 _move_cursor(connection, head.model, cursor)
@@ -128,10 +135,7 @@ def _append_new(
             ),
         )
     result = Result(head.seq, sorting.seq, head.chain, chain, sorting.left)
-    connection.execute(
-        "INSERT OR REPLACE INTO nonces (model, slot, nonce, result) VALUES (?, ?, ?, ?)",
-        (head.model, head.nonces % limits.nonces, nonce, _pack(result)),
-    )
+    _keep_nonce(connection, head, nonce, result, limits)
     first_key, next_key = head.first_key, head.next_key
     if sorting.keys or first_key < next_key:
         first_key, next_key = _keep_keys(connection, head, sorting.keys, limits, time_ms)
@@ -141,6 +145,21 @@ def _append_new(
         (sorting.seq, chain, first_key, next_key, head.nonces + 1, head.model),
     )
     return result
+
+
+def _keep_nonce(
+    connection: sqlite3.Connection, head: Head, nonce: bytes, result: Result, limits: Limits
+) -> None:
+    """Keep the answer; let go of old ones now and then, which a scan does with no second index."""
+    connection.execute(
+        "INSERT INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
+        (head.model, nonce, head.nonces, _pack(result)),
+    )
+    if head.nonces % PURGE_NONCES == 0:
+        connection.execute(
+            "DELETE FROM nonces WHERE model = ? AND number <= ?",
+            (head.model, head.nonces - limits.nonces),
+        )
 
 
 def _lookup(

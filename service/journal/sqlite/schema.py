@@ -32,10 +32,10 @@ CREATE TABLE keys (
     count INTEGER NOT NULL, fingerprint BLOB, time_ms INTEGER NOT NULL,
     PRIMARY KEY (model, number), UNIQUE (model, key)
 ) WITHOUT ROWID;
--- slot = the number of the nonce modulo how many are kept
+-- number = how many came before it
 CREATE TABLE nonces (
-    model INTEGER NOT NULL, slot INTEGER NOT NULL, nonce BLOB NOT NULL, result BLOB NOT NULL,
-    PRIMARY KEY (model, slot), UNIQUE (model, nonce)
+    model INTEGER NOT NULL, nonce BLOB NOT NULL, number INTEGER NOT NULL, result BLOB NOT NULL,
+    PRIMARY KEY (model, nonce)
 ) WITHOUT ROWID;
 CREATE TABLE cursors (
     model INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (model, name)
