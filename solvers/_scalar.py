@@ -1,0 +1,259 @@
+"""Functions of a few numbers: the only compiled code that kernels of other files may call.
+
+A loss is six numbers, not code (see losses.py): `logistic` (1.0 or 0.0), `margin` (1.0 or 0.0),
+`eps`, `gamma`, `lo`, `hi`. With sgn = y and t = 1 for a margin loss, sgn = 1 and t = y for the
+others, and r = t - sgn z, every piecewise quadratic loss is
+
+    Q(z; y)   = max over lo <= b <= hi of  b r - eps |b| - gamma b^2 / 2
+    Q*(-tau)  = -t b + eps |b| + gamma b^2 / 2,   b = sgn tau
+
+where Q* is the convex conjugate of Q( . ; y). The logistic loss has Q = log(1 + exp(-y z)) and
+Q*(-tau) = b log b + (1 - b) log(1 - b), b = y tau in [0, 1].
+"""
+
+import math
+
+from solvers._jit import F8, I4, Floats, Indices, f8, i8, kernel, void
+
+
+@kernel(f8(f8, f8, f8))
+def clip(x: float, lo: float, hi: float) -> float:
+    """x moved into [lo, hi]."""
+    if x < lo:
+        return lo
+    if x > hi:
+        return hi
+    return x
+
+
+@kernel(f8(f8, f8))
+def soft(x: float, eps: float) -> float:
+    """The soft threshold: x moved towards 0 by eps, and no further."""
+    if x > eps:
+        return x - eps
+    if x < -eps:
+        return x + eps
+    return 0.0
+
+
+@kernel(f8(f8))
+def sigmoid(x: float) -> float:
+    """1 / (1 + exp(-x)), for any x without overflow."""
+    if x >= 0.0:
+        return 1.0 / (1.0 + math.exp(-x))
+    e = math.exp(x)
+    return e / (1.0 + e)
+
+
+@kernel(f8(f8))
+def log1pexp(x: float) -> float:
+    """log(1 + exp(x)), for any x without overflow."""
+    if x > 0.0:
+        return x + math.log1p(math.exp(-x))
+    return math.log1p(math.exp(x))
+
+
+@kernel(f8(f8))
+def xlogx(x: float) -> float:
+    """x log x, with 0 log 0 = 0."""
+    return x * math.log(x) if x > 0.0 else 0.0
+
+
+@kernel(f8(f8, f8))
+def logistic_step(c: float, s: float) -> float:
+    """b = sigmoid(u) at the root u of F(u) = u + c + s sigmoid(u), for finite c and s >= 0.
+
+    Newton's method kept inside a bracket, bisecting where a step is not half of the one before
+    (Press et al., Numerical Recipes, rtsafe): where s sigmoid(u) is exponential, Newton's steps
+    alone stay near one unit, however far the root is. Solving for u = logit(b), and not for b,
+    keeps b exact where it is within rounding of 0 or 1.
+    """
+    lo = max(-c - s, -math.log1p(s) - max(c, 0.0) - 1.0)
+    hi = min(-c, max(0.0, -c - 0.5 * s))
+    if not lo < hi:
+        return sigmoid(hi)
+    u = lo + 0.5 * (hi - lo)
+    last = hi - lo
+    for _ in range(400):
+        b = sigmoid(u)
+        residual = u + c + s * b
+        if residual > 0.0:
+            hi = u
+        else:
+            lo = u
+        step = -residual / (1.0 + s * b * (1.0 - b))
+        # |F''| <= F', so that a Newton step of 1e-9 leaves an error below 1e-18.
+        if abs(step) <= 1e-9:
+            u += step
+            break
+        # Written so that a step that is not a number bisects.
+        if not (lo < u + step < hi and 2.0 * abs(step) <= abs(last)):
+            step = lo + 0.5 * (hi - lo) - u
+        last = step
+        if u + step == u:
+            break
+        u += step
+    return sigmoid(u)
+
+
+@kernel(f8(f8, f8, f8, f8, f8))
+def best_b(r: float, curvature: float, eps: float, lo: float, hi: float) -> float:
+    """argmax over lo <= b <= hi of  b r - eps |b| - curvature b^2 / 2; the smallest |b| at a tie.
+
+    Curvature 0 is the limit of small ones: an end of [lo, hi], or 0.
+    """
+    x = soft(r, eps)
+    if curvature > 0.0:
+        return clip(x / curvature, lo, hi)
+    if x > 0.0:
+        return hi
+    if x < 0.0:
+        return lo
+    return 0.0
+
+
+@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8))
+def loss_value(
+    z: float,
+    y: float,
+    logistic: float,
+    margin: float,
+    eps: float,
+    gamma: float,
+    lo: float,
+    hi: float,
+) -> float:
+    """Q(z; y)."""
+    if logistic != 0.0:
+        return log1pexp(-y * z)
+    r = 1.0 - y * z if margin != 0.0 else y - z
+    b = best_b(r, gamma, eps, lo, hi)
+    return b * r - eps * abs(b) - 0.5 * gamma * b * b
+
+
+@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8))
+def loss_slope(
+    z: float,
+    y: float,
+    logistic: float,
+    margin: float,
+    eps: float,
+    gamma: float,
+    lo: float,
+    hi: float,
+) -> float:
+    """An element of the subdifferential of Q( . ; y) at z.
+
+    At a kink it is the one nearest 0, but for margin losses the one that still corrects the row,
+    as Ying, Yuan, Sayed, "Online dual coordinate ascent learning", have it in eq. (46).
+    """
+    if logistic != 0.0:
+        return -y * sigmoid(-y * z)
+    r = 1.0 - y * z if margin != 0.0 else y - z
+    if margin == 0.0:
+        return -best_b(r, gamma, eps, lo, hi)
+    if r == 0.0 and gamma == 0.0:
+        return -y * hi
+    return -y * best_b(r, gamma, eps, lo, hi)
+
+
+@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8))
+def loss_conjugate(
+    tau: float,
+    y: float,
+    logistic: float,
+    margin: float,
+    eps: float,
+    gamma: float,
+    lo: float,
+    hi: float,
+) -> float:
+    """Q*(-tau; y) for a tau in its domain."""
+    b = y * tau if margin != 0.0 else tau
+    if logistic != 0.0:
+        return xlogx(b) + xlogx(1.0 - b)
+    t = 1.0 if margin != 0.0 else y
+    return -t * b + eps * abs(b) + 0.5 * gamma * b * b
+
+
+@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8, f8))
+def dual_step(
+    m: float,
+    s: float,
+    y: float,
+    logistic: float,
+    margin: float,
+    eps: float,
+    gamma: float,
+    lo: float,
+    hi: float,
+) -> float:
+    """tau = argmin of  Q*(-tau; y) + tau m + s tau^2 / 2  over the domain of Q*, for s >= 0.
+
+    The dual coordinate of one row (eq. (26a) of the same paper, times Delta_N / delta_n, for the
+    l2 regularizer): m is the row's score before the step, s = a |h|^2. For s = 0 it is the limit
+    s -> 0, the element of -dQ(m; y) nearest 0, so that a row of zeros has no gap of its own.
+    """
+    if logistic != 0.0:
+        return y * logistic_step(y * m, s)
+    if margin != 0.0:
+        return y * best_b(1.0 - y * m, s + gamma, eps, lo, hi)
+    return best_b(y - m, s + gamma, eps, lo, hi)
+
+
+@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8, f8))
+def gap_term(
+    z: float,
+    tau: float,
+    y: float,
+    logistic: float,
+    margin: float,
+    eps: float,
+    gamma: float,
+    lo: float,
+    hi: float,
+) -> float:
+    """Q(z; y) + Q*(-tau; y) + tau z: what one row adds to the duality gap; never below 0."""
+    value = loss_value(z, y, logistic, margin, eps, gamma, lo, hi)
+    conjugate = loss_conjugate(tau, y, logistic, margin, eps, gamma, lo, hi)
+    return max(0.0, value + conjugate + tau * z)
+
+
+@kernel(void(I4, F8, i8, i8))
+def sort_row(indices: Indices, values: Floats, start: int, end: int) -> None:
+    """Sort entries `start` to `end` of a row by index, in place: O(k log k), O(k) when sorted."""
+    count = end - start
+    if count <= 32:
+        for p in range(start + 1, end):
+            j, x = indices[p], values[p]
+            q = p - 1
+            while q >= start and indices[q] > j:
+                indices[q + 1], values[q + 1] = indices[q], values[q]
+                q -= 1
+            indices[q + 1], values[q + 1] = j, x
+        return
+    # Heapsort: no row, however it is ordered, costs more than k log k.
+    root, last = count // 2, count
+    while last > 1:
+        if root > 0:
+            root -= 1
+        else:
+            last -= 1
+            a, b = start, start + last
+            indices[a], indices[b] = indices[b], indices[a]
+            values[a], values[b] = values[b], values[a]
+        j, x = indices[start + root], values[start + root]
+        hole = root
+        child = 2 * hole + 1
+        while child < last:
+            if child + 1 < last and indices[start + child + 1] > indices[start + child]:
+                child += 1
+            if indices[start + child] <= j:
+                break
+            indices[start + hole], values[start + hole] = (
+                indices[start + child],
+                values[start + child],
+            )
+            hole = child
+            child = 2 * hole + 1
+        indices[start + hole], values[start + hole] = j, x
