@@ -1,0 +1,379 @@
+"""Rows with labels and weights, in the one layout that every kernel reads.
+
+Rows are checked once, as they come in: sorted by index, zeros dropped, nothing but finite numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers import libsvm
+from solvers._jit import F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, i8, kernel
+from solvers._scalar import sort_row
+from solvers.errors import InvalidRow, ShapeMismatch
+from solvers.libsvm import BadLine
+
+LARGEST = 1e100
+"""No number of a row is beyond this: its square, summed over a row, is still a number."""
+MAX_DIM = 2**31 - 2
+
+_MOST = LARGEST  # numba takes module constants as they are when a kernel is compiled
+
+# What a row can have wrong with it.
+_LOW, _HIGH, _TWICE, _NUMBER, _LABEL, _WEIGHT, _ZERO, _ORDER, _POINTERS = range(1, 10)
+_REASONS = {
+    _LOW: "index {at} is below 1",
+    _HIGH: "index {at} is above {dim}",
+    _TWICE: "index {at} stands twice",
+    _NUMBER: "the number at index {at} is not finite or beyond 1e100",
+    _LABEL: "the label is not finite or beyond 1e100",
+    _WEIGHT: "the weight is negative, not finite or beyond 1e100",
+    _ZERO: "index {at} holds a zero",
+    _ORDER: "indices do not increase at {at}",
+    _POINTERS: "the row pointers do not fit the entries",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """n rows of width `dim`: compressed sparse rows beside their labels and weights.
+
+    Made by `from_dense`, `from_csr` or `from_libsvm`. Made directly, the arrays must already be
+    what is said here, else InvalidRow or ShapeMismatch.
+    """
+
+    indptr: Ints
+    """(n + 1,): row i holds the entries indptr[i] to indptr[i + 1]; indptr[0] = 0."""
+    indices: Indices
+    """(nnz,), from 0, strictly increasing within a row."""
+    values: Floats
+    """(nnz,), finite, none of them 0."""
+    labels: Floats
+    """(n,); NaN where there is none."""
+    weights: Floats
+    """(n,), finite, >= 0."""
+    dim: int
+
+    UNLABELLED: ClassVar[float] = float("nan")
+
+    def __post_init__(self) -> None:
+        n = len(self.labels)
+        for name, dtype, shape in (
+            ("indptr", np.int64, (n + 1,)),
+            ("indices", np.int32, None),
+            ("values", np.float64, self.indices.shape),
+            ("labels", np.float64, (n,)),
+            ("weights", np.float64, (n,)),
+        ):
+            column = _column(getattr(self, name), dtype)
+            if column.ndim != 1 or (shape is not None and column.shape != shape):
+                raise ShapeMismatch(f"{name} has shape {column.shape}, expected {shape}")
+            object.__setattr__(self, name, column)
+        found = first_bad_row(
+            self.indptr, self.indices, self.values, self.labels, self.weights, self.dim
+        )
+        if found >= 0:
+            row, code = divmod(found, 16)
+            raise InvalidRow(row, _REASONS[code].format(at="an index", dim=self.dim))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def nnz(self) -> int:
+        """Entries stored."""
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        """Some rows in a row; the columns are views, so that this costs no copy of the entries."""
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError(f"a batch is cut in steps of 1, got {step}")
+        stop = max(start, stop)
+        pointers = self.indptr[start : stop + 1]
+        first, last = int(pointers[0]), int(pointers[-1])
+        return _trusted(
+            pointers - first,
+            self.indices[first:last],
+            self.values[first:last],
+            self.labels[start:stop],
+            self.weights[start:stop],
+            self.dim,
+        )
+
+    def take(self, rows: npt.ArrayLike) -> "Batch":
+        """The rows at these places (or where this mask is true), in this order, as a copy."""
+        places = np.asarray(rows)
+        places = np.flatnonzero(places) if places.dtype == bool else places.astype(np.int64)
+        starts, lengths = self.indptr[places], np.diff(self.indptr)[places]
+        indptr = np.zeros(len(places) + 1, np.int64)
+        np.cumsum(lengths, out=indptr[1:])
+        entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+        return _trusted(
+            indptr,
+            self.indices[entries],
+            self.values[entries],
+            self.labels[places],
+            self.weights[places],
+            self.dim,
+        )
+
+    @classmethod
+    def concat(cls, batches: Sequence["Batch"]) -> "Batch":
+        """All rows of some batches of one width, in order.
+
+        Raises ShapeMismatch where widths differ, ValueError for no batch at all.
+        """
+        if len(batches) == 1:
+            return batches[0]
+        if not batches:
+            raise ValueError("no batch to concatenate")
+        dim = batches[0].dim
+        if any(batch.dim != dim for batch in batches):
+            widths = sorted({batch.dim for batch in batches})
+            raise ShapeMismatch(f"batches of different widths: {widths}")
+        pointers, total = [batches[0].indptr], len(batches[0].values)
+        for batch in batches[1:]:
+            pointers.append(batch.indptr[1:] + total)
+            total += len(batch.values)
+        return _trusted(
+            np.concatenate(pointers),
+            np.concatenate([batch.indices for batch in batches]),
+            np.concatenate([batch.values for batch in batches]),
+            np.concatenate([batch.labels for batch in batches]),
+            np.concatenate([batch.weights for batch in batches]),
+            dim,
+        )
+
+    @classmethod
+    def from_dense(
+        cls, x: npt.ArrayLike, y: npt.ArrayLike | None = None, weights: npt.ArrayLike | None = None
+    ) -> "Batch":
+        """Rows of a matrix (n, dim), or one row (dim,); zeros are dropped.
+
+        Raises InvalidRow for a number that is not finite or beyond 1e100, ShapeMismatch.
+        """
+        matrix = np.ascontiguousarray(x, np.float64)
+        matrix = np.atleast_2d(matrix)
+        if matrix.ndim != 2:
+            raise ShapeMismatch(f"expected a matrix or a row, got {matrix.ndim} dimensions")
+        n, dim = matrix.shape
+        indptr = np.zeros(n + 1, np.int64)
+        indices, values = np.empty(matrix.size, np.int32), np.empty(matrix.size)
+        nnz = drop_zeros(matrix, indptr, indices, values)
+        labels, weights = _column_or(y, n, cls.UNLABELLED), _column_or(weights, n, 1.0)
+        return cls(indptr, indices[:nnz], values[:nnz], labels, weights, dim)
+
+    @classmethod
+    def from_csr(
+        cls,
+        indptr: npt.ArrayLike,
+        indices: npt.ArrayLike,
+        values: npt.ArrayLike,
+        y: npt.ArrayLike | None = None,
+        weights: npt.ArrayLike | None = None,
+        *,
+        dim: int,
+    ) -> "Batch":
+        """Rows whose entries may stand in any order and hold zeros, which are dropped.
+
+        `indices` count from 0. Raises InvalidRow (index out of range or twice in a row, a number
+        that is not finite or beyond 1e100), ShapeMismatch.
+        """
+        pointers = np.array(indptr, np.int64, ndmin=1)
+        columns = np.array(indices, np.int64, ndmin=1)
+        numbers = np.array(values, np.float64, ndmin=1)
+        n = len(pointers) - 1
+        _check_pointers(pointers, columns, numbers)
+        narrow = np.clip(columns, -1, MAX_DIM).astype(np.int32)
+        faults, at = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        nnz = tidy_rows(pointers, narrow, numbers, dim, faults, at)
+        bad = np.flatnonzero(faults)
+        if len(bad):
+            row = int(bad[0])
+            raise InvalidRow(row, _reason(int(faults[row]), int(at[row]), dim))
+        labels, weights = _column_or(y, n, cls.UNLABELLED), _column_or(weights, n, 1.0)
+        return cls(pointers, narrow[:nnz], numbers[:nnz], labels, weights, dim)
+
+    @classmethod
+    def from_libsvm(cls, text: bytes, dim: int, *, labelled: bool = True) -> "LibsvmRows":
+        """The lines of LIBSVM text that are good rows, and those that are not. Never raises.
+
+        With `labelled=False` a first token without a colon is skipped, and labels are NaN.
+        """
+        return LibsvmRows.parse(text, dim, labelled)
+
+
+@dataclass(frozen=True, slots=True)
+class LibsvmRows:
+    """What LIBSVM text holds."""
+
+    batch: Batch
+    """The good rows. A label that is not a number is NaN here."""
+    rows: Ints
+    """(n,): the place of each good row among the lines that are not blank, from 0."""
+    label_spans: Ints
+    """(n, 2): where the label of each good row begins and ends in the text, in bytes."""
+    bad: list[BadLine]
+    """The lines that were set aside, in order."""
+
+    @classmethod
+    def parse(cls, text: bytes, dim: int, labelled: bool) -> Self:
+        found = libsvm.parse(text, dim, labelled)
+        n = len(found.labels)
+        faults, at = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        nnz = tidy_rows(found.indptr, found.indices, found.values, dim, faults, at)
+        faults[(faults == 0) & (np.abs(found.labels) > LARGEST)] = _LABEL
+        bad = [
+            BadLine(
+                int(found.rows[i]),
+                int(found.lines[i]),
+                _reason(int(faults[i]), int(at[i]), dim),
+            )
+            for i in np.flatnonzero(faults)
+        ]
+        whole = _trusted(
+            found.indptr,
+            found.indices[:nnz],
+            found.values[:nnz],
+            found.labels,
+            np.ones(n),
+            dim,
+        )
+        if not bad:
+            return cls(whole, found.rows, found.spans, found.bad)
+        good = np.flatnonzero(faults == 0)
+        all_bad = sorted(found.bad + bad, key=lambda line: line.row)
+        return cls(whole.take(good), found.rows[good], found.spans[good], all_bad)
+
+
+def _reason(code: int, at: int, dim: int) -> str:
+    return _REASONS[code].format(at=at + 1, dim=dim)
+
+
+def _trusted(*columns: Any) -> Batch:
+    """A batch of columns that are known to be good: nothing is looked at again."""
+    batch = object.__new__(Batch)
+    for name, column in zip(Batch.__slots__, columns, strict=True):
+        object.__setattr__(batch, name, column)
+    return batch
+
+
+def _column(values: Any, dtype: Any) -> npt.NDArray[Any]:
+    """An array that kernels take: of this type, contiguous and aligned."""
+    if (
+        type(values) is np.ndarray
+        and values.dtype == dtype
+        and values.flags.c_contiguous
+        and values.flags.aligned
+    ):
+        return values
+    return np.array(values, dtype, order="C")
+
+
+def _column_or(values: npt.ArrayLike | None, n: int, default: float) -> Floats:
+    if values is None:
+        return np.full(n, default)
+    return np.array(values, np.float64, ndmin=1)
+
+
+def _check_pointers(indptr: Ints, indices: Ints, values: Floats) -> None:
+    good = (
+        len(indptr) > 0
+        and indptr[0] == 0
+        and indptr[-1] == len(indices) == len(values)
+        and bool(np.all(indptr[1:] >= indptr[:-1]))
+    )
+    if not good:
+        raise ShapeMismatch("the row pointers do not fit the entries")
+
+
+@kernel(i8(F8_2D, I8, I4, F8))
+def drop_zeros(matrix: Floats, indptr: Ints, indices: Indices, values: Floats) -> int:
+    """Write the entries of a dense matrix that are not 0; return how many there are."""
+    n, dim = matrix.shape
+    nnz = 0
+    for i in range(n):
+        for j in range(dim):
+            if matrix[i, j] != 0.0:
+                indices[nnz] = j
+                values[nnz] = matrix[i, j]
+                nnz += 1
+        indptr[i + 1] = nnz
+    return nnz
+
+
+@kernel(i8(I8, I4, F8, i8, I8, I8))
+def tidy_rows(
+    indptr: Ints, indices: Indices, values: Floats, dim: int, faults: Ints, at: Ints
+) -> int:
+    """Sort each row, drop its zeros, empty it if it is bad; return the entries left, in place.
+
+    faults (n,) int64   0, or what is wrong with a row
+    at     (n,) int64   the index at fault, from 0
+    """
+    written = 0
+    begin = indptr[0]
+    for i in range(indptr.shape[0] - 1):
+        end = indptr[i + 1]
+        row_start = written
+        previous = -1
+        is_sorted = True
+        for p in range(begin, end):
+            j, x = indices[p], values[p]
+            if j < 0 or j >= dim or not abs(x) <= _MOST:
+                faults[i] = _LOW if j < 0 else _HIGH if j >= dim else _NUMBER
+                at[i] = j
+                break
+            is_sorted = is_sorted and j > previous
+            previous = j
+        if faults[i] == 0:
+            if not is_sorted:
+                sort_row(indices, values, begin, end)
+            for p in range(begin, end):
+                if p > begin and indices[p] == previous:
+                    faults[i] = _TWICE
+                    at[i] = previous
+                    break
+                previous = indices[p]
+                if values[p] != 0.0:
+                    indices[written], values[written] = indices[p], values[p]
+                    written += 1
+        if faults[i] != 0:
+            written = row_start
+        begin = end
+        indptr[i + 1] = written
+    return written
+
+
+@kernel(i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8))
+def first_bad_row(
+    indptr: Ints, indices: Indices, values: Floats, labels: Floats, weights: Floats, dim: int
+) -> int:
+    """16 times the first row that breaks a rule of Batch, plus the rule; -1 where none does."""
+    n = indptr.shape[0] - 1
+    if indptr[0] != 0 or indptr[n] != values.shape[0]:
+        return _POINTERS
+    for i in range(n):
+        if indptr[i + 1] < indptr[i] or indptr[i + 1] > values.shape[0]:
+            return 16 * i + _POINTERS
+        if abs(labels[i]) > _MOST:
+            return 16 * i + _LABEL
+        if not 0.0 <= weights[i] <= _MOST:
+            return 16 * i + _WEIGHT
+        previous = -1
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            if j <= previous:
+                return 16 * i + (_LOW if j < 0 else _ORDER)
+            if not abs(values[p]) <= _MOST:
+                return 16 * i + _NUMBER
+            if values[p] == 0.0:
+                return 16 * i + _ZERO
+            previous = j
+        if previous >= dim:
+            return 16 * i + _HIGH
+    return -1

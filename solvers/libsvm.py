@@ -1,0 +1,338 @@
+"""LIBSVM text to columns: one kernel over the bytes, and Python's float for what it cannot round.
+
+    <label> <index>:<value> <index>:<value> ...  # comment
+
+Indices count from 1. Blank lines and everything from `#` on are skipped; lines end in LF or CRLF.
+A line that does not parse is set aside with its reason, and never stops the others.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers._jit import (
+    F8,
+    I4,
+    I8,
+    RO_F8,
+    RO_U1,
+    Bytes,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
+
+# A double holds these exactly, as it does whole numbers up to 2^53: the product or quotient of
+# two such numbers is rounded once, which is what float() does (Clinger, 1990).
+_POWERS_OF_TEN = np.array([float(f"1e{n}") for n in range(23)])
+_EXACT = 2**53
+
+# Of a number: read exactly, left to float(), no number, or one of the words nan and inf.
+_READ, _SLOW, _NO_NUMBER, _NOT_FINITE = range(4)
+
+# Of a line: what is wrong with it.
+_NO_LABEL, _BAD_LABEL, _BAD_PAIR, _BAD_INDEX, _INDEX_LOW, _INDEX_HIGH, _BAD_NUMBER = range(1, 8)
+_REASONS = {
+    _NO_LABEL: "no label before {token!r}",
+    _BAD_LABEL: "the label {token!r} is not finite",
+    _BAD_PAIR: "expected index:value, got {token!r}",
+    _BAD_INDEX: "the index in {token!r} is not a whole number",
+    _INDEX_LOW: "the index in {token!r} is below 1",
+    _INDEX_HIGH: "the index in {token!r} is above {dim}",
+    _BAD_NUMBER: "the value in {token!r} is not a finite number",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that was set aside."""
+
+    row: int
+    """Its place among the lines that are not blank, from 0."""
+    line: int
+    """Its line number, from 1."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The lines that parsed: entries in order of arrival, zeros and large numbers included."""
+
+    indptr: Ints
+    indices: Indices
+    values: Floats
+    labels: Floats
+    """NaN where the label is not a number; `spans` says where it stands."""
+    spans: Ints
+    """(n, 2): where each label begins and ends in the text; equal where there is none."""
+    rows: Ints
+    lines: Ints
+    bad: list[BadLine]
+
+
+def parse(text: bytes, dim: int, labelled: bool) -> Columns:
+    """Every line of `text` as columns, or set aside. Values are rounded exactly as float() does."""
+    most_rows, most_entries = text.count(b"\n") + 1, text.count(b":")
+    indptr = np.zeros(most_rows + 1, np.int64)
+    indices = np.empty(most_entries, np.int32)
+    values = np.empty(most_entries)
+    labels = np.empty(most_rows)
+    places = np.empty((most_rows, 4), np.int64)
+    slow = np.empty((most_rows + most_entries, 3), np.int64)
+    bad = np.empty((most_rows, 5), np.int64)
+    counts = np.zeros(4, np.int64)
+    parse_lines(
+        np.frombuffer(text, np.uint8), dim, labelled, _POWERS_OF_TEN,
+        indptr, indices, values, labels,
+        places.reshape(-1), slow.reshape(-1), bad.reshape(-1), counts,
+    )  # fmt: skip
+    n, nnz, n_slow, n_bad = counts.tolist()
+    for place, start, end in slow[:n_slow].tolist():
+        column, at = (values, place) if place >= 0 else (labels, -place - 1)
+        column[at] = float(text[start:end])
+    return Columns(
+        indptr[: n + 1],
+        indices[:nnz],
+        values[:nnz],
+        labels[:n],
+        places[:n, 2:],
+        places[:n, 0],
+        places[:n, 1],
+        [_bad_line(text, dim, *found) for found in bad[:n_bad].tolist()],
+    )
+
+
+def _bad_line(
+    text: bytes, dim: int, row: int, line: int, code: int, start: int, end: int
+) -> BadLine:
+    token = text[start : min(end, start + 40)].decode("utf-8", "replace")
+    return BadLine(row, line, _REASONS[code].format(token=token, dim=dim))
+
+
+@kernel(b1(types.uint8))
+def is_space(byte: int) -> bool:
+    """Space, tab, vertical tab, form feed or carriage return: what may stand between tokens."""
+    return byte == 32 or (9 <= byte <= 13 and byte != 10)
+
+
+@kernel(i8(RO_U1, i8))
+def token_end(text: Bytes, p: int) -> int:
+    """Where the token that holds place p ends: at space, line end, comment or end of text."""
+    while p < text.shape[0] and not is_space(text[p]) and text[p] != 10 and text[p] != 35:
+        p += 1
+    return p
+
+
+@kernel(b1(RO_U1, i8, i8))
+def is_not_finite_word(text: Bytes, start: int, end: int) -> bool:
+    """Whether a token is nan, inf or infinity, signed or not, in any case."""
+    if start < end and (text[start] == 43 or text[start] == 45):
+        start += 1
+    length = end - start
+    if length != 3 and length != 8:
+        return False
+    a, b, c = text[start] | 32, text[start + 1] | 32, text[start + 2] | 32
+    if a == 110 and b == 97 and c == 110:
+        return length == 3
+    return bool(a == 105 and b == 110 and c == 102)
+
+
+@kernel(types.Tuple((f8, i8, i8))(RO_U1, i8, RO_F8))
+def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
+    """The number at place p, how it was read, and where its token ends.
+
+    [+-] digits [. digits] [e [+-] digits], with a digit before or after the point.
+    """
+    n = text.shape[0]
+    start = p
+    negative = False
+    if p < n and (text[p] == 43 or text[p] == 45):
+        negative = text[p] == 45
+        p += 1
+    mantissa = 0
+    digits = 0  # significant ones
+    shift = 0
+    seen = False
+    while p < n and 48 <= text[p] <= 57:
+        seen = True
+        if digits < 18:
+            mantissa = mantissa * 10 + (text[p] - 48)
+            digits += mantissa != 0
+        else:
+            digits += 1
+        p += 1
+    if p < n and text[p] == 46:
+        p += 1
+        while p < n and 48 <= text[p] <= 57:
+            seen = True
+            if digits < 18:
+                mantissa = mantissa * 10 + (text[p] - 48)
+                digits += mantissa != 0
+                shift -= 1
+            else:
+                digits += 1
+            p += 1
+    valid = seen
+    if seen and p < n and (text[p] == 101 or text[p] == 69):
+        p += 1
+        sign = 1
+        if p < n and (text[p] == 43 or text[p] == 45):
+            sign = 44 - int(text[p])
+            p += 1
+        valid = p < n and 48 <= text[p] <= 57
+        exponent = 0
+        while p < n and 48 <= text[p] <= 57:
+            if exponent < 100000:
+                exponent = exponent * 10 + (text[p] - 48)
+            p += 1
+        shift += sign * exponent
+    if not valid or not (p == n or is_space(text[p]) or text[p] == 10 or text[p] == 35):
+        end = token_end(text, p)
+        if is_not_finite_word(text, start, end):
+            return 0.0, _NOT_FINITE, end
+        return 0.0, _NO_NUMBER, end
+    if digits > 18 or mantissa > _EXACT or shift > 22 or shift < -22:
+        return 0.0, _SLOW, p
+    x = float(mantissa)
+    x = x * powers[shift] if shift >= 0 else x / powers[-shift]
+    return (-x if negative else x), _READ, p
+
+
+@kernel(types.UniTuple(i8, 2)(RO_U1, i8))
+def read_index(text: Bytes, p: int) -> tuple[int, int]:
+    """The index before a colon, and the place of the colon; place -1 where it is no whole number.
+
+    An index beyond 2^40 comes back as 2^40: no row is that wide.
+    """
+    n = text.shape[0]
+    negative = p < n and text[p] == 45
+    if negative:
+        p += 1
+    first = p
+    index = 0
+    while p < n and 48 <= text[p] <= 57:
+        index = min(index * 10 + (text[p] - 48), 1 << 40)
+        p += 1
+    if p == first or p == n or text[p] != 58:
+        return 0, -1
+    return (-index if negative else index), p
+
+
+@kernel(void(RO_U1, i8, b1, RO_F8, I8, I4, F8, F8, I8, I8, I8, I8))
+def parse_lines(
+    text: Bytes,
+    dim: int,
+    labelled: bool,
+    powers: Floats,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    places: Ints,
+    slow: Ints,
+    bad: Ints,
+    counts: Ints,
+) -> None:
+    """Read every line; what is written of a line that fails is overwritten by the next one.
+
+    text     (bytes,)    uint8
+    labelled             whether a line begins with its label; if not, one that is there is skipped
+    indptr   (rows + 1,) int64    indptr[0] = 0
+    indices, values (colons,)     0-based, as they stand in the line
+    labels   (rows,)     float64  NaN where the label is no number
+    places   (rows * 4,) int64    row among non-blank lines, line number, begin and end of the label
+    slow     (k * 3,)    int64    entry (or -1 - row for its label), begin and end: for float()
+    bad      (rows * 5,) int64    row, line, code, begin and end of the token
+    counts   (4,)        int64    rows, entries, slow ones, bad ones
+    """
+    n = text.shape[0]
+    row = line = p = 0
+    good = nnz = n_slow = n_bad = 0
+    while p < n:
+        line += 1
+        while p < n and is_space(text[p]):
+            p += 1
+        if p == n:
+            break
+        if text[p] == 10 or text[p] == 35:
+            while p < n and text[p] != 10:
+                p += 1
+            p += 1
+            continue
+
+        code = 0
+        first_entry, first_slow = nnz, n_slow
+        token = p  # where the token at fault, if any, begins
+        # The first token: a label, unless it holds a colon.
+        end = p
+        has_colon = False
+        while end < n and not is_space(text[end]) and text[end] != 10 and text[end] != 35:
+            has_colon = has_colon or text[end] == 58
+            end += 1
+        places[4 * good + 2] = p
+        places[4 * good + 3] = p if has_colon else end
+        labels[good] = np.nan
+        if not has_colon:
+            x, how, p = read_number(text, p, powers)
+            if labelled and how == _READ:
+                labels[good] = x
+            elif labelled and how == _SLOW:
+                slow[3 * n_slow], slow[3 * n_slow + 1], slow[3 * n_slow + 2] = -1 - good, token, p
+                n_slow += 1
+            elif labelled and how == _NOT_FINITE:
+                code = _BAD_LABEL
+        elif labelled:
+            code = _NO_LABEL
+
+        while code == 0:
+            while p < n and is_space(text[p]):
+                p += 1
+            if p == n or text[p] == 10 or text[p] == 35:
+                break
+            token = p
+            index, colon = read_index(text, p)
+            if colon < 0:
+                code = _BAD_PAIR
+                for q in range(p, token_end(text, p)):
+                    if text[q] == 58:
+                        code = _BAD_INDEX
+                break
+            if index < 1:
+                code = _INDEX_LOW
+                break
+            if index > dim:
+                code = _INDEX_HIGH
+                break
+            x, how, p = read_number(text, colon + 1, powers)
+            if how == _SLOW:
+                slow[3 * n_slow], slow[3 * n_slow + 1], slow[3 * n_slow + 2] = nnz, colon + 1, p
+                n_slow += 1
+            elif how != _READ:
+                code = _BAD_NUMBER
+                break
+            indices[nnz] = index - 1
+            values[nnz] = x
+            nnz += 1
+
+        if code == 0:
+            places[4 * good] = row
+            places[4 * good + 1] = line
+            good += 1
+            indptr[good] = nnz
+        else:
+            nnz, n_slow = first_entry, first_slow
+            at = 5 * n_bad
+            bad[at], bad[at + 1], bad[at + 2] = row, line, code
+            bad[at + 3], bad[at + 4] = token, token_end(text, token)
+            n_bad += 1
+        row += 1
+        while p < n and text[p] != 10:
+            p += 1
+        p += 1
+    counts[0], counts[1], counts[2], counts[3] = good, nnz, n_slow, n_bad
