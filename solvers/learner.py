@@ -1,0 +1,95 @@
+"""What every learner can do, and what it says about each row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import Flags, Floats
+from solvers.batch import Batch
+from solvers.certificate import Certificate
+from solvers.errors import CorruptState
+
+State = dict[str, npt.NDArray[Any]]
+"""Named arrays of float64, int64, uint8 or bool; a single number is an array of no dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of each row of a batch; all arrays are (n,)."""
+
+    scores: Floats
+    """By the weights served before the row was learned; NaN for a rejected row."""
+    losses: Floats
+    """The loss of that score, whatever the row's weight; NaN for a rejected row."""
+    updated: Flags
+    """Whether the row's own step moved the weights: not a hinge row beyond its margin, say."""
+    rejected: Flags
+    """Whether the row was left out, without a trace, as some number would not be finite."""
+
+
+class Learner(Protocol):
+    """One model. A batch of n rows is n single rows, bit for bit; reads change no bit."""
+
+    spec: Mapping[str, Any]
+    """The resolved specification that it was made from."""
+
+    def learn(self, batch: Batch) -> Outcome:
+        """Score and learn each row in order.
+
+        Raises ShapeMismatch, or InvalidRow for a label that the task does not know (a binary task
+        knows -1, 1 and 0, which is -1); then no row was learned.
+        """
+
+    def predict(self, batch: Batch) -> Floats:
+        """Scores (n,) by the served weights; labels are not looked at. Raises ShapeMismatch."""
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """Of the positive class, for these scores, where the loss gives any."""
+
+    @property
+    def weights(self) -> Floats:
+        """The served weights, (dim,), as a copy."""
+
+    @property
+    def intercept(self) -> float:
+        """The served intercept; 0 where there is none."""
+
+    @property
+    def nonzeros(self) -> int:
+        """Served weights beyond 1e-12 of the largest: smaller ones are left over by rounding."""
+
+    @property
+    def samples(self) -> int:
+        """Rows learned, those of weight 0 included."""
+
+    def certificate(self) -> Certificate | None:
+        """Where the learner stands; None where its algorithm has no dual."""
+
+    def state(self) -> State:
+        """All of it, as copies: a learner of the same specification goes on from it."""
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Be in this state, to the bit. Raises CorruptState, and then nothing has changed."""
+
+
+def count_nonzeros(weights: Floats) -> int:
+    """How many weights are beyond 1e-12 of the largest."""
+    size = np.abs(weights)
+    return int(np.count_nonzero(size > 1e-12 * size.max(initial=0.0)))
+
+
+def check_arrays(
+    state: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raise CorruptState unless these arrays are there, of these shapes, and finite."""
+    for name, shape in shapes.items():
+        if name not in state:
+            raise CorruptState(f"the state has no {name}")
+        array = np.asarray(state[name])
+        if array.shape != shape:
+            raise CorruptState(f"{name} has shape {array.shape}, expected {shape}")
+        if not np.all(np.isfinite(array)):
+            raise CorruptState(f"{name} is not finite")

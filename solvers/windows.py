@@ -1,0 +1,133 @@
+"""Which rows count, and how much: delta(n, N), the weight of row n once row N is there.
+
+| window      | delta(n, N)                   | Delta_N = sum of delta(n, N)  |
+|-------------|-------------------------------|-------------------------------|
+| infinite    | c_n                           | Delta + c_N                   |
+| exponential | c_n beta^(N - n)              | beta Delta + c_N              |
+| sliding     | c_n for the last L rows, or 0 | the sum of the last L weights |
+
+with c_n the weight of the row itself. A row of weight 0 is in no window.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.batch import Batch
+from solvers.errors import CorruptState, SolverError
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window as the numbers that kernels take."""
+
+    beta: float = 1.0
+    """What every weight is multiplied by when a row comes in."""
+    length: int = 0
+    """How many rows count; 0: all of them."""
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> "Window":
+        """The window of a resolved specification."""
+        window = spec["window"]
+        if window == "infinite":
+            return cls()
+        return cls(beta=window.get("beta", 1.0), length=window.get("length", 0))
+
+
+LABEL, WEIGHT, DUAL = range(3)
+"""The columns of `Ring.rows`."""
+
+
+class Ring:
+    """The last rows learned, at most `retain`, oldest first, in arrays that kernels append to.
+
+    Rows stand one behind the other. Kernels append behind the last and move `first` on, and stop
+    when an array is full; `make_room` then moves what is retained to the front, into larger
+    arrays if it fills more than half. So memory stays below four times what is retained, an
+    append costs no more than its copy, and what is retained is always in one piece.
+
+    starts   (capacity + 1,)  row i holds entries starts[i] to starts[i + 1]
+    indices, values           (entries,)
+    rows     (capacity, 3)    label, weight, dual variable
+    """
+
+    def __init__(self, retain: int) -> None:
+        self.retain = retain
+        self._allocate(min(2 * retain, 64), 1024)
+
+    def _allocate(self, capacity: int, entries: int) -> None:
+        self.starts = np.zeros(capacity + 1, np.int64)
+        self.rows = np.zeros((capacity, 3))
+        self.indices = np.empty(entries, np.int32)
+        self.values = np.empty(entries)
+
+    def make_room(self, first: int, last: int, entries: int) -> None:
+        """Move rows `first` to `last` to the front, with room for one more of so many entries."""
+        start, end = self.starts[first], self.starts[last]
+        starts, rows = self.starts[first : last + 1] - start, self.rows[first:last]
+        indices, values = self.indices[start:end], self.values[start:end]
+        capacity = len(self.rows)
+        if 2 * (len(rows) + 1) > capacity:
+            capacity = min(2 * capacity, 2 * self.retain + 1)
+        room = 1024
+        while room < 2 * (len(values) + entries):
+            room *= 2
+        self._allocate(capacity, room)
+        self.starts[: len(starts)] = starts
+        self.rows[: len(rows)] = rows
+        self.indices[: len(indices)] = indices
+        self.values[: len(values)] = values
+
+    def state(self, first: int, last: int) -> dict[str, npt.NDArray[Any]]:
+        """Rows `first` to `last`, as copies."""
+        start, end = self.starts[first], self.starts[last]
+        rows = self.rows[first:last]
+        return {
+            "ring_indptr": self.starts[first : last + 1] - start,
+            "ring_indices": self.indices[start:end].astype(np.int64),
+            "ring_values": self.values[start:end].copy(),
+            "ring_labels": rows[:, LABEL].copy(),
+            "ring_weights": rows[:, WEIGHT].copy(),
+            "ring_duals": rows[:, DUAL].copy(),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], dim: int) -> int:
+        """Hold the rows of such a state, from place 0 on; return how many there are.
+
+        Raises CorruptState, and then nothing has changed.
+        """
+        indptr, labels = state["ring_indptr"], state["ring_labels"]
+        try:
+            # Rows that some kernel will follow by index: checked as any others.
+            retained = Batch(
+                indptr,
+                state["ring_indices"].astype(np.int32),
+                state["ring_values"],
+                labels,
+                state["ring_weights"],
+                dim,
+            )
+        except SolverError as error:
+            raise CorruptState(f"the retained rows are damaged: {error}") from error
+        n = len(retained)
+        if n > self.retain:
+            raise CorruptState(f"{n} retained rows where at most {self.retain} are kept")
+        if state["ring_duals"].shape != (n,):
+            raise CorruptState("the retained rows and their dual variables do not fit together")
+        capacity, room = len(self.rows), 1024
+        while capacity < n:
+            capacity = min(2 * capacity, 2 * self.retain + 1)
+        while room < retained.nnz:
+            room *= 2
+        self._allocate(capacity, room)
+        self.starts[: n + 1] = indptr
+        self.indices[: retained.nnz] = retained.indices
+        self.values[: retained.nnz] = retained.values
+        columns = (labels, retained.weights, state["ring_duals"])
+        for column, numbers in enumerate(columns):
+            self.rows[:n, column] = numbers
+        return n

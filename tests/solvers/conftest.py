@@ -1,0 +1,17 @@
+"""Rows that several tests share."""
+
+from pathlib import Path
+
+import pytest
+
+from solvers import Batch
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def adult() -> Batch:
+    """The first 500 rows of a9a."""
+    found = Batch.from_libsvm((GOLDEN / "a9a_500.libsvm").read_bytes(), 123)
+    assert found.bad == []
+    return found.batch
