@@ -1,0 +1,211 @@
+"""How well a learner does, on rows that it had not learned when it scored them.
+
+Each learned row counts once, whatever its weight; a rejected row does not. Three views of the same
+rows: since the start, the last 1,000 (exactly), and fading by 0.999 a row. Two baselines that see
+only labels stand beside the model. This is part of the replicated state: as the learner, it gives
+the same bits for the same rows, however they are cut into batches.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import B1, F8, F8_2D, I8, RO_F8, Flags, Floats, Ints, f8, i8, kernel, types, void
+from solvers._scalar import log1pexp
+from solvers.learner import State, check_arrays
+
+RECENT = 1000
+"""Rows in the rolling view."""
+FADING = 0.999
+"""What a row counts for one row later, in the fading view."""
+
+_LARGEST = 1e290  # one absurd row must not make a sum infinite
+
+# What is summed, per row. Binary: errors are 0 or 1. Regression: absolute and squared errors.
+_BINARY = ("loss", "error_rate", "log_loss", "most_frequent", "last_label")
+_REGRESSION = ("loss", "mae", "mse", "mean_mae", "mean_mse", "last_mae", "last_mse")
+
+# What is remembered of the labels. Regression uses the sum and the last one.
+_N_NEGATIVE, _N_POSITIVE, _FIRST, _LAST, _SUM = range(5)
+
+
+class Progressive:
+    """Metrics of a `task`; `log_loss` where scores are log odds."""
+
+    def __init__(self, task: str, *, log_loss: bool = False) -> None:
+        self.task = task
+        self.log_loss = log_loss
+        self._names = _BINARY if task == "binary" else _REGRESSION
+        columns = len(self._names)
+        self._rows = np.zeros(1, np.int64)
+        self._seen = np.zeros(5)
+        self._sums = np.zeros((2, columns + 1))
+        self._recent = np.zeros((RECENT, columns))
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> "Progressive":
+        """Metrics for the learner of a resolved specification."""
+        return cls(spec["task"], log_loss=spec.get("loss") == "logistic")
+
+    @property
+    def rows(self) -> int:
+        """Rows counted."""
+        return int(self._rows[0])
+
+    def update(self, labels: Floats, scores: Floats, losses: Floats, learned: Flags) -> None:
+        """Count the rows that were learned, in order; all arrays are (n,), as in Outcome."""
+        count_rows(
+            labels, scores, losses, learned, self.task == "binary", self.log_loss,
+            self._rows, self._seen, self._sums, self._recent,
+        )  # fmt: skip
+
+    def summary(self) -> dict[str, Any]:
+        """The means of all three views; None where there is no row, or no such number."""
+        total, faded = self._sums
+        recent = np.zeros(len(total))
+        held = min(self.rows, RECENT)
+        # From the oldest on, so that the sum does not depend on where the ring begins.
+        oldest = self.rows % RECENT if held == RECENT else 0
+        sum_rows(self._recent, oldest, held, recent)
+        return {
+            "rows": self.rows,
+            "since_start": self._view(total),
+            "rolling": {"rows": held} | self._view(recent),
+            "fading": self._view(faded),
+        }
+
+    def _view(self, sums: Floats) -> dict[str, Any]:
+        """Means by name; the last of `sums` is the weight of all rows."""
+        weight = float(sums[-1])
+        means = {
+            name: float(number) / weight if weight > 0.0 else None
+            for name, number in zip(self._names, sums[:-1], strict=True)
+        }
+        if self.task == "binary":
+            return {
+                "loss": means["loss"],
+                "error_rate": means["error_rate"],
+                "log_loss": means["log_loss"] if self.log_loss else None,
+                "baselines": {
+                    "most_frequent": {"error_rate": means["most_frequent"]},
+                    "last_label": {"error_rate": means["last_label"]},
+                },
+            }
+        return {
+            "loss": means["loss"],
+            "mae": means["mae"],
+            "rmse": _root(means["mse"]),
+            "baselines": {
+                "running_mean": {"mae": means["mean_mae"], "rmse": _root(means["mean_mse"])},
+                "last_label": {"mae": means["last_mae"], "rmse": _root(means["last_mse"])},
+            },
+        }
+
+    def state(self) -> State:
+        """All of it, as copies."""
+        return {
+            "metrics_rows": self._rows.copy(),
+            "metrics_labels": self._seen.copy(),
+            "metrics_sums": self._sums.copy(),
+            "metrics_recent": self._recent[: min(self.rows, RECENT)].copy(),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Be in this state, to the bit. Raises CorruptState, and then nothing has changed."""
+        check_arrays(state, {"metrics_rows": (1,)})
+        rows = int(state["metrics_rows"][0])
+        held = min(max(rows, 0), RECENT)
+        check_arrays(
+            state,
+            {
+                "metrics_labels": self._seen.shape,
+                "metrics_sums": self._sums.shape,
+                "metrics_recent": (held, len(self._names)),
+            },
+        )
+        self._rows[0] = rows
+        self._seen[:] = state["metrics_labels"]
+        self._sums[:] = state["metrics_sums"]
+        self._recent[:] = 0.0
+        self._recent[:held] = state["metrics_recent"]
+
+
+def _root(mean: float | None) -> float | None:
+    return None if mean is None else math.sqrt(mean)
+
+
+@kernel(types.UniTuple(f8, 2)(f8, f8))
+def errors_of(guess: float, y: float) -> tuple[float, float]:
+    """Absolute and squared error, bounded."""
+    error = min(abs(guess - y), 1e145)
+    return error, error * error
+
+
+@kernel(void(RO_F8, RO_F8, RO_F8, B1, types.boolean, types.boolean, I8, F8, F8_2D, F8_2D))
+def count_rows(
+    labels: Floats,
+    scores: Floats,
+    losses: Floats,
+    learned: Flags,
+    binary: bool,
+    log_loss: bool,
+    rows: Ints,
+    seen: Floats,
+    sums: Floats,
+    recent: Floats,
+) -> None:
+    """Add the learned rows to every view, in order.
+
+    rows    (1,)          rows counted so far
+    seen    (5,)          what is remembered of the labels
+    sums    (2, m + 1)    since the start, and fading; last the weight
+    recent  (RECENT, m)   row t at t mod RECENT
+    """
+    m = recent.shape[1]
+    for i in range(labels.shape[0]):
+        if not learned[i]:
+            continue
+        y, score = labels[i], scores[i]
+        at = rows[0] % recent.shape[0]
+        recent[at, 0] = min(losses[i], _LARGEST)
+        if binary:
+            positive = y > 0.0
+            recent[at, 1] = 1.0 if positive != (score >= 0.0) else 0.0
+            recent[at, 2] = (
+                min(log1pexp(-score if positive else score), _LARGEST) if log_loss else 0.0
+            )
+            ahead = seen[_N_POSITIVE] - seen[_N_NEGATIVE]
+            guess = ahead > 0.0 or (ahead == 0.0 and seen[_FIRST] > 0.0)
+            recent[at, 3] = 1.0 if positive != guess else 0.0
+            recent[at, 4] = 1.0 if positive != (seen[_LAST] > 0.0) else 0.0
+            seen[_N_POSITIVE if positive else _N_NEGATIVE] += 1.0
+            seen[_LAST] = 1.0 if positive else -1.0
+            if seen[_FIRST] == 0.0:
+                seen[_FIRST] = seen[_LAST]
+        else:
+            mean = seen[_SUM] / rows[0] if rows[0] > 0 else 0.0
+            recent[at, 1], recent[at, 2] = errors_of(score, y)
+            recent[at, 3], recent[at, 4] = errors_of(mean, y)
+            recent[at, 5], recent[at, 6] = errors_of(seen[_LAST], y)
+            seen[_SUM] += y
+            seen[_LAST] = y
+        for j in range(m):
+            sums[0, j] += recent[at, j]
+            sums[1, j] = FADING * sums[1, j] + recent[at, j]
+        sums[0, m] += 1.0
+        sums[1, m] = FADING * sums[1, m] + 1.0
+        rows[0] += 1
+
+
+@kernel(void(F8_2D, i8, i8, F8))
+def sum_rows(recent: Floats, oldest: int, held: int, out: Floats) -> None:
+    """out (m + 1,): the sum of `held` rows of a ring from `oldest` on, and how many they are."""
+    m = recent.shape[1]
+    for t in range(held):
+        at = (oldest + t) % recent.shape[0]
+        for j in range(m):
+            out[j] += recent[at, j]
+        out[m] += 1.0
