@@ -1,0 +1,99 @@
+"""Arrays and bytes: the safetensors layout, with sorted keys, so that equal states are equal bytes.
+
+    8 bytes, little-endian: length of the header
+    header: JSON, name -> {"dtype", "shape", "data_offsets"}, and "__metadata__", strings only
+    the arrays, in order of name, one behind the other
+
+The metadata holds the version of this format and the SHA-256 of everything else.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.errors import CorruptState
+
+FORMAT = 1
+_FORMAT_KEY, _DIGEST_KEY = "dualstream_format", "sha256"
+_NO_DIGEST = "0" * 64
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def dump(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
+    """The bytes that `load` reads; equal arrays and metadata give equal bytes.
+
+    Raises ValueError for an array of another type than float64, float32, int64, int32, uint8, bool.
+    """
+    header: dict[str, Any] = {}
+    parts, offset = [], 0
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        if array.dtype not in _NAMES:
+            raise ValueError(f"{name} is an array of {array.dtype}, which has no place in a state")
+        part = array.tobytes()
+        header[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + len(part)],
+        }
+        parts.append(part)
+        offset += len(part)
+    data = b"".join(parts)
+    own = {_FORMAT_KEY: str(FORMAT), _DIGEST_KEY: _NO_DIGEST}
+    header["__metadata__"] = {**metadata, **own}
+    unsigned = _head(header)
+    header["__metadata__"][_DIGEST_KEY] = _digest(unsigned, data)
+    return _head(header) + data
+
+
+def load(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """The arrays (as copies) and the metadata that were dumped.
+
+    Raises CorruptState for anything that `dump` has not written whole.
+    """
+    try:
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])
+        metadata = header["__metadata__"]
+        digest, version = metadata.pop(_DIGEST_KEY), metadata.pop(_FORMAT_KEY)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptState(f"not a state: {error!r}") from error
+    if version != str(FORMAT):
+        raise CorruptState(f"a state of format {version}, where {FORMAT} is read")
+    head, data = content[: 8 + length], memoryview(content)[8 + length :]
+    unsigned = head.replace(digest.encode(), _NO_DIGEST.encode(), 1)
+    if digest != _digest(unsigned, data):
+        raise CorruptState("the bytes do not match their SHA-256")
+    del header["__metadata__"]
+    return {name: _array(entry, data) for name, entry in header.items()}, metadata
+
+
+def _head(header: Mapping[str, Any]) -> bytes:
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _digest(head: bytes, data: bytes | memoryview) -> str:
+    digest = hashlib.sha256(head)
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def _array(entry: Mapping[str, Any], data: memoryview) -> npt.NDArray[Any]:
+    first, last = entry["data_offsets"]
+    dtype = _DTYPES[entry["dtype"]]
+    array: npt.NDArray[Any] = np.frombuffer(data[first:last], dtype).reshape(entry["shape"])
+    return array.copy()
