@@ -1,1 +1,47 @@
 """Online learners for linear models, with duality certificates where a dual exists."""
+
+from solvers._jit import APPLY_VERSION, compiled_signatures, numeric_identity
+from solvers.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
+from solvers.certificate import Certificate
+from solvers.errors import (
+    CorruptState,
+    InvalidRow,
+    InvalidSpec,
+    NotAvailable,
+    NotConverged,
+    ShapeMismatch,
+    SolverError,
+)
+from solvers.learner import Learner, Outcome, State
+from solvers.libsvm import BadLine
+from solvers.progressive import Progressive
+from solvers.spec import make_learner, resolve_spec, warm
+from solvers.state import dump, load
+
+__all__ = [
+    "APPLY_VERSION",
+    "BadLine",
+    "Batch",
+    "Certificate",
+    "CorruptState",
+    "InvalidRow",
+    "InvalidSpec",
+    "LARGEST",
+    "Learner",
+    "LibsvmRows",
+    "MAX_DIM",
+    "NotAvailable",
+    "NotConverged",
+    "Outcome",
+    "Progressive",
+    "ShapeMismatch",
+    "SolverError",
+    "State",
+    "compiled_signatures",
+    "dump",
+    "load",
+    "make_learner",
+    "numeric_identity",
+    "resolve_spec",
+    "warm",
+]
