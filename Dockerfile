@@ -1,0 +1,29 @@
+FROM python:3.11-slim-bookworm
+
+# The CPU that kernels are compiled for: all processes of a fleet must agree on it.
+ARG CPU=x86-64-v3
+ENV DUALSTREAM_CPU=$CPU \
+    PYTHONUNBUFFERED=1
+
+WORKDIR /app
+COPY constraints.txt pyproject.toml README.md LICENSE ./
+COPY solvers solvers
+COPY service service
+RUN pip install --no-cache-dir -c constraints.txt .
+
+# The kernels are compiled here; the entry point copies them to where the process may write.
+RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -c "import solvers; solvers.warm()"
+
+COPY deploy/entrypoint.sh /usr/local/bin/dualstream-entrypoint
+RUN useradd --system --uid 10001 --home-dir /data dualstream \
+    && install -d -o dualstream -g dualstream /data
+USER dualstream
+WORKDIR /data
+VOLUME /data
+EXPOSE 8000
+
+HEALTHCHECK --interval=5s --timeout=3s --start-period=20s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/readyz', timeout=2)"]
+
+ENTRYPOINT ["dualstream-entrypoint"]
+CMD ["serve"]

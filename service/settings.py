@@ -1,0 +1,60 @@
+"""One frozen settings object, read once from the environment and passed in everywhere.
+
+Every field is also a flag of `dualstream serve`: DUALSTREAM_MAX_BODY_BYTES = --max-body-bytes.
+"""
+
+import ipaddress
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Durability = Literal["memory", "everysec", "always", "normal", "full"]
+
+
+class Settings(BaseSettings):
+    """What a Dualstream process is told from outside; units are in the names."""
+
+    model_config = SettingsConfigDict(env_prefix="DUALSTREAM_", frozen=True, extra="ignore")
+
+    host: str = Field("127.0.0.1", description="Address to bind.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to bind; 0 takes a free one.")
+    allow_anonymous: bool = Field(
+        False, description="Serve without API keys on an address that others can reach."
+    )
+    store: str = Field(
+        "sqlite:///dualstream.db", description="Where journals live: sqlite:///FILE or redis://..."
+    )
+    durability: Durability | None = Field(
+        None, description="The least durability to accept of the store; unset asks for nothing."
+    )
+    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1, description="Longest request body.")
+    append_timeout_s: float = Field(
+        5.0, gt=0, description="How long an append of unknown outcome is repeated."
+    )
+    snapshot_every: int = Field(10_000, ge=1, description="Write a snapshot each so many seq.")
+    key_ttl_s: int = Field(3600, ge=1, description="How long idempotency keys are remembered.")
+    max_keys: int = Field(1_000_000, ge=1, description="Most idempotency keys kept per model.")
+
+
+class UnsafeBinding(ValueError):
+    """Refused at start: the server would be open to others without any key."""
+
+
+def check_binding(settings: Settings) -> None:
+    """Raise UnsafeBinding when others could reach a server that asks nobody for a key."""
+    if settings.allow_anonymous or _is_loopback(settings.host):
+        return
+    raise UnsafeBinding(
+        f"refusing to bind {settings.host} without API keys: "
+        "bind 127.0.0.1, or set DUALSTREAM_ALLOW_ANONYMOUS=1 if the network is yours alone"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,118 @@
+"""docker-compose.yml and Dockerfile: every path, port and variable they name is followed."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, Any]:
+    return compose["services"]
+
+
+def instructions(name: str) -> list[str]:
+    joined = DOCKERFILE.replace("\\\n", " ")
+    return [line.split(None, 1)[1] for line in joined.splitlines() if line.startswith(f"{name} ")]
+
+
+def test_every_variable_is_a_setting_and_its_value_valid(services, monkeypatch):
+    given = services["server"]["environment"]
+    for name, value in given.items():
+        assert name.removeprefix("DUALSTREAM_").lower() in Settings.model_fields, name
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    assert settings.allow_anonymous and settings.host == "0.0.0.0"
+
+
+def test_store_and_durability_meet_the_redis_service(services):
+    host, port = re.match(
+        r"redis://(\w+):(\d+)/0", services["server"]["environment"]["DUALSTREAM_STORE"]
+    ).groups()
+    assert host in services and port == "6379"
+    options = services[host]["command"]
+    told = dict(zip(options[1::2], options[2::2], strict=True))
+    assert told["--appendonly"] == "yes"
+    assert told["--appendfsync"] == services["server"]["environment"]["DUALSTREAM_DURABILITY"]
+    assert told["--maxmemory-policy"] == "noeviction"
+
+
+def test_ports_are_published_on_loopback_only(services):
+    for service in services.values():
+        for published in service.get("ports", []):
+            assert published.startswith("127.0.0.1:"), published
+
+
+def test_published_port_is_the_one_the_server_binds(services):
+    server = services["server"]
+    inside = server["ports"][0].rsplit(":", 1)[1]
+    assert inside == server["environment"]["DUALSTREAM_PORT"] == instructions("EXPOSE")[0]
+    assert f":{inside}/readyz" in server["healthcheck"]["test"][-1]
+    assert f":{inside}/readyz" in instructions("HEALTHCHECK")[0]
+
+
+def test_prometheus_scrapes_the_server_where_it_is(services):
+    mounts = services["prometheus"]["volumes"]
+    source, target, mode = next(m for m in mounts if m.startswith("./")).split(":")
+    assert mode == "ro" and f"--config.file={target}" in services["prometheus"]["command"]
+    scrape = yaml.safe_load((ROOT / source).read_text())["scrape_configs"][0]
+    host, port = scrape["static_configs"][0]["targets"][0].split(":")
+    assert host in services
+    assert port == services[host]["environment"]["DUALSTREAM_PORT"]
+    assert scrape["metrics_path"] == "/metrics"
+
+
+def test_every_named_volume_is_declared_and_used(compose):
+    used = {
+        mount.split(":")[0]
+        for service in compose["services"].values()
+        for mount in service.get("volumes", [])
+        if not mount.startswith("./")
+    }
+    assert used == set(compose["volumes"])
+
+
+def test_every_dependency_has_a_health_check(services):
+    for service in services.values():
+        for needed, condition in service.get("depends_on", {}).items():
+            assert condition["condition"] == "service_healthy"
+            assert "healthcheck" in services[needed]
+
+
+def test_every_copied_path_exists_and_is_let_through_by_dockerignore():
+    allowed = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    }
+    for arguments in instructions("COPY"):
+        for source in shlex.split(arguments)[:-1]:
+            assert (ROOT / source).exists(), source
+            assert source in allowed, source
+
+
+def test_image_runs_as_a_user_that_the_build_makes():
+    user = instructions("USER")[0]
+    assert user != "root"
+    assert any("useradd" in run and user in run for run in instructions("RUN"))
+
+
+def test_entry_point_is_the_copied_script_and_finds_the_built_kernels():
+    source, target = shlex.split(instructions("COPY")[-1])
+    assert Path(target).name == json.loads(instructions("ENTRYPOINT")[0])[0]
+    script = (ROOT / source).read_text()
+    cache = re.search(r"DUALSTREAM_CACHE_DIR=(\S+) python", DOCKERFILE).group(1)
+    assert f"cp -R --preserve=timestamps {cache}/." in script
+    assert (ROOT / source).stat().st_mode & 0o111
