@@ -1,0 +1,44 @@
+"""Bytes of any accepted format -> Intake (good rows as a Batch, bad rows with their reasons).
+
+door.py        what a model takes: width, labels; one row's checks
+json_rows.py   application/json: one sample, a list of samples, columns
+libsvm.py      text/x-libsvm
+query.py       the x=3:1,11:0.5 of GET predict
+"""
+
+from service.codecs.door import Door, Intake
+from service.codecs.json_rows import parse_json
+from service.codecs.libsvm import parse_libsvm
+from service.codecs.query import parse_query_row
+from service.errors import Problem
+
+__all__ = ["Door", "Intake", "media_type", "parse_body", "parse_query_row"]
+
+PARSERS = {"application/json": parse_json, "text/x-libsvm": parse_libsvm}
+
+
+def media_type(content_type: str | None) -> str:
+    """The type without parameters; a body without a type is taken as JSON.
+
+    Raises Problem 415 for a charset other than UTF-8.
+    """
+    if not content_type:
+        return "application/json"
+    kind, _, parameters = content_type.partition(";")
+    charset = parameters.strip().lower()
+    if charset.startswith("charset=") and charset[8:].strip('"') not in ("utf-8", "us-ascii"):
+        raise Problem(415, "unsupported-media-type", f"{charset} is not accepted, send UTF-8")
+    return kind.strip().lower()
+
+
+def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: bool) -> Intake:
+    """Read `body` for the model behind `door`; with `labelled` every row needs a label.
+
+    Raises Problem: 415 for an unknown content type, 400 for a body that is not of its type.
+    """
+    kind = media_type(content_type)
+    parser = PARSERS.get(kind)
+    if parser is None:
+        accepted = " or ".join(PARSERS)
+        raise Problem(415, "unsupported-media-type", f"{kind} is not accepted, send {accepted}")
+    return parser(door, body, labelled)

@@ -1,0 +1,200 @@
+"""What a model takes at its door: the width of its rows, its labels, the range of its numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from service.errors import RowError
+from solvers import Batch
+
+# Larger numbers would overflow when squared and summed; nobody means them.
+LARGEST = 1e100
+# Index texts up to this width are looked up, not parsed.
+_INDEXED_TEXTS = 65_536
+
+Features = Sequence[float] | dict[str, float | bool | str]
+Label = float | int | bool | str
+
+_BINARY: dict[Label, float] = {
+    1: 1.0,  # also True and 1.0, which are equal to 1 in Python
+    "1": 1.0,
+    "+1": 1.0,
+    "true": 1.0,
+    0: -1.0,  # also False, 0.0 and -0.0
+    -1: -1.0,
+    "0": -1.0,
+    "-1": -1.0,
+    "false": -1.0,
+}
+
+
+class BadRow(Exception):
+    """One row cannot be taken: `pointer` within the sample, and the reason."""
+
+    def __init__(self, pointer: str, reason: str) -> None:
+        super().__init__(reason)
+        self.pointer = pointer
+        self.reason = reason
+
+
+def pointer_step(name: str) -> str:
+    """A name as a step of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+@dataclass(slots=True)
+class Intake:
+    """What a request's body holds: the good rows, their places in it, and the bad ones."""
+
+    batch: Batch
+    places: Sequence[int]
+    errors: list[RowError] = field(default_factory=list)
+    single: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Good and bad together."""
+        return len(self.places) + len(self.errors)
+
+
+class Door:
+    """The checks that a model's spec asks of every row, made once per row."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.dim: int = spec["features"]["dim"]
+        self.task: str = spec["task"]
+        self.class_names: Sequence[str] | None = spec.get("labels")
+        width = min(self.dim, _INDEXED_TEXTS)
+        self._place_of = {str(index): index - 1 for index in range(1, width + 1)}
+        self._labels: dict[Label, float] = dict(_BINARY)
+        if self.class_names:
+            negative, positive = self.class_names
+            self._labels = {negative: -1.0, positive: 1.0}
+
+    def label(self, y: Label | None) -> float:
+        """The number that the learner sees for label `y`; raises BadRow."""
+        if y is None:
+            raise BadRow("/y", "the label is null")
+        if self.task == "regression":
+            if isinstance(y, (bool, str)):
+                raise BadRow("/y", f"the label must be a number, got {y!r}")
+            return self._number("/y", float(y))
+        number = self._labels.get(y)
+        if number is None:
+            raise BadRow("/y", f"{y!r} is not a label of this model: {self._label_names()}")
+        return number
+
+    def class_name(self, score: float) -> int | str | None:
+        """How answers name the class of a score; None for regression."""
+        if self.task == "regression":
+            return None
+        positive = score >= 0
+        if self.class_names:
+            return self.class_names[positive]
+        return int(positive)
+
+    def weight(self, weight: float) -> float:
+        """The sample weight c, as it came; raises BadRow."""
+        if not 0 <= weight <= LARGEST:
+            raise BadRow("/weight", f"the weight must be in [0, 1e100], got {weight!r}")
+        return weight
+
+    def features(self, x: Features) -> list[tuple[int, float]]:
+        """Pairs of place (from 0) and value, sorted, without zeros; raises BadRow."""
+        pairs = self._named(x) if isinstance(x, dict) else self._dense(x)
+        for place, value in pairs:
+            if not -LARGEST <= value <= LARGEST:
+                # The pointer names the index as the client wrote it: a list counts from 0.
+                shown = place + 1 if isinstance(x, dict) else place
+                self._number(f"/x/{shown}", value)
+        return pairs
+
+    def place(self, text: str) -> int:
+        """The place (from 0) of the feature with index `text` (from 1); raises BadRow."""
+        place = self._place_of.get(text)
+        if place is not None:
+            return place
+        if text.isascii() and text.isdigit() and text[0] != "0":
+            if int(text) <= self.dim:
+                return int(text) - 1
+            raise BadRow(f"/x/{text}", f"index {text} is above dim {self.dim}")
+        raise BadRow(f"/x/{pointer_step(text)}", f"{text!r} is not an index from 1 to {self.dim}")
+
+    def _named(self, x: dict[str, float | bool | str]) -> list[tuple[int, float]]:
+        place_of = self._place_of
+        try:
+            pairs = [(place_of[name], float(value)) for name, value in x.items() if value]
+        except (KeyError, ValueError):
+            pairs = [(self.place(name), self._value(name, value)) for name, value in x.items()]
+            pairs = [pair for pair in pairs if pair[1]]
+        else:
+            if str in map(type, x.values()) or len(pairs) != len(x):
+                for name, value in x.items():
+                    self.place(name)
+                    self._value(name, value)
+        pairs.sort()
+        return pairs
+
+    def _value(self, name: str, value: float | bool | str) -> float:
+        if isinstance(value, str):
+            pointer = f"/x/{pointer_step(name)}"
+            raise BadRow(pointer, f"the value must be a number or a bool, got {value!r}")
+        return float(value)
+
+    def _dense(self, x: Sequence[float]) -> list[tuple[int, float]]:
+        if len(x) != self.dim:
+            raise BadRow("/x", f"the row has {len(x)} numbers, the model takes {self.dim}")
+        return [(place, value) for place, value in enumerate(x) if value]
+
+    def _number(self, pointer: str, value: float) -> float:
+        if not -LARGEST <= value <= LARGEST:
+            raise BadRow(pointer, f"the number must be in [-1e100, 1e100], got {value!r}")
+        return value
+
+    def _label_names(self) -> str:
+        if self.class_names:
+            return " or ".join(map(repr, self.class_names))
+        return "1, true, '1', '+1', 'true' or 0, -1, false, '0', '-1', 'false'"
+
+
+class IntakeBuilder:
+    """Collects a request's rows, good and bad, in their order."""
+
+    def __init__(self, door: Door, labelled: bool) -> None:
+        self._door = door
+        self._labelled = labelled
+        self._indptr = [0]
+        self._indices: list[int] = []
+        self._values: list[float] = []
+        self._labels: list[float] = []
+        self._weights: list[float] = []
+        self._places: list[int] = []
+        self._errors: list[RowError] = []
+
+    def refuse(self, place: int, pointer: str, reason: str) -> None:
+        self._errors.append(RowError(place, pointer, reason))
+
+    def take(self, place: int, x: Features, y: Label | None, weight: float) -> None:
+        """Add the row at `place` of the request; raises BadRow and adds nothing."""
+        pairs = self._door.features(x)
+        label = self._door.label(y) if self._labelled else 0.0
+        self._weights.append(self._door.weight(weight) if weight != 1.0 else 1.0)
+        self._labels.append(label)
+        for index, value in pairs:
+            self._indices.append(index)
+            self._values.append(value)
+        self._indptr.append(len(self._indices))
+        self._places.append(place)
+
+    def intake(self, single: bool = False) -> Intake:
+        batch = Batch(
+            indptr=np.array(self._indptr, np.int64),
+            indices=np.array(self._indices, np.int32),
+            values=np.array(self._values, np.float64),
+            labels=np.array(self._labels, np.float64),
+            weights=np.array(self._weights, np.float64),
+            dim=self._door.dim,
+        )
+        return Intake(batch, self._places, self._errors, single)

@@ -1,0 +1,293 @@
+"""application/json: one sample, {"samples": [...]}, or columns {"x": [...], "y": [...]}.
+
+A body is first decoded as a whole by a typed decoder. Only when that fails, or when an object may
+hold a name twice, is it decoded again row by row, so that the bad rows alone are refused.
+"""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from service.codecs.door import (
+    BadRow,
+    Door,
+    Features,
+    Intake,
+    IntakeBuilder,
+    Label,
+    pointer_step,
+)
+from service.errors import Problem
+
+_X = list[float] | dict[str, float | bool | str]
+_Y = float | int | bool | str | None
+
+
+class Sample(Struct, forbid_unknown_fields=True):
+    """One row: features, label, weight."""
+
+    x: _X
+    y: _Y | UnsetType = UNSET
+    weight: float | UnsetType = UNSET
+    id: str | int | UnsetType = UNSET
+
+
+class Samples(Struct, forbid_unknown_fields=True):
+    """Many rows, each whole."""
+
+    samples: list[Sample]
+
+
+class Columns(Struct, forbid_unknown_fields=True):
+    """Many rows, field by field."""
+
+    x: list[_X]
+    y: list[_Y] | UnsetType = UNSET
+    weight: list[float] | UnsetType = UNSET
+    id: list[str | int] | UnsetType = UNSET
+
+
+class _RawSamples(Struct, forbid_unknown_fields=True):
+    samples: list[Raw]
+
+
+class _RawColumns(Struct, forbid_unknown_fields=True):
+    x: list[Raw]
+    y: list[Raw] | UnsetType = UNSET
+    weight: list[Raw] | UnsetType = UNSET
+    id: list[Raw] | UnsetType = UNSET
+
+
+_sample = msgspec.json.Decoder(Sample)
+_samples = msgspec.json.Decoder(Samples)
+_columns = msgspec.json.Decoder(Columns)
+_raw_samples = msgspec.json.Decoder(_RawSamples)
+_raw_columns = msgspec.json.Decoder(_RawColumns)
+_any = msgspec.json.Decoder()
+
+
+def parse_json(door: Door, body: bytes, labelled: bool) -> Intake:
+    """Rows of a JSON body; raises Problem 400 where it is not JSON, 422 where it has no rows."""
+    reader = _Reader(door, labelled)
+    try:
+        if b'"samples"' in body[:64]:
+            return reader.samples(body)
+        return reader.sample_or_columns(body)
+    except msgspec.ValidationError as wrong:
+        return _parse_by_rows(door, body, labelled, wrong)
+    except msgspec.DecodeError as broken:
+        raise _broken(body, str(broken)) from None
+    except UnicodeDecodeError:
+        raise Problem(400, "malformed-body", "the body is not UTF-8") from None
+    except _NamesTwice:
+        return _parse_by_rows(door, body, labelled, None)
+
+
+class _NamesTwice(Exception):
+    """An object of the body may hold a name twice; the typed decoder would keep the last."""
+
+
+class _Reader:
+    """Turns typed rows into an Intake."""
+
+    def __init__(self, door: Door, labelled: bool) -> None:
+        self._labelled = labelled
+        self._build = IntakeBuilder(door, labelled)
+
+    def sample_or_columns(self, body: bytes) -> Intake:
+        try:
+            sample = _sample.decode(body)
+        except msgspec.ValidationError:
+            return self.columns(body)
+        if body.count(b":") != _colons(sample):
+            raise _NamesTwice
+        self._take(0, "", sample.x, sample.y, sample.weight, sample.id)
+        return self._build.intake(single=True)
+
+    def samples(self, body: bytes) -> Intake:
+        samples = _samples.decode(body).samples
+        if body.count(b":") != 1 + sum(map(_colons, samples)):
+            raise _NamesTwice
+        for place, row in enumerate(samples):
+            self._take(place, f"/samples/{place}", row.x, row.y, row.weight, row.id)
+        return self._build.intake()
+
+    def columns(self, body: bytes) -> Intake:
+        columns = _columns.decode(body)
+        rows = len(columns.x)
+        ys, weights, ids = (
+            _column(columns, name, rows, [UNSET] * rows) for name in ("y", "weight", "id")
+        )
+        present = 1 + sum(getattr(columns, name) is not UNSET for name in ("y", "weight", "id"))
+        if body.count(b":") != present + sum(len(x) for x in columns.x if isinstance(x, dict)):
+            raise _NamesTwice
+        for place, x in enumerate(columns.x):
+            self._take(place, "", x, ys[place], weights[place], ids[place], column=True)
+        return self._build.intake()
+
+    def raw_sample(self, place: int, prefix: str, raw: bytes, column: bool = False) -> None:
+        """Take one row from its own bytes, or refuse it alone."""
+        try:
+            sample = _sample.decode(raw)
+            _refuse_names_twice(raw)
+        except (msgspec.ValidationError, BadRow) as wrong:
+            pointer, reason = _told(wrong, raw)
+            self._refuse(place, prefix, pointer, reason, column)
+            return
+        self._take(place, prefix, sample.x, sample.y, sample.weight, sample.id, column)
+
+    def _take(
+        self,
+        place: int,
+        prefix: str,
+        x: Features,
+        y: Label | None | UnsetType,
+        weight: float | UnsetType,
+        id_: str | int | UnsetType,
+        column: bool = False,
+    ) -> None:
+        try:
+            if id_ is not UNSET:
+                raise BadRow("/id", "a sample id is not available in this version")
+            if y is UNSET:
+                if self._labelled:
+                    raise BadRow("/y", "the label is missing")
+                y = None
+            c = 1.0 if weight is UNSET else weight
+            self._build.take(place, x, y, c)
+        except BadRow as bad:
+            self._refuse(place, prefix, bad.pointer, bad.reason, column)
+
+    def _refuse(self, place: int, prefix: str, pointer: str, reason: str, column: bool) -> None:
+        where = _into_column(pointer, place) if column else prefix + pointer
+        self._build.refuse(place, where, reason)
+
+    def intake(self, single: bool = False) -> Intake:
+        return self._build.intake(single)
+
+
+def _colons(sample: Sample) -> int:
+    """How many colons the sample's JSON has when no string holds one and no name comes twice."""
+    named = len(sample.x) if isinstance(sample.x, dict) else 0
+    given = (sample.y is not UNSET) + (sample.weight is not UNSET) + (sample.id is not UNSET)
+    return 1 + named + given
+
+
+def _column(columns: Columns | _RawColumns, name: str, rows: int, default: list[Any]) -> list[Any]:
+    column = getattr(columns, name)
+    if column is UNSET:
+        return default
+    if len(column) != rows:
+        reason = f"x has {rows} rows and {name} has {len(column)}"
+        raise Problem(422, "invalid-body", reason)
+    return list(column)
+
+
+def _parse_by_rows(
+    door: Door, body: bytes, labelled: bool, wrong: msgspec.ValidationError | None
+) -> Intake:
+    """The rows of a body that the typed decoder refused: each is decoded on its own."""
+    try:
+        content = _any.decode(body)
+    except msgspec.ValidationError as error:
+        raise Problem(400, "malformed-body", str(error)) from None
+    except msgspec.DecodeError as broken:
+        raise _broken(body, str(broken)) from None
+    except UnicodeDecodeError:
+        raise Problem(400, "malformed-body", "the body is not UTF-8") from None
+    reader = _Reader(door, labelled)
+    try:
+        if isinstance(content, dict) and "samples" in content:
+            for place, raw in enumerate(_raw_samples.decode(body).samples):
+                reader.raw_sample(place, f"/samples/{place}", bytes(raw))
+            return reader.intake()
+        if _holds_columns(content):
+            _take_raw_columns(reader, _raw_columns.decode(body))
+            return reader.intake()
+    except msgspec.ValidationError as error:
+        pointer, reason = _told(error)
+        raise Problem(422, "invalid-body", f"{reason} at {pointer or '/'}") from None
+    if not isinstance(content, dict):
+        reason = str(wrong) if wrong else "expected an object"
+        raise Problem(422, "invalid-body", reason)
+    reader.raw_sample(0, "", body)
+    return reader.intake(single=True)
+
+
+def _holds_columns(content: Any) -> bool:
+    """Columns are told from a single sample by lists: of rows in x, or of labels beside x."""
+    x = content.get("x") if isinstance(content, dict) else None
+    if not isinstance(x, list):
+        return False
+    return isinstance(content.get("y"), list) or any(isinstance(row, list | dict) for row in x)
+
+
+def _take_raw_columns(reader: _Reader, columns: _RawColumns) -> None:
+    rows = len(columns.x)
+    parts = {
+        name: _column(columns, name, rows, [])
+        for name in ("y", "weight", "id")
+        if getattr(columns, name) is not UNSET
+    }
+    for place, x in enumerate(columns.x):
+        fields = [b'"x":' + bytes(x)]
+        fields += [f'"{name}":'.encode() + bytes(part[place]) for name, part in parts.items()]
+        reader.raw_sample(place, "", b"{" + b",".join(fields) + b"}", column=True)
+
+
+def _into_column(pointer: str, place: int) -> str:
+    """/x/3 of row 5 is /x/5/3 of the columns."""
+    head, _, tail = pointer[1:].partition("/")
+    return f"/{head}/{place}" + (f"/{tail}" if tail else "")
+
+
+_PLACE = re.compile(r" - at `\$(.*)`$")
+
+
+def _told(wrong: Exception, raw: bytes = b"") -> tuple[str, str]:
+    """Pointer and reason of what the decoder, or the door, said of the sample `raw`."""
+    if isinstance(wrong, BadRow):
+        return wrong.pointer, wrong.reason
+    text = str(wrong)
+    found = _PLACE.search(text)
+    if not found:
+        return "", text
+    reason = text[: found.start()].replace("`", "")
+    if found.group(1) == ".x[...]":  # the decoder does not say which value of an object it was
+        return "/x/" + pointer_step(_first_bad_name(raw)), reason
+    steps = found.group(1).replace("]", "").replace("[", ".")
+    return steps.replace(".", "/"), reason
+
+
+def _first_bad_name(raw: bytes) -> str:
+    """The first name in x whose value is no number, bool or string."""
+    x: dict[str, Any] = _any.decode(raw)["x"]
+    return next(name for name, v in x.items() if not isinstance(v, int | float | str))
+
+
+def _refuse_names_twice(raw: bytes) -> None:
+    """Raise BadRow when an object holds one name twice."""
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(found)
+        if len(made) != len(found):
+            names = [name for name, _ in found]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BadRow("", f"{twice!r} is there twice")
+        return made
+
+    json.loads(raw, object_pairs_hook=pairs)
+
+
+_BYTE = re.compile(r"\(byte (\d+)\)")
+
+
+def _broken(body: bytes, text: str) -> Problem:
+    """400 that names the byte at which the body stops being JSON."""
+    found = _BYTE.search(text)
+    byte = int(found.group(1)) if found else len(body)
+    detail = text if found else f"{text} (byte {byte})"
+    return Problem(400, "malformed-body", detail, byte=byte)

@@ -1,0 +1,37 @@
+"""The row of a GET predict: x=3:1,11:0.5, indices from 1."""
+
+from service.codecs.door import BadRow, Door, Intake, IntakeBuilder
+from service.errors import Problem, RowError
+
+
+def parse_query_row(door: Door, text: str) -> Intake:
+    """The one row that `x` names; an empty text is the all-zero row. Raises Problem 422."""
+    build = IntakeBuilder(door, labelled=False)
+    try:
+        build.take(0, _pairs(text), None, 1.0)
+    except BadRow as bad:
+        error = RowError(0, bad.pointer, bad.reason)
+        raise Problem(422, "invalid-rows", bad.reason, [error]) from None
+    return build.intake(single=True)
+
+
+def _pairs(text: str) -> dict[str, float | bool | str]:
+    x: dict[str, float | bool | str] = {}
+    for pair in filter(None, text.split(",")):
+        index, colon, value = pair.partition(":")
+        if not colon:
+            raise BadRow("/x", f"{pair!r} is not index:value")
+        if index in x:
+            raise BadRow(f"/x/{index}", f"index {index} is there twice")
+        x[index] = _number(index, value)
+    return x
+
+
+def _number(index: str, text: str) -> float:
+    # float() would also take 1_000 and spaces, which are not numbers on the wire.
+    try:
+        if "_" in text or text != text.strip():
+            raise ValueError
+        return float(text)
+    except ValueError:
+        raise BadRow(f"/x/{index}", f"{text!r} is not a number") from None
