@@ -1,0 +1,226 @@
+"""Group commit: what waits for one model goes into one append, one apply, many answers.
+
+No timer and no added delay: while an append is on its way the next group gathers behind it.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from service.journal.protocol import (
+    Appended,
+    Journal,
+    JournalUnavailable,
+    ModelChanged,
+    OutcomeUnknown,
+    Part,
+    Placed,
+)
+from service.journal.record import encode_rows
+from service.replica import Forked, Replica
+from solvers import Batch, Outcome
+
+log = logging.getLogger("dualstream.committer")
+
+# Requests join a group until it holds this much; a larger request is a group of its own.
+GROUP_BYTES = 1024 * 1024
+GROUP_ROWS = 4096
+FIRST_PAUSE_S = 0.01
+LONGEST_PAUSE_S = 0.5
+
+
+@dataclass(slots=True)
+class Request:
+    """One learn request: one part, its rows beside it as the learner takes them."""
+
+    part: Part
+    batch: Batch
+
+    @classmethod
+    def of(cls, batch: Batch, key: bytes | None, fingerprint: bytes | None) -> Self:
+        """A request of these rows, under the stored `key` if it has one."""
+        body = encode_rows(
+            batch.indptr,
+            batch.indices,
+            batch.values,
+            batch.labels,
+            weights=batch.weights,
+            key=key,
+            fingerprint=fingerprint,
+        )
+        return cls(Part(body, len(batch), key, fingerprint), batch)
+
+
+@dataclass(slots=True)
+class Receipt:
+    """Where a request stands in the journal and, if it was new, what learning it did."""
+
+    placed: Placed
+    scores: list[float] | None = None
+    losses: list[float] | None = None
+    rejected: list[bool] | None = None
+
+
+class Committer:
+    """Appends one model's requests in their order of arrival."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        replica: Replica,
+        append_timeout_s: float,
+        on_group: Callable[[int, float], None] = lambda rows, seconds: None,
+        on_fork: Callable[[str], None] = lambda model: None,
+        on_advance: Callable[[int, int], None] = lambda before, after: None,
+    ) -> None:
+        self._journal = journal
+        self._replica = replica
+        self._append_timeout_s = append_timeout_s
+        self._on_group = on_group
+        self._on_fork = on_fork
+        self._on_advance = on_advance
+        self._waiting: deque[tuple[Request, asyncio.Future[Receipt]]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+
+    def submit(self, request: Request) -> "asyncio.Future[Receipt]":
+        """Park the request; the future resolves when it is durable and learned."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        return future
+
+    async def drain(self) -> None:
+        """Wait until all that was submitted is answered."""
+        while self._worker is not None:
+            await asyncio.wait([self._worker])
+
+    async def _work(self) -> None:
+        while self._waiting:
+            group = self._next_group()
+            before = self._replica.seq
+            try:
+                receipts = await self._commit([request for request, _ in group])
+            except Exception as error:
+                if not isinstance(error, OutcomeUnknown | JournalUnavailable | ModelChanged):
+                    log.exception("model %r: a group of %d failed", self._replica.id, len(group))
+                for _, future in group:
+                    if not future.done():
+                        future.set_exception(error)
+            else:
+                for (_, future), receipt in zip(group, receipts, strict=True):
+                    if not future.done():
+                        future.set_result(receipt)
+            self._on_advance(before, self._replica.seq)
+        self._worker = None
+
+    def _next_group(self) -> list[tuple[Request, "asyncio.Future[Receipt]"]]:
+        group = [self._waiting.popleft()]
+        size, rows = len(group[0][0].part.body), group[0][0].part.count
+        while self._waiting:
+            part = self._waiting[0][0].part
+            size += len(part.body)
+            rows += part.count
+            if size > GROUP_BYTES or rows > GROUP_ROWS:
+                break
+            group.append(self._waiting.popleft())
+        return group
+
+    async def _commit(self, requests: Sequence[Request]) -> list[Receipt]:
+        nonce = os.urandom(16)
+        began = time.perf_counter()
+        self._replica.watched[nonce] = None
+        try:
+            appended = await self._append(nonce, [request.part for request in requests])
+            self._on_group(sum(r.part.count for r in requests), time.perf_counter() - began)
+            new = [
+                request
+                for request, placed in zip(requests, appended.placed, strict=True)
+                if not placed.duplicate and not placed.conflict
+            ]
+            outcome = await self._apply(nonce, appended, new)
+        finally:
+            del self._replica.watched[nonce]
+        return _receipts(requests, appended.placed, outcome)
+
+    async def _append(self, nonce: bytes, parts: Sequence[Part]) -> Appended:
+        """Append until the outcome is known: the same nonce makes a repetition harmless.
+
+        Raises JournalUnavailable when nothing was done, OutcomeUnknown at the deadline.
+        """
+        deadline = time.monotonic() + self._append_timeout_s
+        pause = FIRST_PAUSE_S
+        unknown: OutcomeUnknown | None = None
+        replica = self._replica
+        while True:
+            try:
+                return await self._journal.append(
+                    replica.id, replica.incarnation, nonce, replica.seq, parts
+                )
+            except OutcomeUnknown as error:
+                unknown = error
+            except JournalUnavailable as error:
+                if unknown is None:
+                    raise
+                unknown = OutcomeUnknown(str(error))
+            if time.monotonic() + pause > deadline:
+                raise unknown
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _apply(
+        self, nonce: bytes, appended: Appended, new: Sequence[Request]
+    ) -> Outcome | None:
+        """Bring the replica past the append; the outcome of the new rows, None without any."""
+        replica = self._replica
+        try:
+            if appended.entries:
+                await replica.apply([e for e in appended.entries if e.seq > replica.seq])
+            if appended.more:
+                await replica.catch_up(self._journal)
+            if appended.seq is None or appended.first_seq is None:
+                return None
+            if replica.seq >= appended.seq:
+                return replica.watched[nonce]
+            if appended.first_seq != replica.seq + 1 or appended.previous != replica.chain:
+                raise Forked(
+                    f"model {replica.id!r}: the append at seq {appended.first_seq} follows "
+                    f"{appended.previous}, this replica stands at seq {replica.seq}"
+                )
+        except Forked as fork:
+            log.warning("%s; rebuilding it from the journal", fork)
+            self._on_fork(replica.id)
+            record = await self._journal.get(replica.id)
+            if record.incarnation != replica.incarnation:
+                raise ModelChanged(replica.id) from None
+            await replica.rebuild(record, self._journal)
+            return replica.watched[nonce]
+        batch = new[0].batch if len(new) == 1 else Batch.concat([r.batch for r in new])
+        return await replica.apply_own(appended.seq, appended.chain, batch)
+
+
+def _receipts(
+    requests: Sequence[Request], placed: Sequence[Placed], outcome: Outcome | None
+) -> list[Receipt]:
+    """One receipt for each request, cut from the outcome of the whole group."""
+    if outcome is None:
+        return [Receipt(place) for place in placed]
+    scores, losses = outcome.scores.tolist(), outcome.losses.tolist()
+    rejected = outcome.rejected.tolist()
+    receipts = []
+    first = 0
+    for request, place in zip(requests, placed, strict=True):
+        if place.duplicate or place.conflict:
+            receipts.append(Receipt(place))
+            continue
+        last = first + request.part.count
+        receipts.append(
+            Receipt(place, scores[first:last], losses[first:last], rejected[first:last])
+        )
+        first = last
+    return receipts
