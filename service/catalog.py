@@ -1,0 +1,188 @@
+"""The named models of one process: each with its replica, its committer and its door."""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from service.codecs import Door
+from service.committer import Committer, Receipt, Request
+from service.errors import Problem, unavailable, unknown_model
+from service.journal.protocol import Journal, ModelChanged, ModelRecord, UnknownModel
+from service.replica import Captured, Replica
+from service.settings import Settings
+from service.telemetry import Telemetry
+from solvers import make_learner, resolve_spec
+
+log = logging.getLogger("dualstream.catalog")
+
+MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+PAGE = 100
+
+
+class Model:
+    """One model as this process serves it."""
+
+    def __init__(self, catalog: "Catalog", record: ModelRecord, replica: Replica) -> None:
+        self._catalog = catalog
+        self.record = record
+        self.replica = replica
+        self.door = Door(replica.spec)
+        self.committer = Committer(
+            catalog.journal,
+            replica,
+            catalog.settings.append_timeout_s,
+            on_group=catalog.telemetry.saw_group,
+            on_fork=catalog.telemetry.saw_fork,
+            on_advance=self._on_advance,
+        )
+        self._snapshot: asyncio.Task[None] | None = None
+
+    async def learn(self, request: Request) -> Receipt:
+        """Make the request durable and learn it. Raises what the journal's append raises."""
+        try:
+            return await self.committer.submit(request)
+        except (ModelChanged, UnknownModel):
+            self._catalog.forget(self)
+            raise
+
+    async def close(self) -> None:
+        await self.committer.drain()
+        if self._snapshot is not None:
+            await asyncio.wait([self._snapshot])
+
+    def _on_advance(self, before: int, after: int) -> None:
+        """Called between two groups: a snapshot falls due when `after` passed a multiple."""
+        every = self._catalog.settings.snapshot_every
+        if after // every > before // every and self._snapshot is None:
+            self._snapshot = asyncio.create_task(self._write(self.replica.capture()))
+
+    async def _write(self, captured: Captured) -> None:
+        """Learning goes on without the snapshot when the store refuses it; the next one is due."""
+        try:
+            snapshot = await asyncio.to_thread(captured.encode)
+            await self._catalog.journal.snapshot_put(
+                self.record.id, self.record.incarnation, snapshot.seq, snapshot.chain, snapshot.data
+            )
+        except Exception:
+            log.exception("model %r: snapshot at seq %d failed", self.record.id, captured.seq)
+        finally:
+            self._snapshot = None
+
+
+class Catalog:
+    """Finds, makes and drops models; loads from the journal those it does not hold yet."""
+
+    def __init__(self, journal: Journal, settings: Settings, telemetry: Telemetry) -> None:
+        self.journal = journal
+        self.settings = settings
+        self.telemetry = telemetry
+        self._models: dict[str, Model] = {}
+        self._loading: dict[str, asyncio.Task[Model]] = {}
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(list(self._models.values()))
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def held(self, model_id: str) -> Model | None:
+        """The model if this process holds it, without asking the store."""
+        model = self._models.get(model_id)
+        if model is not None and model.replica.is_forked:
+            raise unavailable(f"model {model_id!r} is being rebuilt from its journal")
+        return model
+
+    async def get(self, model_id: str) -> Model:
+        """The model, loaded from the journal when needed. Raises Problem 404."""
+        model = self.held(model_id)
+        if model is not None:
+            return model
+        if not MODEL_ID.fullmatch(model_id):
+            raise unknown_model(model_id)
+        task = self._loading.get(model_id)
+        if task is None:
+            task = self._loading[model_id] = asyncio.create_task(self._load(model_id))
+            task.add_done_callback(lambda _: self._loading.pop(model_id, None))
+        try:
+            return await asyncio.shield(task)
+        except UnknownModel:
+            raise unknown_model(model_id) from None
+
+    async def load_all(self) -> None:
+        """Hold every model of the store."""
+        async for record in self.records():
+            await self.get(record.id)
+
+    async def records(self) -> Any:
+        """All models of the store, in the order of their ids."""
+        after = ""
+        while page := await self.journal.list(after, PAGE):
+            for record in page:
+                yield record
+            after = page[-1].id
+
+    async def create(self, model_id: str, given: dict[str, Any]) -> tuple[Model, bool]:
+        """Make the model, or find it made from the same spec; the bool says which.
+
+        Raises InvalidSpec, and Problem 409 when another spec has the id.
+        """
+        if not MODEL_ID.fullmatch(model_id):
+            raise Problem(
+                404,
+                "unknown-model",
+                f"{model_id!r} cannot be a model id: it takes 1 to 128 characters of "
+                "A-Z a-z 0-9 . _ - and begins with a letter or digit",
+            )
+        spec = resolve_spec(given)
+        # Loads and warms the family, so that no request ever compiles.
+        await asyncio.to_thread(make_learner, spec)
+        record, created = await self.journal.create(model_id, canonical(spec), canonical(given))
+        if not created and not _is_same(record, spec, given):
+            raise Problem(
+                409, "conflict", f"model {model_id!r} exists with another spec; delete it first"
+            )
+        return await self.get(model_id), created
+
+    async def delete(self, model_id: str) -> None:
+        """Delete the model and all that the store keeps of it. Raises Problem 404."""
+        try:
+            await self.journal.delete(model_id)
+        except UnknownModel:
+            raise unknown_model(model_id) from None
+        model = self._models.pop(model_id, None)
+        if model is not None:
+            await model.close()
+
+    def forget(self, model: Model) -> None:
+        """Stop holding a model that is not the store's any more; the next request loads anew."""
+        if self._models.get(model.record.id) is model:
+            del self._models[model.record.id]
+
+    async def close(self) -> None:
+        """Answer what is under way and finish the snapshots being written."""
+        for model in self:
+            await model.close()
+
+    async def _load(self, model_id: str) -> Model:
+        record = await self.journal.get(model_id)
+        replica = await asyncio.to_thread(Replica, record)
+        await replica.load(self.journal)
+        model = self._models[model_id] = Model(self, record, replica)
+        return model
+
+
+def canonical(spec: dict[str, Any]) -> bytes:
+    """The spec as JSON that is equal for equal specs."""
+    return msgspec.json.encode(spec, order="sorted")
+
+
+def _is_same(record: ModelRecord, spec: dict[str, Any], given: dict[str, Any]) -> bool:
+    """A PUT may repeat the spec as it was given, or with every default written out."""
+    if json.loads(record.spec) == spec:
+        return True
+    return canonical(given) in (bytes(record.given), bytes(record.spec))

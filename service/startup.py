@@ -1,0 +1,73 @@
+"""From a new process to one that serves: the store, its identity, its models, warm kernels."""
+
+import asyncio
+import logging
+
+from service.catalog import Catalog
+from service.errors import unavailable
+from service.journal.protocol import DurabilityTooLow, Journal, JournalError, JournalUnavailable
+from service.replica import UnknownControl
+from solvers import numeric_identity
+
+log = logging.getLogger("dualstream.startup")
+
+RETRY_S = 1.0
+
+
+class OtherIdentity(Exception):
+    """The store's states were computed by another kind of machine, or another version."""
+
+
+class Startup:
+    """Brings the process up, again and again until the store is there; says why it is not."""
+
+    def __init__(self, journal: Journal, catalog: Catalog) -> None:
+        self._journal = journal
+        self._catalog = catalog
+        self.finished = asyncio.Event()
+        self.reason: str | None = "starting"
+        self.durability = b"unknown"
+
+    @property
+    def is_ready(self) -> bool:
+        return self.reason is None
+
+    def check_ready(self) -> None:
+        """Raises Problem 503 that tells what the process waits for."""
+        if self.reason is not None:
+            raise unavailable(f"not ready: {self.reason}")
+
+    async def run(self) -> None:
+        """Return once the process serves every model of the store."""
+        while self.reason is not None:
+            try:
+                await self._bring_up()
+                self.reason = None
+            except (DurabilityTooLow, JournalUnavailable, OtherIdentity, UnknownControl) as error:
+                self._say(str(error))
+                await asyncio.sleep(RETRY_S)
+            except JournalError as error:
+                self._say(f"{type(error).__name__}: {error}")
+                await asyncio.sleep(RETRY_S)
+            except Exception as error:
+                log.exception("start failed")
+                self._say(f"{type(error).__name__}: {error}")
+                await asyncio.sleep(RETRY_S)
+        self.finished.set()
+
+    async def _bring_up(self) -> None:
+        await self._journal.open()
+        self.durability = self._journal.durability().encode()
+        mine = numeric_identity()
+        theirs = await self._journal.claim_identity(mine)
+        if theirs != mine:
+            raise OtherIdentity(
+                f"this process computes as {mine!r}, the store was written as {theirs!r}; "
+                "set DUALSTREAM_CPU to the CPU named there, or run the version that wrote it"
+            )
+        await self._catalog.load_all()
+
+    def _say(self, reason: str) -> None:
+        if reason != self.reason:
+            log.warning("not ready: %s", reason)
+        self.reason = reason

@@ -1,0 +1,175 @@
+"""Every Prometheus family. What is told of a model comes from its replicated state."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from service.catalog import Catalog, Model
+
+# The certificate shown is computed anew when the one at hand is older.
+CERTIFICATE_AGE_S = 15.0
+
+_REQUEST_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_APPEND_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+_GROUP_ROWS = (1, 2, 5, 10, 20, 50, 100, 500, 1000, 4096, 100_000)
+
+
+class Telemetry:
+    """The families of one process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Histogram(
+            "dualstream_request_seconds",
+            "Time to answer a request.",
+            ["route", "status"],
+            buckets=_REQUEST_S,
+            registry=self.registry,
+        )
+        self._appends = Histogram(
+            "dualstream_append_seconds",
+            "Time of one append to the journal, repetitions included.",
+            buckets=_APPEND_S,
+            registry=self.registry,
+        )
+        self._groups = Histogram(
+            "dualstream_group_rows",
+            "Rows that one append carried.",
+            buckets=_GROUP_ROWS,
+            registry=self.registry,
+        )
+        self._refused = Counter(
+            "dualstream_refused_rows",
+            "Rows refused by shape, before the journal, by this process.",
+            ["model"],
+            registry=self.registry,
+        )
+        self._forks = Counter(
+            "dualstream_forks",
+            "Replicas thrown away because the journal did not go on from them.",
+            ["model"],
+            registry=self.registry,
+        )
+        self._by_request: dict[tuple[str, int], Histogram] = {}
+
+    def watch(self, catalog: "Catalog") -> None:
+        """Tell of the catalog's models from now on."""
+        self.registry.register(_Models(catalog))
+
+    def saw_request(self, route: str, status: int, seconds: float) -> None:
+        child = self._by_request.get((route, status))
+        if child is None:
+            child = self._requests.labels(route, str(status))
+            self._by_request[route, status] = child
+        child.observe(seconds)
+
+    def saw_group(self, rows: int, seconds: float) -> None:
+        self._groups.observe(rows)
+        self._appends.observe(seconds)
+
+    def saw_fork(self, model: str) -> None:
+        self._forks.labels(model).inc()
+
+    def saw_refused(self, model: str, rows: int) -> None:
+        self._refused.labels(model).inc(rows)
+
+    async def exposition(self, catalog: "Catalog") -> bytes:
+        """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old."""
+        for model in catalog:
+            await model.replica.certify(CERTIFICATE_AGE_S)
+        return generate_latest(self.registry)
+
+
+class _Models(Collector):
+    """Reads the state of the models that this process holds, at each scrape."""
+
+    def __init__(self, catalog: "Catalog") -> None:
+        self._catalog = catalog
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        models = list(self._catalog)
+        yield _samples(models)
+        yield _gauge("seq", "Place in the journal.", models, lambda m: m.replica.seq)
+        yield _gauge(
+            "nonzeros", "Non-zero weights served.", models, lambda m: m.replica.learner.nonzeros
+        )
+        yield _progress(models, "progressive_loss", "loss", "Mean progressive loss since start.")
+        yield _progress(
+            models, "progressive_error_ratio", "error_rate", "Mistakes per learned row since start."
+        )
+        yield _baselines(models)
+        yield from _certificates(models)
+
+
+def _gauge(
+    name: str, text: str, models: "list[Model]", read: "Callable[[Model], float | None]"
+) -> Metric:
+    family = GaugeMetricFamily(f"dualstream_{name}", text, labels=["model"])
+    for model in models:
+        value = read(model)
+        if value is not None:
+            family.add_metric([model.record.id], value)
+    return family
+
+
+def _samples(models: "list[Model]") -> Metric:
+    family = CounterMetricFamily(
+        "dualstream_samples",
+        "Journalled rows, by what became of them.",
+        labels=["model", "outcome"],
+    )
+    for model in models:
+        family.add_metric([model.record.id, "learned"], model.replica.learner.samples)
+        family.add_metric([model.record.id, "rejected"], model.replica.rejected)
+    return family
+
+
+def _progress(models: "list[Model]", name: str, field: str, text: str) -> Metric:
+    return _gauge(
+        name, text, models, lambda model: model.replica.progress.summary()["since_start"].get(field)
+    )
+
+
+def _baselines(models: "list[Model]") -> Metric:
+    family = GaugeMetricFamily(
+        "dualstream_baseline_error_ratio",
+        "Mistakes per learned row of a baseline on the same rows since start.",
+        labels=["model", "baseline"],
+    )
+    for model in models:
+        told = model.replica.progress.summary()["since_start"]["baselines"]
+        for baseline, values in told.items():
+            if values.get("error_rate") is not None:
+                family.add_metric([model.record.id, baseline], values["error_rate"])
+    return family
+
+
+_CERTIFIED = (
+    ("primal", "primal", "Regularised loss of the served weights on the window."),
+    ("dual", "dual", "Lower bound of the regularised loss of any weights."),
+    ("gap", "gap", "Duality gap: primal - dual."),
+    ("gap_ratio", "relative_gap", "Duality gap over the larger of |primal| and |dual|."),
+)
+
+
+def _certificates(models: "list[Model]") -> Iterator[Metric]:
+    certified = [model for model in models if model.replica.certificate is not None]
+    for name, field, text in _CERTIFIED:
+        read = attrgetter(f"replica.certificate.{field}")
+        yield _gauge(name, text, certified, read)
+    now = time.monotonic()
+    yield _gauge(
+        "gap_age_seconds",
+        "Time since the certificate shown was computed.",
+        certified,
+        lambda model: now - model.replica.certified_at,
+    )
