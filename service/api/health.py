@@ -1,0 +1,57 @@
+"""Health for those who restart and route, and the exposition for those who watch."""
+
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from service.catalog import Catalog
+from service.startup import Startup
+from service.telemetry import Telemetry
+from solvers import numeric_identity
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez")
+async def livez() -> dict[str, bool]:
+    """The process runs."""
+    return {"alive": True}
+
+
+@router.get("/readyz")
+async def readyz(request: Request, response: Response) -> dict[str, Any]:
+    """The process serves every model of the store; `?verbose` names store and durability."""
+    startup: Startup = request.app.state.startup
+    told: dict[str, Any] = {"ready": startup.is_ready}
+    if not startup.is_ready:
+        response.status_code = 503
+        response.headers["retry-after"] = "1"
+        told["reason"] = startup.reason
+    if "verbose" in request.query_params:
+        catalog: Catalog = request.app.state.catalog
+        told |= {
+            "store": without_password(catalog.settings.store),
+            "durability": startup.durability.decode(),
+            "identity": numeric_identity(),
+            "models": len(catalog),
+        }
+    return told
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus exposition of this process and of the models' replicated state."""
+    telemetry: Telemetry = request.app.state.telemetry
+    text = await telemetry.exposition(request.app.state.catalog)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def without_password(url: str) -> str:
+    """The store's URL as it may be shown."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))

@@ -1,0 +1,284 @@
+"""learn and predict: plain ASGI, reached before FastAPI's own routing.
+
+A FastAPI body parameter alone costs more than the journal; here a typed decoder reads the body and
+bytes go back. Errors have the one shape of service.errors.
+"""
+
+import hashlib
+import logging
+import math
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api.http import (
+    Head,
+    answer,
+    answer_problem,
+    is_true,
+    read_body,
+    read_head,
+    read_query,
+)
+from service.catalog import Catalog, Model
+from service.codecs import Intake, parse_body, parse_query_row
+from service.committer import Receipt, Request
+from service.errors import MAX_ERRORS, Problem, RowError, as_problem
+from service.journal.record import KeyKind, make_key
+from service.schemas import Learned, Predicted, PredictedMany
+from service.settings import Settings
+from service.startup import Startup
+from service.telemetry import Telemetry
+
+log = logging.getLogger("dualstream.http")
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NOT_FINITE = "the update would not be finite"
+_encode = msgspec.json.Encoder().encode
+
+
+class HotPath:
+    """Serves learn and predict itself and hands every other request to `app`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        catalog: Catalog,
+        startup: Startup,
+        settings: Settings,
+        telemetry: Telemetry,
+    ) -> None:
+        self._app = app
+        self._catalog = catalog
+        self.startup = startup
+        self._max_body_bytes = settings.max_body_bytes
+        self._telemetry = telemetry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if path.startswith("/models/"):
+            model_id, slash, action = path[8:].partition("/")
+            if action == "learn":
+                await self._serve("learn", self._learn, model_id, scope, receive, send)
+                return
+            if action == "predict":
+                await self._serve("predict", self._predict, model_id, scope, receive, send)
+                return
+        elif path == "/predict":
+            await self._serve("predict", self._predict, None, scope, receive, send)
+            return
+        await self._pass_on(scope, receive, send)
+
+    async def _serve(
+        self,
+        route: str,
+        endpoint: Any,
+        model_id: str | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        began = time.perf_counter()
+        status = 200
+        try:
+            self.startup.check_ready()
+            body, headers = await endpoint(model_id, scope, receive)
+        except Exception as error:
+            problem = as_problem(error)
+            if problem is None:
+                log.exception("%s %s failed", scope["method"], scope["path"])
+                problem = Problem(500, "internal-error", "the server failed; its log says why")
+            status = problem.status
+            await answer_problem(send, problem, scope["path"])
+        else:
+            await answer(send, body, headers)
+        self._telemetry.saw_request(route, status, time.perf_counter() - began)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        status = 500
+
+        async def watch(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            route = getattr(scope.get("route"), "path", "unknown")
+            self._telemetry.saw_request(route, status, time.perf_counter() - began)
+
+    # -- learn -----------------------------------------------------------------------------------
+
+    async def _learn(self, model_id: str, scope: Scope, receive: Receive) -> Any:
+        _check_method(scope, "POST")
+        head = read_head(scope)
+        query = read_query(scope, ("scores", "atomic"))
+        wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
+        model = self._catalog.held(model_id) or await self._catalog.get(model_id)
+        body = await read_body(receive, head.content_length, self._max_body_bytes)
+        key = _stored_key(head)
+        intake = parse_body(model.door, head.content_type, body, labelled=True)
+        self._refuse_if_nothing_to_learn(model, intake, atomic)
+        fingerprint = _fingerprint(head, query, body) if key else None
+        receipt = await model.learn(Request.of(intake.batch, key, fingerprint))
+        if receipt.placed.conflict:
+            detail = "the Idempotency-Key was used for another request"
+            raise Problem(422, "idempotency-key-reused", detail)
+        answered = _learned(model, intake, receipt, wants_scores or intake.single)
+        return _encode(answered), [(b"dualstream-durability", self.startup.durability)]
+
+    def _refuse_if_nothing_to_learn(self, model: Model, intake: Intake, atomic: bool) -> None:
+        if intake.errors:
+            self._telemetry.saw_refused(model.record.id, len(intake.errors))
+        if intake.rows == 0:
+            raise Problem(422, "invalid-rows", "the request holds no row")
+        if intake.errors and (atomic or not intake.places):
+            raise _refusal(intake)
+
+    # -- predict ---------------------------------------------------------------------------------
+
+    async def _predict(self, model_id: str | None, scope: Scope, receive: Receive) -> Any:
+        if scope["method"] == "GET":
+            query = read_query(scope, ("x",) if model_id else ("model", "x"))
+            model = await self._named(model_id if model_id is not None else query.get("model"))
+            if "x" not in query:
+                raise Problem(422, "invalid-query", "x is missing: x=INDEX:VALUE,INDEX:VALUE")
+            intake = parse_query_row(model.door, query["x"])
+        else:
+            _check_method(scope, "POST" if model_id else "GET")
+            head = read_head(scope)
+            read_query(scope, ())
+            model = await self._named(model_id)
+            body = await read_body(receive, head.content_length, self._max_body_bytes)
+            intake = parse_body(model.door, head.content_type, body, labelled=False)
+            if intake.rows == 0:
+                raise Problem(422, "invalid-rows", "the request holds no row")
+            if not intake.places:
+                raise _refusal(intake)
+        scores, seq, chain = await model.replica.predict(intake.batch)
+        answered = _predicted(model, intake, scores, seq)
+        return _encode(answered), [(b"etag", f'"{seq}-{chain[:8]}"'.encode())]
+
+    async def _named(self, model_id: str | None) -> Model:
+        if model_id is None:
+            raise Problem(422, "invalid-query", "model is missing: model=ID")
+        return self._catalog.held(model_id) or await self._catalog.get(model_id)
+
+
+def _check_method(scope: Scope, allowed: str) -> None:
+    if scope["method"] != allowed:
+        detail = f"{scope['method']} is not allowed here, use {allowed}"
+        raise Problem(405, "method-not-allowed", detail, allow=allowed)
+
+
+def _stored_key(head: Head) -> bytes | None:
+    """The Idempotency-Key as the journal stores it. Raises Problem 422."""
+    raw = head.idempotency_key
+    if raw is None:
+        return None
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not 1 <= len(raw) <= 255 or not text or _CONTROL.search(text):
+        detail = "Idempotency-Key must be 1 to 255 bytes of UTF-8 without control characters"
+        raise Problem(422, "invalid-idempotency-key", detail)
+    return make_key(KeyKind.REQUEST, text)
+
+
+def _fingerprint(head: Head, query: dict[str, str], body: bytes) -> bytes:
+    """16 bytes that tell a repeated request from another one under the same key."""
+    asked = urlencode(sorted((name, value) for name, value in query.items() if name != "scores"))
+    digest = hashlib.sha256(f"{head.content_type or ''}\0{asked}\0".encode())
+    digest.update(body)
+    return digest.digest()[:16]
+
+
+def _refusal(intake: Intake) -> Problem:
+    first = intake.errors[0]
+    line = f" (line {first.line})" if first.line is not None else ""
+    detail = f"{len(intake.errors)} of {intake.rows} rows refused; the first{line}: {first.reason}"
+    return Problem(422, "invalid-rows", detail, intake.errors, rejected=len(intake.errors))
+
+
+def _learned(model: Model, intake: Intake, receipt: Receipt, with_scores: bool) -> Learned:
+    placed = receipt.placed
+    if receipt.scores is None or receipt.losses is None or receipt.rejected is None:
+        return Learned(
+            model.record.id, placed.seq, placed.count, None, None, None, None, placed.duplicate
+        )
+    losses, rejected, errors = receipt.losses, receipt.rejected, intake.errors
+    learned = len(losses)
+    if any(rejected):
+        places = [k for k, was_rejected in enumerate(rejected) if was_rejected]
+        errors = errors + [RowError(intake.places[k], "", _NOT_FINITE) for k in places]
+        losses = [loss for loss, was in zip(losses, rejected, strict=True) if not was]
+        learned = len(losses)
+    return Learned(
+        model=model.record.id,
+        seq=placed.seq,
+        count=placed.count,
+        learned=learned,
+        mistakes=_mistakes(model, intake, receipt.scores, rejected),
+        loss=sum(losses) / learned if learned else None,
+        rejected=len(errors),
+        duplicate=False,
+        scores=_by_place(intake, receipt.scores) if with_scores else UNSET,
+        errors=[error.as_dict() for error in errors[:MAX_ERRORS]] if errors else UNSET,
+    )
+
+
+def _mistakes(
+    model: Model, intake: Intake, scores: Sequence[float], rejected: Sequence[bool]
+) -> int | None:
+    if model.door.task == "regression":
+        return None
+    labels: list[float] = intake.batch.labels.tolist()
+    return sum(
+        (score >= 0) != (label > 0)
+        for score, label, was in zip(scores, labels, rejected, strict=True)
+        if not was
+    )
+
+
+def _by_place(intake: Intake, scores: Sequence[float]) -> list[float | None]:
+    """One score for each row of the request, null for refused rows and what is not a number."""
+    told: list[float | None] = [None] * intake.rows
+    for place, score in zip(intake.places, scores, strict=True):
+        told[place] = score if math.isfinite(score) else None
+    return told
+
+
+def _predicted(
+    model: Model, intake: Intake, scores: np.ndarray, seq: int
+) -> Predicted | PredictedMany:
+    door = model.door
+    found = model.replica.learner.probabilities(scores)
+    if intake.single:
+        score = float(scores[0])
+        probability = None if found is None else float(found[0])
+        return Predicted(model.record.id, seq, score, door.class_name(score), probability)
+    told = _by_place(intake, scores.tolist())
+    labels = [None if score is None else door.class_name(score) for score in told]
+    return PredictedMany(
+        model=model.record.id,
+        seq=seq,
+        scores=told,
+        labels=labels,
+        probabilities=None if found is None else _by_place(intake, found.tolist()),
+        rejected=len(intake.errors) if intake.errors else UNSET,
+        errors=[e.as_dict() for e in intake.errors[:MAX_ERRORS]] if intake.errors else UNSET,
+    )

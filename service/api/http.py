@@ -1,0 +1,105 @@
+"""What plain ASGI endpoints need of HTTP: head, query, body, answers."""
+
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from starlette.types import Receive, Scope, Send
+
+from service.errors import MEDIA_TYPE, Problem
+
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(slots=True)
+class Head:
+    """The headers that learn and predict read."""
+
+    content_type: str | None = None
+    content_length: int | None = None
+    idempotency_key: bytes | None = None
+
+
+def read_head(scope: Scope) -> Head:
+    """Raises Problem 415 for a compressed body."""
+    head = Head()
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            head.content_type = value.decode("latin-1")
+        elif name == b"content-length":
+            head.content_length = int(value)
+        elif name == b"idempotency-key":
+            head.idempotency_key = value
+        elif name == b"content-encoding" and value != b"identity":
+            reason = f"content encoding {value.decode('latin-1')} is not accepted"
+            raise Problem(415, "unsupported-media-type", reason)
+    return head
+
+
+def read_query(scope: Scope, allowed: tuple[str, ...]) -> dict[str, str]:
+    """The query's parameters; raises Problem 422 for one that the route does not take."""
+    if not scope["query_string"]:
+        return {}
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
+        if name.startswith("x."):
+            reason = f"{name}: features by name are not available in this version"
+            raise Problem(422, "invalid-query", reason)
+        if name not in allowed:
+            takes = ", ".join(allowed) or "none"
+            raise Problem(422, "invalid-query", f"no query parameter {name!r}; there are: {takes}")
+        query[name] = value
+    return query
+
+
+def is_true(query: dict[str, str], name: str) -> bool:
+    """The value of a flag, false when it is not there. Raises Problem 422."""
+    value = query.get(name, "false")
+    if value not in _TRUTHS:
+        raise Problem(422, "invalid-query", f"{name} must be true or false, got {value!r}")
+    return _TRUTHS[value]
+
+
+async def read_body(receive: Receive, content_length: int | None, limit: int) -> bytes:
+    """The whole body. Raises Problem 413 as soon as it is known to be longer than `limit`."""
+    if content_length is not None and content_length > limit:
+        raise _too_large(limit)
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        chunks = [body]
+        size = len(body)
+        while message.get("more_body"):
+            message = await receive()
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            chunks.append(chunk)
+        body = b"".join(chunks)
+    if message["type"] == "http.disconnect":
+        raise Problem(400, "malformed-body", "the connection closed before the body's end")
+    if len(body) > limit:
+        raise _too_large(limit)
+    return body
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "body-too-large", f"the body is longer than {limit} bytes")
+
+
+async def answer(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """200 with a JSON body."""
+    head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": head + headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def answer_problem(send: Send, problem: Problem, instance: str) -> None:
+    body = problem.body(instance)
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", b"%d" % len(body)),
+        *((name.encode(), value.encode()) for name, value in problem.headers().items()),
+    ]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

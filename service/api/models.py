@@ -1,0 +1,171 @@
+"""Models: create, list, read, delete; their progressive metrics and their weights."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.http import read_body
+from service.catalog import Catalog, Model
+from service.errors import Problem
+from service.journal.protocol import ModelRecord
+from service.startup import Startup
+
+router = APIRouter(prefix="/models", tags=["models"])
+
+EXAMPLE_SPEC = {
+    "algorithm": "dual_ascent",
+    "loss": "hinge",
+    "window": {"kind": "exponential", "beta": 0.9998},
+    "features": {"kind": "indexed", "dim": 123},
+}
+
+
+class ModelView(BaseModel):
+    """A model as it stands."""
+
+    id: str
+    spec: dict[str, Any] = Field(description="With every default written out.")
+    seq: int = Field(description="Place of the last record in the model's journal.")
+    samples: int = Field(description="Rows learned.")
+    rejected: int = Field(description="Rows journalled and not learned.")
+    created: datetime
+
+
+class ModelPage(BaseModel):
+    """Models in the order of their ids."""
+
+    models: list[ModelView]
+    next: str | None = Field(description="The `after` of the next page; null on the last one.")
+
+
+class Weight(BaseModel):
+    index: int = Field(description="Counted from 1.")
+    weight: float
+
+
+class WeightsView(BaseModel):
+    """The served weights of largest magnitude."""
+
+    model: str
+    seq: int
+    dim: int
+    intercept: float
+    nonzeros: int
+    weights: list[Weight]
+
+
+def catalog_of(request: Request) -> Catalog:
+    """The catalog, once the process serves. Raises Problem 503."""
+    startup: Startup = request.app.state.startup
+    startup.check_ready()
+    catalog: Catalog = request.app.state.catalog
+    return catalog
+
+
+@router.put(
+    "/{model_id}",
+    response_model=ModelView,
+    status_code=201,
+    responses={200: {"description": "It exists with the same spec.", "model": ModelView}},
+    openapi_extra={
+        "requestBody": {
+            "content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE_SPEC}}
+        }
+    },
+)
+async def create_model(model_id: str, request: Request, response: Response) -> ModelView:
+    """Create a model from its spec."""
+    catalog = catalog_of(request)
+    given = await _spec_of(request, catalog.settings.max_body_bytes)
+    model, created = await catalog.create(model_id, given)
+    response.status_code = 201 if created else 200
+    return await _view(model, response)
+
+
+@router.get("", response_model=ModelPage)
+async def list_models(
+    request: Request, after: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> ModelPage:
+    """The models of the store, a page at a time."""
+    catalog = catalog_of(request)
+    records = await catalog.journal.list(after, limit + 1)
+    shown = [await _view(await catalog.get(record.id)) for record in records[:limit]]
+    return ModelPage(models=shown, next=shown[-1].id if len(records) > limit else None)
+
+
+@router.get("/{model_id}", response_model=ModelView)
+async def read_model(model_id: str, request: Request, response: Response) -> ModelView:
+    """The model's spec and where it stands."""
+    return await _view(await catalog_of(request).get(model_id), response)
+
+
+@router.delete("/{model_id}", status_code=204)
+async def delete_model(model_id: str, request: Request) -> None:
+    """Delete the model, its journal and its snapshots."""
+    await catalog_of(request).delete(model_id)
+
+
+@router.get("/{model_id}/metrics")
+async def read_metrics(model_id: str, request: Request) -> dict[str, Any]:
+    """Progressive metrics: each row scored before it was learned, with baselines beside."""
+    model = await catalog_of(request).get(model_id)
+    async with model.replica.still():
+        return {
+            "model": model_id,
+            "seq": model.replica.seq,
+            "samples": model.replica.learner.samples,
+            "rejected": model.replica.rejected,
+            **model.replica.progress.summary(),
+        }
+
+
+@router.get("/{model_id}/weights", response_model=WeightsView)
+async def read_weights(
+    model_id: str, request: Request, top: Annotated[int, Query(ge=1, le=10_000)] = 20
+) -> WeightsView:
+    """The `top` largest of the served weights, by magnitude."""
+    model = await catalog_of(request).get(model_id)
+    async with model.replica.still():
+        learner, seq = model.replica.learner, model.replica.seq
+        weights, intercept, nonzeros = learner.weights, learner.intercept, learner.nonzeros
+    largest = np.argsort(-np.abs(weights), kind="stable")[:top]
+    return WeightsView(
+        model=model_id,
+        seq=seq,
+        dim=len(weights),
+        intercept=intercept,
+        nonzeros=nonzeros,
+        weights=[Weight(index=j + 1, weight=weights[j]) for j in largest.tolist() if weights[j]],
+    )
+
+
+async def _spec_of(request: Request, limit: int) -> dict[str, Any]:
+    body = await read_body(request.receive, None, limit)
+    try:
+        given = msgspec.json.decode(body) if body else {}
+    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
+        raise Problem(400, "malformed-body", str(broken)) from None
+    if not isinstance(given, dict):
+        raise Problem(422, "invalid-spec", "a spec is a JSON object")
+    return given
+
+
+async def _view(model: Model, response: Response | None = None) -> ModelView:
+    record: ModelRecord = model.record
+    async with model.replica.still():
+        replica = model.replica
+        view = ModelView(
+            id=record.id,
+            spec=replica.spec,
+            seq=replica.seq,
+            samples=replica.learner.samples,
+            rejected=replica.rejected,
+            created=datetime.fromtimestamp(record.created_ms / 1000, UTC),
+        )
+        if response is not None:
+            response.headers["etag"] = f'"{replica.seq}-{replica.chain[:8]}"'
+    return view

@@ -1,0 +1,115 @@
+"""The hot routes' entries in /docs, generated from the types that serve them."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+
+from service.codecs.json_rows import Columns, Sample, Samples
+from service.schemas import Learned, Predicted, PredictedMany
+
+# Every example is posted as it stands by a test, to a model of dimension 3.
+LEARN_EXAMPLES: dict[str, dict[str, Any]] = {
+    "application/json": {
+        "one sample": {"x": {"1": 1, "3": 0.5}, "y": 1},
+        "one dense sample": {"x": [1, 0, 0.5], "y": 0, "weight": 2},
+        "samples": {"samples": [{"x": {"1": 1}, "y": 1}, {"x": {"2": 1}, "y": -1}]},
+        "columns": {"x": [[1, 0, 0], [0, 1, 0]], "y": [1, 0]},
+    },
+    "text/x-libsvm": {"LIBSVM lines": "+1 1:1 3:0.5\n-1 2:1\n"},
+}
+PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
+    "application/json": {
+        "one row": {"x": {"1": 1, "3": 0.5}},
+        "rows": {"samples": [{"x": {"1": 1}}, {"x": [0, 1, 0]}]},
+        "columns": {"x": [[1, 0, 0], [0, 1, 0]]},
+    },
+    "text/x-libsvm": {"LIBSVM lines": "1:1 3:0.5\n2:1\n"},
+}
+
+_TYPES = (Sample, Samples, Columns, Learned, Predicted, PredictedMany)
+
+
+def describe_hot_routes(app: FastAPI) -> None:
+    """Make `app.openapi()` tell of learn and predict as well."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = generate()
+            schemas, components = msgspec.json.schema_components(
+                _TYPES, ref_template="#/components/schemas/{name}"
+            )
+            sample, samples, columns, learned, predicted, many = schemas
+            document["components"]["schemas"] |= components
+            rows = {"anyOf": [sample, samples, columns]}
+            scored = {"anyOf": [predicted, many]}
+            document["paths"] |= _paths(rows, learned, predicted, scored)
+        return app.openapi_schema or document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, Any]:
+    model = _parameter("path", "model_id", "The model.", required=True)
+    x = _parameter("query", "x", "One row: INDEX:VALUE,INDEX:VALUE; indices from 1.", True)
+    named = _parameter("query", "model", "The model.", required=True)
+    flags = [
+        _parameter("query", "scores", "Answer each row's score.", kind="boolean"),
+        _parameter("query", "atomic", "Learn all rows or none.", kind="boolean"),
+        _parameter("header", "Idempotency-Key", "Learned once, however often it is sent."),
+    ]
+    return {
+        "/models/{model_id}/learn": {
+            "post": _operation(
+                "Learn samples, in their order, each once and durably.",
+                [model, *flags],
+                learned,
+                _body(rows, LEARN_EXAMPLES),
+            )
+        },
+        "/models/{model_id}/predict": {
+            "get": _operation("Score one row.", [model, x], predicted),
+            "post": _operation(
+                "Score rows; nothing is changed.", [model], scored, _body(rows, PREDICT_EXAMPLES)
+            ),
+        },
+        "/predict": {"get": _operation("Score one row.", [named, x], predicted)},
+    }
+
+
+def _parameter(
+    place: str, name: str, text: str, required: bool = False, kind: str = "string"
+) -> dict[str, Any]:
+    return {
+        "in": place,
+        "name": name,
+        "description": text,
+        "required": required,
+        "schema": {"type": kind},
+    }
+
+
+def _body(rows: Any, examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    content = {
+        media: {
+            "schema": rows if media == "application/json" else {"type": "string"},
+            "examples": {name: {"value": value} for name, value in named.items()},
+        }
+        for media, named in examples.items()
+    }
+    return {"required": True, "content": content}
+
+
+def _operation(text: str, parameters: list[Any], answer: Any, body: Any = None) -> dict[str, Any]:
+    problem = {"description": "Refused.", "content": {"application/problem+json": {}}}
+    operation = {
+        "tags": ["hot path"],
+        "summary": text,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": "Done.", "content": {"application/json": {"schema": answer}}},
+            "default": problem,
+        },
+    }
+    return operation if body is None else operation | {"requestBody": body}

@@ -1,0 +1,94 @@
+"""create_app: wires settings, journal, catalog and routes; no logic of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from service.api import certificate, health, models
+from service.api.hot import HotPath
+from service.api.openapi import describe_hot_routes
+from service.catalog import Catalog
+from service.errors import MEDIA_TYPE, Problem, RowError, as_problem
+from service.journal import Limits, make_journal
+from service.journal.protocol import Journal, JournalError
+from service.settings import Settings, check_binding
+from service.startup import Startup
+from service.telemetry import Telemetry
+from solvers import SolverError
+
+
+def create_app(settings: Settings | None = None, journal: Journal | None = None) -> HotPath:
+    """The ASGI application. `journal` replaces the one that `settings.store` names.
+
+    Raises UnsafeBinding when the settings would open the server to others without keys.
+    """
+    settings = settings or Settings()
+    check_binding(settings)
+    if journal is None:
+        limits = Limits(key_ttl_s=settings.key_ttl_s, max_keys=settings.max_keys)
+        journal = make_journal(settings.store, settings.durability, limits)
+    telemetry = Telemetry()
+    catalog = Catalog(journal, settings, telemetry)
+    telemetry.watch(catalog)
+    startup = Startup(journal, catalog)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        bringing_up = asyncio.create_task(startup.run())
+        yield
+        bringing_up.cancel()
+        await asyncio.wait([bringing_up])
+        await catalog.close()
+        await journal.close()
+
+    app = FastAPI(
+        title="Dualstream",
+        description="Learns linear models from a stream, durably and with a certificate.",
+        version="0.1.0",
+        lifespan=lifespan,
+    )
+    app.state.settings = settings
+    app.state.catalog = catalog
+    app.state.startup = startup
+    app.state.telemetry = telemetry
+    for module in (models, certificate, health):
+        app.include_router(module.router)
+    for kind in (
+        Problem,
+        SolverError,
+        JournalError,
+        HTTPException,
+        RequestValidationError,
+        Exception,
+    ):
+        app.add_exception_handler(kind, _answer_problem)
+    describe_hot_routes(app)
+    return HotPath(app, catalog, startup, settings, telemetry)
+
+
+async def _answer_problem(request: Request, error: Exception) -> Response:
+    problem = as_problem(error) or _of_framework(error)
+    if problem is None:
+        problem = Problem(500, "internal-error", "the server failed; its log says why")
+    return Response(
+        problem.body(request.url.path), problem.status, problem.headers(), media_type=MEDIA_TYPE
+    )
+
+
+def _of_framework(error: Exception) -> Problem | None:
+    if isinstance(error, RequestValidationError):
+        wrong: list[Any] = list(error.errors())
+        errors = [
+            RowError(0, "/" + "/".join(map(str, found["loc"])), found["msg"]) for found in wrong
+        ]
+        return Problem(422, "invalid-request", errors[0].reason, errors)
+    if isinstance(error, HTTPException):
+        slug = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
+        return Problem(error.status_code, slug, str(error.detail))
+    return None

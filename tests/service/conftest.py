@@ -1,0 +1,63 @@
+"""An application in this process, on each store, once it is ready."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.app import create_app
+from service.settings import Settings
+
+SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 5}}
+
+Serve = Callable[..., TestClient]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts applications; `serve(store=..., snapshot_every=...)` gives a client of a new one."""
+    with ExitStack() as running:
+
+        def start(**given: object) -> TestClient:
+            given.setdefault("store", f"sqlite:///{tmp_path / 'test.db'}")
+            app = create_app(Settings(**given))
+            client = running.enter_context(TestClient(app))
+            deadline = time.monotonic() + 30
+            while client.get("/readyz").status_code != 200:
+                assert time.monotonic() < deadline, client.get("/readyz").text
+                time.sleep(0.01)
+            return client
+
+        yield start
+
+
+@pytest.fixture
+def client(serve: Serve) -> TestClient:
+    return serve()
+
+
+@pytest.fixture
+def model(client: TestClient) -> TestClient:
+    """A client whose server holds the model `m` of dimension 5."""
+    assert client.put("/models/m", json=SPEC).status_code == 201
+    return client
+
+
+def assert_problem(answer, status: int, slug: str) -> dict:
+    """Every refusal has the one shape; returns the document."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = answer.json()
+    assert told["type"].endswith("/" + slug), told
+    assert told["status"] == status
+    assert told["title"] and told["detail"] and told["error"] == told["detail"]
+    assert told["instance"] == answer.request.url.path
+    assert isinstance(told["errors"], list)
+    for error in told["errors"]:
+        assert {"index", "pointer", "reason"} <= set(error)
+    if status == 503:
+        assert int(answer.headers["retry-after"]) >= 1
+    return told

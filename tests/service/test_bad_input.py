@@ -1,0 +1,344 @@
+"""What is refused is refused by name, and changes nothing."""
+
+import json
+
+import pytest
+
+from tests.service.conftest import SPEC, assert_problem
+
+GOOD = {"x": {"1": 1, "3": 0.5}, "y": 1}
+
+
+def state(model) -> tuple:
+    told = model.get("/models/m").json()
+    return told["seq"], told["samples"], told["rejected"], model.get("/models/m/weights").json()
+
+
+@pytest.fixture
+def untouched(model):
+    """The model, which must stand at the end as it stood at the beginning."""
+    assert model.post("/models/m/learn", json=GOOD).status_code == 200
+    before = state(model)
+    yield model
+    assert state(model) == before
+
+
+def test_unknown_model_is_404(client):
+    for path in ("", "/metrics", "/weights", "/certificate", "/predict?x=1:1"):
+        assert_problem(client.get(f"/models/none{path}"), 404, "unknown-model")
+    assert_problem(client.post("/models/none/learn", json=GOOD), 404, "unknown-model")
+    assert_problem(client.get("/predict?model=none&x=1:1"), 404, "unknown-model")
+    assert_problem(client.delete("/models/none"), 404, "unknown-model")
+
+
+@pytest.mark.parametrize("model_id", ["-a", "a b", "a" * 129, "ä", "%2e"])
+def test_id_outside_its_grammar_is_404(client, model_id):
+    assert_problem(client.put(f"/models/{model_id}", json=SPEC), 404, "unknown-model")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"rhoo": 1}, "rhoo"),
+        ({"rho": 0}, "rho"),
+        ({"rho": -1}, "rho"),
+        ({"rho": "0.1"}, "rho"),
+        ({"rho": True}, "rho"),
+        ({"loss": "hings"}, "loss"),
+        ({"window": {"kind": "exponential", "beta": 1.5}}, "beta"),
+        ({"window": {"kind": "sliding", "length": 0}}, "length"),
+        ({"average": {"kappa": 2}}, "kappa"),
+        ({"surrogate": "pil1"}, "surrogate"),
+        ({"features": {"kind": "indexed", "dim": 0}}, "dim"),
+        ({"features": {"kind": "indexed"}}, "dim"),
+        ({"task": "regression", "loss": "hinge"}, "loss"),
+        ({"window": {"kind": "sliding", "length": 500}, "retain": 100}, "retain"),
+    ],
+)
+def test_bad_spec_is_422_and_names_the_field(client, change, field):
+    answer = client.put("/models/bad", json=SPEC | change)
+    told = assert_problem(answer, 422, "invalid-spec")
+    assert field in told["detail"]
+    assert field in told["errors"][0]["pointer"]
+    assert client.get("/models/bad").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"features": {"kind": "hashed", "bits": 18}},
+        {"scaling": "balanced"},
+        {"norm": "row"},
+        {"map": {"kind": "fourier", "components": 10, "gamma": 1}},
+        {"regularizer": {"kind": "elastic_net", "delta": 0.1}},
+    ],
+)
+def test_what_comes_later_is_said_to(client, change):
+    told = assert_problem(client.put("/models/later", json=SPEC | change), 422, "invalid-spec")
+    assert told["detail"].endswith("not available in this version")
+
+
+def test_empty_spec_is_not_available_yet(client):
+    for body in (b"", b"{}"):
+        told = assert_problem(client.put("/models/later", content=body), 422, "invalid-spec")
+        assert told["detail"].endswith("not available in this version")
+
+
+def test_spec_that_is_no_object_is_refused(client):
+    assert_problem(client.put("/models/a", content=b"[1]"), 422, "invalid-spec")
+    assert_problem(client.put("/models/a", content=b"{"), 400, "malformed-body")
+
+
+def test_another_spec_for_an_id_is_409(untouched):
+    assert_problem(untouched.put("/models/m", json=SPEC | {"rho": 0.5}), 409, "conflict")
+
+
+@pytest.mark.parametrize(
+    ("sample", "pointer", "reason"),
+    [
+        ({"x": {"1": 2e100}, "y": 1}, "/x/1", "1e100"),
+        ({"x": {"1": -2e100}, "y": 1}, "/x/1", "1e100"),
+        ({"x": [0, 2e100, 0, 0, 0], "y": 1}, "/x/1", "1e100"),
+        ({"x": [1, 2], "y": 1}, "/x", "2 numbers"),
+        ({"x": [1, 2, 3, 4, 5, 6], "y": 1}, "/x", "6 numbers"),
+        ({"x": {"0": 1}, "y": 1}, "/x/0", "index"),
+        ({"x": {"-1": 1}, "y": 1}, "/x/-1", "index"),
+        ({"x": {"6": 1}, "y": 1}, "/x/6", "above dim 5"),
+        ({"x": {"6": 0}, "y": 1}, "/x/6", "above dim 5"),
+        ({"x": {"01": 1}, "y": 1}, "/x/01", "index"),
+        ({"x": {"age": 1}, "y": 1}, "/x/age", "index"),
+        ({"x": {"1": "5"}, "y": 1}, "/x/1", "'5'"),
+        ({"x": {"1": ""}, "y": 1}, "/x/1", "''"),
+        ({"x": {"1": None}, "y": 1}, "/x/1", "null"),
+        ({"x": [1, None, 0, 0, 0], "y": 1}, "/x/1", "null"),
+        ({"x": [True, 0, 0, 0, 0], "y": 1}, "/x/0", "bool"),
+        ({"x": "abc", "y": 1}, "/x", "str"),
+        ({"y": 1}, "", "x"),
+        ({"x": {"1": 1}, "y": None}, "/y", "null"),
+        ({"x": {"1": 1}}, "/y", "missing"),
+        ({"x": {"1": 1}, "y": 2}, "/y", "2"),
+        ({"x": {"1": 1}, "y": 0.5}, "/y", "0.5"),
+        ({"x": {"1": 1}, "y": "yes"}, "/y", "'yes'"),
+        ({"x": {"1": 1}, "y": ""}, "/y", "''"),
+        ({"x": {"1": 1}, "y": [1]}, "/y", "array"),
+        ({"x": {"1": 1}, "y": 1e300}, "/y", "1e+300"),
+        ({"x": {"1": 1}, "y": 1, "weight": -1}, "/weight", "-1"),
+        ({"x": {"1": 1}, "y": 1, "weight": 1e101}, "/weight", "1e+101"),
+        ({"x": {"1": 1}, "y": 1, "weight": None}, "/weight", "null"),
+        ({"x": {"1": 1}, "y": 1, "label": 1}, "", "label"),
+        ({"x": {"1": 1}, "y": 1, "id": "a"}, "/id", "not available in this version"),
+    ],
+)
+def test_bad_row_is_refused_alone_with_pointer_and_reason(untouched, sample, pointer, reason):
+    told = assert_problem(untouched.post("/models/m/learn", json=sample), 422, "invalid-rows")
+    assert told["errors"][0]["pointer"] == pointer
+    assert reason in told["errors"][0]["reason"]
+    many = untouched.post("/models/m/learn?atomic=true", json={"samples": [GOOD, sample]})
+    told = assert_problem(many, 422, "invalid-rows")
+    assert told["rejected"] == 1
+    assert told["errors"][0]["index"] == 1
+    assert told["errors"][0]["pointer"] == "/samples/1" + pointer
+
+
+def test_good_rows_are_learned_beside_bad_ones(model):
+    rows = [
+        GOOD,
+        {"x": {"9": 1}, "y": 1},
+        {"x": {"1": None}, "y": 1},
+        {"x": [0, 1, 0, 0, 0], "y": 0},
+    ]
+    answer = model.post("/models/m/learn?scores=true", json={"samples": rows})
+    assert answer.status_code == 200
+    told = answer.json()
+    assert (told["seq"], told["count"], told["learned"], told["rejected"]) == (2, 2, 2, 2)
+    assert [error["index"] for error in told["errors"]] == [1, 2]
+    assert [score is None for score in told["scores"]] == [False, True, True, False]
+
+
+def test_columns_refuse_their_bad_rows_alone(model):
+    x = [[1, 0, 0, 0, 0], [1, 2], {"2": 1}, {"1": None}]
+    told = model.post("/models/m/learn", json={"x": x, "y": [1, 1, 0, 1]}).json()
+    assert told["count"] == 2
+    assert [(e["index"], e["pointer"]) for e in told["errors"]] == [(1, "/x/1"), (3, "/x/3/1")]
+    told = model.post("/models/m/learn", json={"x": x[:3:2], "y": [None, False]}).json()
+    assert told["errors"] == [{"index": 0, "pointer": "/y/0", "reason": "the label is null"}]
+
+
+def test_columns_of_unequal_length_are_refused(untouched):
+    answer = untouched.post("/models/m/learn", json={"x": [[1, 0, 0, 0, 0]], "y": [1, 0]})
+    assert "1 rows and y has 2" in assert_problem(answer, 422, "invalid-body")["detail"]
+
+
+@pytest.mark.parametrize("y", [1, True, "1", "+1", "true"])
+def test_positive_labels(model, y):
+    assert model.post("/models/m/learn", json=GOOD | {"y": y}).json()["mistakes"] == 0
+
+
+@pytest.mark.parametrize("y", [0, -1, False, "0", "-1", "false", 0.0, -0.0])
+def test_negative_labels(model, y):
+    # The first score is 0, which is the positive class.
+    assert model.post("/models/m/learn", json=GOOD | {"y": y}).json()["mistakes"] == 1
+
+
+def test_only_named_labels_are_accepted_where_they_are_named(client):
+    client.put("/models/named", json=SPEC | {"labels": ["ham", "spam"]})
+    told = client.post("/models/named/learn", json=GOOD | {"y": "ham"}).json()
+    assert told["mistakes"] == 1
+    answer = client.post("/models/named/learn", json=GOOD | {"y": 1})
+    assert "'ham' or 'spam'" in assert_problem(answer, 422, "invalid-rows")["detail"]
+    assert client.get("/models/named/predict?x=1:1").json()["label"] == "ham"
+    answer = client.post(
+        "/models/named/learn",
+        content="spam 1:1\n1 2:1\n",
+        headers={"content-type": "text/x-libsvm"},
+    )
+    assert answer.json()["count"] == 1 and answer.json()["errors"][0]["line"] == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"x": {"1": NaN}, "y": 1}', b'{"x": [1, Infinity], "y": 1}', b'{"x"', b"", b"\xff", b"{}}"],
+)
+def test_what_is_not_json_is_400_with_the_byte(untouched, body):
+    answer = untouched.post(
+        "/models/m/learn", content=body, headers={"content-type": "application/json"}
+    )
+    told = assert_problem(answer, 400, "malformed-body")
+    assert 0 <= told["byte"] <= len(body)
+
+
+def test_bad_json_after_a_bad_row_is_still_400(untouched):
+    body = b'{"samples": [{"x": {"9": null}, "y": 1}, {"x": NaN}]}'
+    assert_problem(untouched.post("/models/m/learn", content=body), 400, "malformed-body")
+
+
+@pytest.mark.parametrize("body", [{}, {"samples": []}, {"x": [], "y": []}, [], 3])
+def test_body_without_rows_is_422(untouched, body):
+    answer = untouched.post("/models/m/learn", json=body)
+    assert answer.status_code == 422
+    assert_problem(answer, 422, answer.json()["type"].rpartition("/")[2])
+
+
+def test_name_twice_in_an_object_is_refused(untouched):
+    body = b'{"x": {"1": 1, "1": 2}, "y": 1}'
+    told = assert_problem(untouched.post("/models/m/learn", content=body), 422, "invalid-rows")
+    assert "twice" in told["detail"]
+    body = b'{"samples": [{"x": {"1": 1}, "y": 1, "y": 0}]}'
+    told = assert_problem(untouched.post("/models/m/learn", content=body), 422, "invalid-rows")
+    assert "'y'" in told["detail"]
+
+
+def learn_libsvm(client, text: str):
+    return client.post(
+        "/models/m/learn", content=text, headers={"content-type": "text/x-libsvm; charset=utf-8"}
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["+1 1", "+1 0:1", "+1 6:1", "1 1:nan", "1 1:inf", "1:1 2:1", "2 1:1", "x 1:1", "1 1:1 1:2"],
+)
+def test_libsvm_line_that_does_not_parse_is_named(untouched, line):
+    told = assert_problem(learn_libsvm(untouched, f"\n{line}\n"), 422, "invalid-rows")
+    assert told["errors"][0]["line"] == 2
+    assert told["errors"][0]["index"] == 0
+
+
+def test_libsvm_learns_its_good_lines(model):
+    told = learn_libsvm(model, "+1 1:1\n\n-1 9:1\nfalse 2:1 # a comment\r\n7 1:1\n").json()
+    assert (told["count"], told["rejected"]) == (2, 2)
+    assert [(e["index"], e["line"]) for e in told["errors"]] == [(1, 3), (3, 5)]
+
+
+def test_body_over_the_limit_is_413(serve):
+    client = serve(max_body_bytes=1000)
+    client.put("/models/m", json=SPEC)
+    body = json.dumps({"samples": [GOOD] * 100}).encode()
+    assert_problem(client.post("/models/m/learn", content=body), 413, "body-too-large")
+
+    def in_chunks():
+        yield body[:900]
+        yield body[900:]
+
+    assert_problem(client.post("/models/m/learn", content=in_chunks()), 413, "body-too-large")
+    assert client.get("/models/m").json()["seq"] == 0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "text/csv"},
+        {"content-type": "application/json; charset=latin-1"},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+    ],
+)
+def test_unsupported_format_is_415(untouched, headers):
+    answer = untouched.post("/models/m/learn", content=b"{}", headers=headers)
+    assert_problem(answer, 415, "unsupported-media-type")
+
+
+@pytest.mark.parametrize("key", ["", "a" * 256, "tab\there"])
+def test_key_outside_its_grammar_is_422(untouched, key):
+    answer = untouched.post("/models/m/learn", json=GOOD, headers={"idempotency-key": key})
+    assert_problem(answer, 422, "invalid-idempotency-key")
+
+
+def test_same_key_with_another_payload_is_422(model):
+    first = model.post("/models/m/learn", json=GOOD, headers={"idempotency-key": "k"})
+    assert first.status_code == 200
+    other = model.post("/models/m/learn", json=GOOD | {"y": 0}, headers={"idempotency-key": "k"})
+    assert_problem(other, 422, "idempotency-key-reused")
+    assert model.get("/models/m").json()["seq"] == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["?x.age=3", "?x=1", "?x=1:1,1:2", "?x=9:1", "?x=1:a", "?x=1:nan", "?x=1:1_0", "", "?y=1"],
+)
+def test_bad_predict_query_is_422(untouched, query):
+    answer = untouched.get(f"/models/m/predict{query}")
+    assert answer.status_code == 422
+    told = answer.json()
+    assert told["detail"]
+    if query.startswith("?x."):
+        assert told["detail"].endswith("not available in this version")
+
+
+@pytest.mark.parametrize("query", ["?atomic=yes", "?min_seq=3", "?scores="])
+def test_bad_learn_query_is_422(untouched, query):
+    assert_problem(untouched.post(f"/models/m/learn{query}", json=GOOD), 422, "invalid-query")
+
+
+def test_wrong_method_and_unknown_path_have_the_one_shape(untouched):
+    answer = untouched.get("/models/m/learn")
+    assert_problem(answer, 405, "method-not-allowed")
+    assert answer.headers["allow"] == "POST"
+    assert_problem(untouched.post("/models/m/metrics"), 405, "method-not-allowed")
+    assert_problem(untouched.get("/nowhere"), 404, "not-found")
+    assert_problem(untouched.get("/models/m/weights?top=0"), 422, "invalid-request")
+
+
+def test_all_zero_row_counts_and_makes_no_nan(model):
+    for x in ({}, [0, 0, 0, 0, 0], {"1": 0}, {"2": -0.0}, {"1": False}):
+        told = model.post("/models/m/learn", json={"x": x, "y": 1}).json()
+        assert told["learned"] == 1
+    assert model.get("/models/m").json()["seq"] == 5
+    weights = model.get("/models/m/weights").json()
+    assert weights["weights"] == []
+    assert model.get("/models/m/predict?x=").status_code == 200
+
+
+def test_row_whose_step_would_not_be_finite_is_journalled_and_rejected(client):
+    spec = SPEC | {"task": "regression", "loss": "squared", "rho": 1e-12, "intercept": False}
+    client.put("/models/m", json=spec)
+    client.post("/models/m/learn", json={"x": {"1": 1}, "y": 1e100})
+    before = client.get("/models/m/weights").json()
+    # The score is 1e200, and its square is beyond every float.
+    rows = {"samples": [{"x": {"1": 1e100}, "y": 0}, {"x": {"2": 0}, "y": 0, "weight": 0}]}
+    told = client.post("/models/m/learn", json=rows).json()
+    assert (told["seq"], told["count"], told["learned"], told["rejected"]) == (3, 2, 1, 1)
+    assert told["errors"][0]["index"] == 0 and "finite" in told["errors"][0]["reason"]
+    assert told["loss"] == 0
+    assert client.get("/models/m/weights").json() == before | {"seq": 3}
+    assert client.get("/models/m").json()["rejected"] == 1
+    assert client.get("/models/m/metrics").json()["rows"] == 2

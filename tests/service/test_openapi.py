@@ -1,0 +1,57 @@
+"""/docs tells of the hot routes, and each example in it is accepted as it stands."""
+
+import json
+
+import pytest
+
+from service.api.openapi import LEARN_EXAMPLES, PREDICT_EXAMPLES
+
+EXAMPLES = [
+    (route, media, name, value)
+    for route, examples in {"learn": LEARN_EXAMPLES, "predict": PREDICT_EXAMPLES}.items()
+    for media, named in examples.items()
+    for name, value in named.items()
+]
+
+
+@pytest.mark.parametrize(("route", "media", "name", "value"), EXAMPLES)
+def test_every_example_is_accepted(client, route, media, name, value):
+    spec = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 3}}
+    client.put("/models/example", json=spec)
+    body = value if isinstance(value, str) else json.dumps(value)
+    answer = client.post(f"/models/example/{route}", content=body, headers={"content-type": media})
+    assert answer.status_code == 200, answer.text
+    assert "errors" not in answer.json()
+
+
+def test_examples_and_types_stand_in_the_document(client):
+    document = client.get("/openapi.json").json()
+    learn = document["paths"]["/models/{model_id}/learn"]["post"]
+    shown = learn["requestBody"]["content"]["application/json"]["examples"]
+    assert shown["one sample"]["value"] == LEARN_EXAMPLES["application/json"]["one sample"]
+    reference = learn["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+    properties = document["components"]["schemas"][reference.rpartition("/")[2]]["properties"]
+    assert {"seq", "count", "learned", "mistakes", "loss", "rejected", "duplicate"} <= set(
+        properties
+    )
+    for path in ("/models/{model_id}/predict", "/predict", "/models", "/metrics", "/readyz"):
+        assert path in document["paths"]
+
+
+def test_every_reference_in_the_document_leads_somewhere(client):
+    document = client.get("/openapi.json").json()
+
+    def references(node):
+        if isinstance(node, dict):
+            yield from [node["$ref"]] if "$ref" in node else []
+            for child in node.values():
+                yield from references(child)
+        elif isinstance(node, list):
+            for child in node:
+                yield from references(child)
+
+    for reference in references(document):
+        place = document
+        for step in reference.removeprefix("#/").split("/"):
+            place = place[step]
+    assert client.get("/docs").status_code == 200
