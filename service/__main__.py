@@ -1,0 +1,5 @@
+"""`python -m service` is `dualstream`."""
+
+from service.cli import app
+
+app()

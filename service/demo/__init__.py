@@ -1,0 +1,1 @@
+"""The demonstration: UCI Adult streamed through a real server."""

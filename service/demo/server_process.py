@@ -1,0 +1,83 @@
+"""A server in a process of its own, on a free port: for the demo, the tests and the benchmarks."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import IO, Self
+
+
+class ServerProcess:
+    """Runs `dualstream serve` and knows its URL once it is ready.
+
+    with ServerProcess("sqlite:///x.db") as server: httpx.get(server.url + "/livez")
+
+    Raises RuntimeError when the process ends before it is ready; `said` is what it printed.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        flags: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        stderr: IO[str] | int | None = None,
+        wait: bool = True,
+    ) -> None:
+        command = [*prefix, sys.executable, "-m", "service", "serve", "--port", "0"]
+        command += ["--store", store, *flags]
+        self.said: list[str] = []
+        self.url = ""
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=_environment(env)
+        )
+        if wait:
+            try:
+                self.wait_until("ready")
+            except BaseException:
+                self.kill()
+                raise
+
+    def wait_until(self, beginning: str) -> None:
+        """Read what the server says until a line begins so."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(line.strip())
+            if "http://" in line:
+                self.url = line.split()[-1]
+            if line.startswith(beginning):
+                return
+        raise RuntimeError(f"the server ended before it said {beginning!r}: {self.said}")
+
+    def kill(self) -> None:
+        """kill -9: no handler runs, nothing is flushed."""
+        self.process.kill()
+        self._end()
+
+    def stop(self) -> None:
+        """Ask it to finish what is under way and leave."""
+        self.process.terminate()
+        self._end()
+
+    def _end(self) -> None:
+        self.process.wait(timeout=30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.stop()
+
+
+def _environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
+    # The child inherits this process's environment; what is added wins over it.
+    return None if extra is None else {**os.environ, **extra}  # noqa: TID251
