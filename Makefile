@@ -13,7 +13,7 @@ serve: $(STAMP)-core
 	$(BIN)/dualstream serve
 
 test: $(STAMP)-dev
-	tests/fetch_redis.sh
+	tests/fetch_tool.sh redis
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP)-dev
@@ -22,11 +22,13 @@ lint: $(STAMP)-dev
 	$(BIN)/mypy
 
 bench: $(STAMP)-bench
+	tests/fetch_tool.sh redis
+	tests/fetch_tool.sh wrk
 	$(BIN)/python -m load_tests
 
 # Many rounds of the kills that `make test` samples.
 chaos: $(STAMP)-dev
-	tests/fetch_redis.sh
+	tests/fetch_tool.sh redis
 	DUALSTREAM_CHAOS_ROUNDS=20 $(BIN)/python -m pytest tests/chaos
 
 clean:

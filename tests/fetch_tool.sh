@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Usage: fetch_tool.sh redis | wrk
+# Puts a program under .cache/NAME when the machine has none: Debian's own packages, downloaded and
+# unpacked without root and without a system service. Where that cannot be, says what to install.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+name="$1"
+case "$name" in
+  redis)
+    command=redis-server
+    packages=(redis-server redis-tools libatomic1 libjemalloc2 liblzf1 libssl3)
+    ;;
+  wrk)
+    command=wrk
+    packages=(wrk libluajit-5.1-2 libluajit-5.1-common libssl3)
+    ;;
+  *)
+    echo "usage: $0 redis | wrk" >&2
+    exit 2
+    ;;
+esac
+root=".cache/$name"
+if command -v "$command" >/dev/null || [ -x "$root/usr/bin/$command" ]; then
+  exit 0
+fi
+if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
+  echo "no $command found: install it (Redis 7 or newer, wrk 4.1 or newer)" >&2
+  exit 0
+fi
+
+# Private package lists: the system's may be missing, and only root may refresh them.
+state="$PWD/.cache/apt-$name"
+mkdir -p "$state/lists/partial" "$state/archives/partial"
+apt=(apt-get -qq -o "Dir::State::lists=$state/lists" -o "Dir::Cache=$state" -o "APT::Sandbox::User=$(id -un)")
+if ! { "${apt[@]}" update && (cd "$state/archives" && "${apt[@]}" download "${packages[@]}"); }; then
+  echo "could not fetch $command: install it (Redis 7 or newer, wrk 4.1 or newer)" >&2
+  exit 0
+fi
+mkdir -p "$root.partial"
+for package in "$state"/archives/*.deb; do
+  dpkg -x "$package" "$root.partial"
+done
+rm -rf "$state"
+mv "$root.partial" "$root"
