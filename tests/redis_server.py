@@ -1,0 +1,140 @@
+"""A redis-server of one's own: on a free port, with a temporary directory, gone afterwards."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+UNPACKED = Path(__file__).parent.parent / ".cache" / "redis"
+"""Where tests/fetch_tool.sh redis puts Debian's packages."""
+
+
+class NoRedis(Exception):
+    """There is no redis-server to start."""
+
+
+class RedisServer:
+    """One redis-server process; `options` are its configuration, such as appendfsync="always"."""
+
+    def __init__(self, directory: str, **options: str) -> None:
+        self.directory = directory
+        self.port = 0
+        self.options = {"appendonly": "yes", "appendfsync": "everysec", "save": ""} | options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, on the port it had before where there is one; return when it answers.
+
+        Raises NoRedis.
+        """
+        for _ in range(10):  # a free port may be taken before the server binds it
+            self.port = self.port or _free_port()
+            if self._answers():
+                return
+        raise RuntimeError(f"redis-server does not start: see {self.directory}/log")
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Stop it as a service manager would."""
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _answers(self) -> bool:
+        program, environment = _program()
+        arguments = [program, "--port", str(self.port), "--bind", "127.0.0.1"]
+        arguments += ["--dir", self.directory, "--logfile", f"{self.directory}/log"]
+        for name, value in self.options.items():
+            arguments += [f"--{name}", value]
+        self._process = subprocess.Popen(arguments, env=environment)
+        while self._process.poll() is None:
+            if _pings(self.port):
+                return True
+            time.sleep(0.005)
+        return False
+
+    def _end(self, signal_number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal_number)
+            self._process.wait(timeout=30)
+            self._process = None
+
+
+@contextmanager
+def running_redis(**options: str) -> Iterator[RedisServer]:
+    """A redis-server for the time of a with block.
+
+    Raises NoRedis.
+    """
+    with tempfile.TemporaryDirectory(prefix="dualstream-redis-") as directory:
+        server = RedisServer(directory, **options)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
+def redis_or_skip(**options: str) -> Iterator[RedisServer]:
+    """`running_redis` in a test: skipped where there is none, but a failure in CI."""
+    try:
+        _program()
+    except NoRedis as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    with running_redis(**options) as server:
+        yield server
+
+
+def _program() -> tuple[str, dict[str, str]]:
+    found = shutil.which("redis-server")
+    if found:
+        return found, dict(os.environ)
+    unpacked = UNPACKED / "usr" / "bin" / "redis-server"
+    if not unpacked.exists():
+        raise NoRedis("no redis-server: run tests/fetch_tool.sh redis, or install Redis 7 or newer")
+    libraries = ":".join(str(path) for path in (UNPACKED / "usr" / "lib").glob("*-linux-gnu"))
+    return str(unpacked), os.environ | {"LD_LIBRARY_PATH": libraries}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _pings(port: int) -> bool:
+    """Whether the server answers and has loaded its data."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
+    except OSError:
+        return False
