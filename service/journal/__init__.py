@@ -2,15 +2,15 @@
 
 from urllib.parse import unquote, urlsplit
 
-from service.journal.protocol import Journal, Limits
+from service.journal.protocol import DEFAULT_LIMITS, Journal, Limits
 
-__all__ = ["open_journal"]
+__all__ = ["Limits", "make_journal", "open_journal"]
 
 
 async def open_journal(
     url: str,
     durability: str | None = None,
-    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Journal:
     """Open the store at `url` and return it, ready.
 
@@ -19,12 +19,13 @@ async def open_journal(
 
     Raises ValueError for another URL, and what `Journal.open` raises.
     """
-    journal = _journal(url, durability, limits)
+    journal = make_journal(url, durability, limits)
     await journal.open()
     return journal
 
 
-def _journal(url: str, durability: str | None, limits: Limits) -> Journal:
+def make_journal(url: str, durability: str | None, limits: Limits) -> Journal:
+    """The store at `url`, not opened yet. Raises ValueError for another URL."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         from service.journal.sqlite import SqliteJournal

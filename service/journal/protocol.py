@@ -97,6 +97,9 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     nonces: int = 1000
 
 
+DEFAULT_LIMITS = Limits()
+
+
 class Part(msgspec.Struct, frozen=True, gc=False):
     """Consecutive records of one request: what is journalled, or left out, together.
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from service.journal.protocol import (
+    DEFAULT_LIMITS,
     ENTRY_BYTES,
     Appended,
     CursorMove,
@@ -36,7 +37,7 @@ class SqliteJournal:
         self,
         path: str,
         durability: str | None = None,
-        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        limits: Limits = DEFAULT_LIMITS,
         busy_timeout_s: float = 5.0,
     ) -> None:
         self._durability = durability or "normal"
