@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from service.codecs import Rows, as_batch
 from service.journal.protocol import (
     Appended,
     Journal,
@@ -23,7 +24,7 @@ from service.journal.protocol import (
 )
 from service.journal.record import encode_rows
 from service.replica import Forked, Replica
-from solvers import Batch, Outcome
+from solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
 
@@ -36,24 +37,24 @@ LONGEST_PAUSE_S = 0.5
 
 @dataclass(slots=True)
 class Request:
-    """One learn request: one part, its rows beside it as the learner takes them."""
+    """One learn request: one part, and beside it its rows."""
 
     part: Part
-    batch: Batch
+    rows: Rows
 
     @classmethod
-    def of(cls, batch: Batch, key: bytes | None, fingerprint: bytes | None) -> Self:
+    def of(cls, rows: Rows, key: bytes | None, fingerprint: bytes | None) -> Self:
         """A request of these rows, under the stored `key` if it has one."""
         body = encode_rows(
-            batch.indptr,
-            batch.indices,
-            batch.values,
-            batch.labels,
-            weights=batch.weights,
+            rows.indptr,
+            rows.indices,
+            rows.values,
+            rows.labels,
+            weights=rows.weights,
             key=key,
             fingerprint=fingerprint,
         )
-        return cls(Part(body, len(batch), key, fingerprint), batch)
+        return cls(Part(body, len(rows), key, fingerprint), rows)
 
 
 @dataclass(slots=True)
@@ -200,7 +201,7 @@ class Committer:
                 raise ModelChanged(replica.id) from None
             await replica.rebuild(record, self._journal)
             return replica.watched[nonce]
-        batch = new[0].batch if len(new) == 1 else Batch.concat([r.batch for r in new])
+        batch = as_batch([request.rows for request in new])
         return await replica.apply_own(appended.seq, appended.chain, batch)
 
 

@@ -28,7 +28,7 @@ from service.api.http import (
     read_query,
 )
 from service.catalog import Catalog, Model
-from service.codecs import Intake, parse_body, parse_query_row
+from service.codecs import Intake, as_batch, parse_body, parse_query_row
 from service.committer import Receipt, Request
 from service.errors import MAX_ERRORS, Problem, RowError, as_problem
 from service.journal.record import KeyKind, make_key
@@ -133,7 +133,7 @@ class HotPath:
         intake = parse_body(model.door, head.content_type, body, labelled=True)
         self._refuse_if_nothing_to_learn(model, intake, atomic)
         fingerprint = _fingerprint(head, query, body) if key else None
-        receipt = await model.learn(Request.of(intake.batch, key, fingerprint))
+        receipt = await model.learn(Request.of(intake.rows, key, fingerprint))
         if receipt.placed.conflict:
             detail = "the Idempotency-Key was used for another request"
             raise Problem(422, "idempotency-key-reused", detail)
@@ -143,7 +143,7 @@ class HotPath:
     def _refuse_if_nothing_to_learn(self, model: Model, intake: Intake, atomic: bool) -> None:
         if intake.errors:
             self._telemetry.saw_refused(model.record.id, len(intake.errors))
-        if intake.rows == 0:
+        if intake.count == 0:
             raise Problem(422, "invalid-rows", "the request holds no row")
         if intake.errors and (atomic or not intake.places):
             raise _refusal(intake)
@@ -164,11 +164,11 @@ class HotPath:
             model = await self._named(model_id)
             body = await read_body(receive, head.content_length, self._max_body_bytes)
             intake = parse_body(model.door, head.content_type, body, labelled=False)
-            if intake.rows == 0:
+            if intake.count == 0:
                 raise Problem(422, "invalid-rows", "the request holds no row")
             if not intake.places:
                 raise _refusal(intake)
-        scores, seq, chain = await model.replica.predict(intake.batch)
+        scores, seq, chain = await model.replica.predict(as_batch([intake.rows]))
         answered = _predicted(model, intake, scores, seq)
         return _encode(answered), [(b"etag", f'"{seq}-{chain[:8]}"'.encode())]
 
@@ -210,7 +210,7 @@ def _fingerprint(head: Head, query: dict[str, str], body: bytes) -> bytes:
 def _refusal(intake: Intake) -> Problem:
     first = intake.errors[0]
     line = f" (line {first.line})" if first.line is not None else ""
-    detail = f"{len(intake.errors)} of {intake.rows} rows refused; the first{line}: {first.reason}"
+    detail = f"{len(intake.errors)} of {intake.count} rows refused; the first{line}: {first.reason}"
     return Problem(422, "invalid-rows", detail, intake.errors, rejected=len(intake.errors))
 
 
@@ -246,7 +246,7 @@ def _mistakes(
 ) -> int | None:
     if model.door.task == "regression":
         return None
-    labels: list[float] = intake.batch.labels.tolist()
+    labels = intake.labels
     return sum(
         (score >= 0) != (label > 0)
         for score, label, was in zip(scores, labels, rejected, strict=True)
@@ -256,7 +256,7 @@ def _mistakes(
 
 def _by_place(intake: Intake, scores: Sequence[float]) -> list[float | None]:
     """One score for each row of the request, null for refused rows and what is not a number."""
-    told: list[float | None] = [None] * intake.rows
+    told: list[float | None] = [None] * intake.count
     for place, score in zip(intake.places, scores, strict=True):
         told[place] = score if math.isfinite(score) else None
     return told

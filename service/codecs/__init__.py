@@ -1,18 +1,20 @@
 """Bytes of any accepted format -> Intake (good rows as a Batch, bad rows with their reasons).
 
 door.py        what a model takes: width, labels; one row's checks
+intake.py      what a body holds; rows on their way to a Batch
 json_rows.py   application/json: one sample, a list of samples, columns
 libsvm.py      text/x-libsvm
 query.py       the x=3:1,11:0.5 of GET predict
 """
 
-from service.codecs.door import Door, Intake
+from service.codecs.door import Door
+from service.codecs.intake import Intake, Rows, as_batch
 from service.codecs.json_rows import parse_json
 from service.codecs.libsvm import parse_libsvm
 from service.codecs.query import parse_query_row
 from service.errors import Problem
 
-__all__ = ["Door", "Intake", "media_type", "parse_body", "parse_query_row"]
+__all__ = ["Door", "Intake", "Rows", "as_batch", "media_type", "parse_body", "parse_query_row"]
 
 PARSERS = {"application/json": parse_json, "text/x-libsvm": parse_libsvm}
 

@@ -1,13 +1,7 @@
 """What a model takes at its door: the width of its rows, its labels, the range of its numbers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
-
-from service.errors import RowError
-from solvers import Batch
 
 # Larger numbers would overflow when squared and summed; nobody means them.
 LARGEST = 1e100
@@ -42,21 +36,6 @@ class BadRow(Exception):
 def pointer_step(name: str) -> str:
     """A name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
-
-
-@dataclass(slots=True)
-class Intake:
-    """What a request's body holds: the good rows, their places in it, and the bad ones."""
-
-    batch: Batch
-    places: Sequence[int]
-    errors: list[RowError] = field(default_factory=list)
-    single: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Good and bad together."""
-        return len(self.places) + len(self.errors)
 
 
 class Door:
@@ -95,21 +74,21 @@ class Door:
             return self.class_names[positive]
         return int(positive)
 
-    def weight(self, weight: float) -> float:
-        """The sample weight c, as it came; raises BadRow."""
+    def check_weight(self, weight: float) -> None:
+        """Raises BadRow for what no sample may weigh."""
         if not 0 <= weight <= LARGEST:
             raise BadRow("/weight", f"the weight must be in [0, 1e100], got {weight!r}")
-        return weight
 
-    def features(self, x: Features) -> list[tuple[int, float]]:
-        """Pairs of place (from 0) and value, sorted, without zeros; raises BadRow."""
+    def features(self, x: Features) -> tuple[list[int], list[float]]:
+        """Indices from 0, increasing, and their values, without zeros; raises BadRow."""
         pairs = self._named(x) if isinstance(x, dict) else self._dense(x)
-        for place, value in pairs:
-            if not -LARGEST <= value <= LARGEST:
+        indices = [index for index, _ in pairs]
+        values = [value for _, value in pairs]
+        if values and not (max(values) <= LARGEST and min(values) >= -LARGEST):
+            for index, value in pairs:
                 # The pointer names the index as the client wrote it: a list counts from 0.
-                shown = place + 1 if isinstance(x, dict) else place
-                self._number(f"/x/{shown}", value)
-        return pairs
+                self._number(f"/x/{index + 1 if isinstance(x, dict) else index}", value)
+        return indices, values
 
     def place(self, text: str) -> int:
         """The place (from 0) of the feature with index `text` (from 1); raises BadRow."""
@@ -157,44 +136,3 @@ class Door:
         if self.class_names:
             return " or ".join(map(repr, self.class_names))
         return "1, true, '1', '+1', 'true' or 0, -1, false, '0', '-1', 'false'"
-
-
-class IntakeBuilder:
-    """Collects a request's rows, good and bad, in their order."""
-
-    def __init__(self, door: Door, labelled: bool) -> None:
-        self._door = door
-        self._labelled = labelled
-        self._indptr = [0]
-        self._indices: list[int] = []
-        self._values: list[float] = []
-        self._labels: list[float] = []
-        self._weights: list[float] = []
-        self._places: list[int] = []
-        self._errors: list[RowError] = []
-
-    def refuse(self, place: int, pointer: str, reason: str) -> None:
-        self._errors.append(RowError(place, pointer, reason))
-
-    def take(self, place: int, x: Features, y: Label | None, weight: float) -> None:
-        """Add the row at `place` of the request; raises BadRow and adds nothing."""
-        pairs = self._door.features(x)
-        label = self._door.label(y) if self._labelled else 0.0
-        self._weights.append(self._door.weight(weight) if weight != 1.0 else 1.0)
-        self._labels.append(label)
-        for index, value in pairs:
-            self._indices.append(index)
-            self._values.append(value)
-        self._indptr.append(len(self._indices))
-        self._places.append(place)
-
-    def intake(self, single: bool = False) -> Intake:
-        batch = Batch(
-            indptr=np.array(self._indptr, np.int64),
-            indices=np.array(self._indices, np.int32),
-            values=np.array(self._values, np.float64),
-            labels=np.array(self._labels, np.float64),
-            weights=np.array(self._weights, np.float64),
-            dim=self._door.dim,
-        )
-        return Intake(batch, self._places, self._errors, single)

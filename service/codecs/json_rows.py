@@ -15,11 +15,10 @@ from service.codecs.door import (
     BadRow,
     Door,
     Features,
-    Intake,
-    IntakeBuilder,
     Label,
     pointer_step,
 )
+from service.codecs.intake import Intake, IntakeBuilder
 from service.errors import Problem
 
 _X = list[float] | dict[str, float | bool | str]

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from service.codecs.door import BadRow, Door, Intake, Label
+from service.codecs.door import BadRow, Door, Label
+from service.codecs.intake import Intake
 from service.errors import RowError
 from solvers import Batch
 

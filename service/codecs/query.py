@@ -1,6 +1,7 @@
 """The row of a GET predict: x=3:1,11:0.5, indices from 1."""
 
-from service.codecs.door import BadRow, Door, Intake, IntakeBuilder
+from service.codecs.door import BadRow, Door
+from service.codecs.intake import Intake, IntakeBuilder
 from service.errors import Problem, RowError
 
 

@@ -1,0 +1,121 @@
+"""What a request's body holds: the good rows, and the bad ones with their reasons."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+
+import numpy as np
+
+from service.codecs.door import Door, Features, Label
+from service.errors import RowError
+from solvers import Batch
+
+
+@dataclass(slots=True)
+class ListedRows:
+    """A few rows as Python lists: a group of requests becomes arrays once, not one by one.
+
+    Laid out as a Batch: indptr from 0, indices from 0 and sorted within a row, no zeros.
+    """
+
+    indptr: list[int]
+    indices: list[int]
+    values: list[float]
+    labels: list[float]
+    weights: list[float]
+    dim: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+Rows = ListedRows | Batch
+
+
+def as_batch(pieces: Sequence[Rows]) -> Batch:
+    """All rows of some pieces of one width, in order."""
+    if not all(isinstance(piece, ListedRows) for piece in pieces):
+        return Batch.concat([_as_arrays(piece) for piece in pieces])
+    listed = [piece for piece in pieces if isinstance(piece, ListedRows)]
+    if len(listed) == 1:
+        return _as_arrays(listed[0])
+    offsets = accumulate((len(piece.indices) for piece in listed), initial=0)
+    indptr = [0]
+    for piece, offset in zip(listed, offsets, strict=False):
+        indptr += [end + offset for end in piece.indptr[1:]]
+    flat = chain.from_iterable
+    return _as_arrays(
+        ListedRows(
+            indptr,
+            list(flat(piece.indices for piece in listed)),
+            list(flat(piece.values for piece in listed)),
+            list(flat(piece.labels for piece in listed)),
+            list(flat(piece.weights for piece in listed)),
+            listed[0].dim,
+        )
+    )
+
+
+def _as_arrays(rows: Rows) -> Batch:
+    if isinstance(rows, Batch):
+        return rows
+    return Batch(
+        indptr=np.array(rows.indptr, np.int64),
+        indices=np.array(rows.indices, np.int32),
+        values=np.array(rows.values, np.float64),
+        labels=np.array(rows.labels, np.float64),
+        weights=np.array(rows.weights, np.float64),
+        dim=rows.dim,
+    )
+
+
+@dataclass(slots=True)
+class Intake:
+    """What a request's body holds: the good rows, their places in it, and the bad ones."""
+
+    rows: Rows
+    places: Sequence[int]
+    errors: list[RowError] = field(default_factory=list)
+    single: bool = False
+
+    @property
+    def count(self) -> int:
+        """Rows in the body, good and bad together."""
+        return len(self.places) + len(self.errors)
+
+    @property
+    def labels(self) -> list[float]:
+        """Of the good rows, as the learner sees them."""
+        labels = self.rows.labels
+        return labels if isinstance(labels, list) else labels.tolist()
+
+
+class IntakeBuilder:
+    """Collects a request's rows, good and bad, in their order."""
+
+    def __init__(self, door: Door, labelled: bool) -> None:
+        self._door = door
+        self._labelled = labelled
+        self._rows = ListedRows([0], [], [], [], [], door.dim)
+        self._places: list[int] = []
+        self._errors: list[RowError] = []
+
+    def refuse(self, place: int, pointer: str, reason: str) -> None:
+        self._errors.append(RowError(place, pointer, reason))
+
+    def take(self, place: int, x: Features, y: Label | None, weight: float) -> None:
+        """Add the row at `place` of the request; raises BadRow and adds nothing."""
+        door, rows = self._door, self._rows
+        indices, values = door.features(x)
+        label = door.label(y) if self._labelled else 0.0
+        if weight != 1.0:
+            door.check_weight(weight)
+        rows.weights.append(weight)
+        rows.labels.append(label)
+        rows.indices += indices
+        rows.values += values
+        rows.indptr.append(len(rows.indices))
+        self._places.append(place)
+
+    def intake(self, single: bool = False) -> Intake:
+        return Intake(self._rows, self._places, self._errors, single)
