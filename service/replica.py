@@ -110,14 +110,15 @@ class Replica:
 
         Raises Forked before anything is learned when they do not follow from this state.
         """
-        chain = self.chain
+        chain, seq = self.chain, self.seq
         for entry in entries:
             chain = next_chain(chain, entry.nonce)
-            if chain != entry.chain or entry.first_seq > self.seq + 1:
+            if chain != entry.chain or entry.first_seq > seq + 1:
                 raise Forked(
                     f"model {self.id!r}: the journal at seq {entry.seq} does not follow "
-                    f"from seq {self.seq} of this replica"
+                    f"from seq {seq} of this replica"
                 )
+            seq = entry.seq
         if not entries:
             return
         batch = self._rows_of(entries)

@@ -1,0 +1,251 @@
+"""Many appenders, lost entries, snapshots, other versions: the replica follows its journal."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from service.committer import Request
+from service.demo.run import adult_lines
+from service.journal import open_journal
+from service.journal.protocol import Part
+from service.journal.record import encode_control
+from service.replica import Replica
+from solvers import Batch, numeric_identity
+from tests.service.conftest import assert_problem
+
+SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
+
+
+def learn(client, first: int, last: int, model: str = "m", **headers):
+    body = b"\n".join(adult_lines()[first:last])
+    return client.post(
+        f"/models/{model}/learn", content=body, headers={"content-type": "text/x-libsvm"} | headers
+    )
+
+
+def bits(replica: Replica) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in replica._state().items()}
+
+
+def replica_of(client, model: str = "m") -> Replica:
+    return client.app._catalog.held(model).replica
+
+
+def loaded(store: str) -> Replica:
+    """The replica that a new process would have."""
+
+    async def load() -> Replica:
+        journal = await open_journal(store)
+        try:
+            replica = Replica(await journal.get("m"))
+            await replica.load(journal)
+            return replica
+        finally:
+            await journal.close()
+
+    return asyncio.run(load())
+
+
+def test_two_processes_append_to_one_model(serve, store):
+    one, other = serve(store=store), serve(store=store)
+    assert one.put("/models/m", json=SPEC).status_code == 201
+    assert other.put("/models/m", json=SPEC).status_code == 200
+    for first in range(0, 200, 10):
+        client = one if first % 20 else other
+        answer = learn(client, first, first + 10).json()
+        assert answer["seq"] == first + 10
+    # Each learned its own batches from memory and the other's from the journal.
+    learn(one, 200, 201)
+    learn(other, 201, 202)
+    learn(one, 202, 203)
+    learn(other, 203, 204)
+    learn(one, 204, 205)
+    fresh = loaded(store)
+    assert bits(replica_of(one)) == bits(fresh)
+    assert fresh.seq == 205 and fresh.learner.samples == 205
+    learn(other, 0, 1)
+    assert bits(replica_of(other)) == bits(loaded(store))
+
+
+def test_far_behind_replica_reads_what_one_answer_cannot_hold(serve, store):
+    one, other = serve(store=store), serve(store=store)
+    one.put("/models/m", json=SPEC)
+    other.get("/models/m")
+    for _ in range(4):
+        learn(one, 0, 12_000)
+    assert learn(other, 0, 1).json()["seq"] == 48_001
+    assert bits(replica_of(other)) == bits(loaded(store))
+
+
+def test_model_made_again_elsewhere_is_not_fed_old_rows(serve, store):
+    one, other = serve(store=store), serve(store=store)
+    one.put("/models/m", json=SPEC)
+    learn(one, 0, 50)
+    other.delete("/models/m")
+    other.put("/models/m", json=SPEC)
+    assert_problem(learn(one, 50, 60), 409, "model-changed")
+    assert learn(one, 0, 5).json()["seq"] == 5
+    assert bits(replica_of(one)) == bits(loaded(store))
+
+
+def test_model_deleted_elsewhere_is_unknown(serve, store):
+    one, other = serve(store=store), serve(store=store)
+    one.put("/models/m", json=SPEC)
+    learn(one, 0, 5)
+    other.delete("/models/m")
+    assert learn(one, 5, 6).status_code in (404, 409)
+    assert_problem(learn(one, 5, 6), 404, "unknown-model")
+
+
+def test_lost_entries_make_the_replica_start_over(serve, tmp_path):
+    # Given a server that learned 40 rows of which the store then loses the last 10
+    import sqlite3
+
+    path = tmp_path / "fork.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=SPEC)
+    for first in range(0, 40, 10):
+        learn(client, first, first + 10)
+    lose_last_entry(sqlite3.connect(path))
+    # When it learns again
+    answer = learn(client, 60, 65).json()
+    # Then the lost span is gone from its state too, and that is counted
+    assert answer["seq"] == 35 and answer["learned"] == 5
+    fresh = loaded(f"sqlite:///{path}")
+    assert fresh.learner.samples == 35
+    assert bits(replica_of(client)) == bits(fresh)
+    assert 'dualstream_forks_total{model="m"} 1.0' in client.get("/metrics").text
+
+
+def lose_last_entry(db) -> None:
+    """What a failover to a copy that was behind does."""
+    with db:
+        previous = db.execute(
+            "SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1 OFFSET 1"
+        ).fetchone()
+        db.execute("DELETE FROM entries WHERE seq > ?", (previous[0],))
+        db.execute("UPDATE heads SET seq = ?, chain = ?", previous)
+    db.close()
+
+
+def test_snapshot_and_replay_have_the_same_bits(serve, store):
+    client = serve(store=store, snapshot_every=100)
+    client.put("/models/m", json=SPEC)
+    for first in range(0, 570, 30):
+        learn(client, first, first + 30)
+    deadline = time.monotonic() + 10
+    while client.app._catalog.held("m")._snapshot is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    live = bits(replica_of(client))
+
+    async def both() -> tuple[Replica, Replica, int]:
+        journal = await open_journal(store)
+        try:
+            record = await journal.get("m")
+            restored, replayed = Replica(record), Replica(record)
+            snapshot = await journal.snapshot_get("m", record.incarnation)
+            assert snapshot is not None
+            await restored.load(journal)
+            await replayed.catch_up(journal)
+            return restored, replayed, snapshot.seq
+        finally:
+            await journal.close()
+
+    restored, replayed, seq = asyncio.run(both())
+    assert 100 <= seq <= 540
+    assert bits(restored) == bits(replayed) == live
+
+
+def test_snapshot_of_another_identity_is_not_used(serve, store, monkeypatch):
+    client = serve(store=store, snapshot_every=10)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 25)
+    time.sleep(0.3)
+    expected = bits(replica_of(client))
+    monkeypatch.setattr("service.replica.numeric_identity", lambda: "another")
+    assert bits(loaded(store)) == expected
+
+
+def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
+    serve(store=store)
+    monkeypatch.setattr("service.startup.numeric_identity", lambda: "other-cpu")
+    from starlette.testclient import TestClient
+
+    from service.app import create_app
+    from service.settings import Settings
+
+    with TestClient(create_app(Settings(store=store))) as client:
+        told = until_reason(client, "DUALSTREAM_CPU")
+        assert numeric_identity() in told["reason"]
+        assert_problem(client.get("/models"), 503, "store-unavailable")
+        assert client.get("/livez").status_code == 200
+
+
+def until_reason(client, text: str) -> dict:
+    deadline = time.monotonic() + 10
+    while True:
+        answer = client.get("/readyz")
+        if text in answer.json().get("reason", ""):
+            assert answer.status_code == 503
+            return answer.json()
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.02)
+
+
+def test_control_record_of_a_later_version_stops_the_start(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 5)
+
+    async def append_control() -> None:
+        journal = await open_journal(store)
+        record = await journal.get("m")
+        part = Part(encode_control("pause", {"why": "test"}), 1)
+        await journal.append("m", record.incarnation, b"n" * 16, 0, [part])
+        await journal.close()
+
+    asyncio.run(append_control())
+    from starlette.testclient import TestClient
+
+    from service.app import create_app
+    from service.settings import Settings
+
+    with TestClient(create_app(Settings(store=store))) as late:
+        assert "'pause'" in until_reason(late, "control record")["reason"]
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 500])
+def test_group_borders_leave_no_trace(store, pieces):
+    rows = Batch.from_libsvm(b"\n".join(adult_lines()[:500]), 123).batch
+
+    async def run() -> Replica:
+        journal = await open_journal(store)
+        try:
+            from service.catalog import canonical
+            from solvers import resolve_spec
+
+            spec = canonical(resolve_spec(SPEC))
+            record, _ = await journal.create("m", spec, spec)
+            for number, part in enumerate(np.array_split(np.arange(500), pieces)):
+                request = Request.of(rows[int(part[0]) : int(part[-1]) + 1], None, None)
+                nonce = number.to_bytes(16, "big")
+                await journal.append("m", record.incarnation, nonce, 10**9, [request.part])
+            replica = Replica(record)
+            await replica.load(journal)
+            return replica
+        finally:
+            await journal.close()
+
+    replica = asyncio.run(run())
+    learner, progress = replica.learner, replica.progress
+    replica._start_over()
+    replica._learn_slice(rows)
+    assert {k: v.tobytes() for k, v in learner.state().items()} == {
+        k: v.tobytes() for k, v in replica.learner.state().items()
+    }
+    assert {k: v.tobytes() for k, v in progress.state().items()} == {
+        k: v.tobytes() for k, v in replica.progress.state().items()
+    }
