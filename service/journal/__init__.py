@@ -14,7 +14,8 @@ async def open_journal(
 ) -> Journal:
     """Open the store at `url` and return it, ready.
 
-    sqlite:///file.db (relative), sqlite:////path/file.db (absolute), redis://host:port/db.
+    sqlite:///file.db (relative), sqlite:////path/file.db (absolute), redis://host:port/db
+    (rediss:// with TLS).
     `durability` is the least that is asked for; None asks for nothing.
 
     Raises ValueError for another URL, and what `Journal.open` raises.
@@ -36,6 +37,10 @@ def make_journal(url: str, durability: str | None, limits: Limits) -> Journal:
                 f"{url} names no file: write sqlite:///file.db, or sqlite:////path/file.db"
             )
         return SqliteJournal(path, durability, limits)
+    if parts.scheme in ("redis", "rediss"):
+        from service.journal.redis import RedisJournal
+
+        return RedisJournal(url, durability, limits)
     raise ValueError(
         f"no store for {parts.scheme or url}: known are sqlite:///file.db and redis://host:port/db"
     )

@@ -1,0 +1,182 @@
+-- KEYS: head, log, nonces, nonceq, keys, keyq, cursors
+-- ARGV: 1 incarnation, 2 nonce, 3 known seq, 4 the bodies joined, 5 records in them,
+--   6 msgpack [records, bytes, bytes of the key, of the fingerprint, 0 or 1 opens a request or
+--   2 continues one, and so on for each part], or "" when no part has a key, 7 keys and
+--   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
+--   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
+--   14 bytes of unseen entries to answer with, 15 model
+-- Answers {0, result as under the nonce, unseen entries, the last seq among them, trimmed},
+--   {1} another incarnation, {2, value} the cursor stands elsewhere.
+-- The stream is written first: if Redis refuses to write (no memory), nothing was done.
+
+local PURGE_KEYS = 64
+local NONCES_KEPT_S = 86400  -- after the last append: an idle model lets go of its nonces
+
+local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq', 'chain', 'trimmed')
+if head[1] ~= ARGV[1] then
+  return {1}
+end
+local nonce, before, trimmed = ARGV[2], tonumber(head[2]), tonumber(head[4])
+
+-- Which parts are new: their bodies, the last seq, the parts left out, the keys to keep.
+local function sort(parts, time_ms)
+  local kept, left, keys, order = {}, {}, {}, {}
+  local seq, at, key_at = before, 1, 1
+  local oldest_ms = time_ms - tonumber(ARGV[11])
+
+  local function known(key)
+    if keys[key] then
+      return keys[key]
+    end
+    local stored = redis.call('HGET', KEYS[5], key)
+    if not stored then
+      return nil
+    end
+    local last, records, kept_ms = struct.unpack('<I8I8I8', stored)
+    if kept_ms <= oldest_ms then
+      return nil
+    end
+    return {last, records, string.sub(stored, 25)}
+  end
+
+  local function keep(key, records, mark)
+    if not keys[key] then
+      order[#order + 1] = key
+    end
+    keys[key] = {seq, records, mark}
+  end
+
+  -- Leaves out part number (from 0); true unless its fingerprint is another one.
+  local function leave(number, mark, found)
+    local is_conflict = mark ~= found[3]
+    left[#left + 1] = {number, found[1], found[2], is_conflict}
+    return not is_conflict
+  end
+
+  local opening, found, seq_before, kept_before, is_accepted
+
+  local function close_request()
+    if opening and not found then
+      if seq == seq_before then
+        for number = #kept, kept_before + 1, -1 do
+          kept[number] = nil
+        end
+      end
+      if is_accepted then
+        keep(opening[1], seq - seq_before, opening[2])
+      end
+    end
+    opening = nil
+  end
+
+  for field = 1, #parts, 5 do
+    local records, bytes, key_bytes, mark_bytes, role = unpack(parts, field, field + 4)
+    local number, opens = (field - 1) / 5, role == 1
+    local body = string.sub(ARGV[4], at, at + bytes - 1)
+    local key = string.sub(ARGV[7], key_at, key_at + key_bytes - 1)
+    local mark = string.sub(ARGV[7], key_at + key_bytes, key_at + key_bytes + mark_bytes - 1)
+    at, key_at = at + bytes, key_at + key_bytes + mark_bytes
+    if role ~= 2 then
+      close_request()
+      if opens then
+        opening, found = {key, mark}, known(key)
+        seq_before, kept_before, is_accepted = seq, #kept, records > 0
+      end
+    end
+    if opening and found then
+      leave(number, opening[2], found)
+    else
+      local twin = not opens and key ~= '' and known(key)
+      if twin then
+        is_accepted = leave(number, mark, twin) or is_accepted
+      else
+        seq = seq + records
+        kept[#kept + 1] = body
+        is_accepted = is_accepted or records > 0
+        if not opens and key ~= '' then
+          keep(key, records, mark)
+        end
+      end
+    end
+  end
+  close_request()
+  return table.concat(kept), seq, left, keys, order
+end
+
+-- Keeps new keys and lets go of some that are too old or too many, so that no append pays for all.
+local function keep_keys(keys, order, time_ms)
+  for _, key in ipairs(order) do
+    local seq, records, mark = unpack(keys[key])
+    redis.call('HSET', KEYS[5], key, struct.pack('<I8I8I8', seq, records, time_ms) .. mark)
+    redis.call('RPUSH', KEYS[6], struct.pack('<I8', time_ms) .. key)
+  end
+  redis.call('PEXPIRE', KEYS[5], ARGV[11])
+  redis.call('PEXPIRE', KEYS[6], ARGV[11])
+  local oldest_ms = time_ms - tonumber(ARGV[11])
+  local too_many = redis.call('LLEN', KEYS[6]) - tonumber(ARGV[12])
+  for _ = 1, PURGE_KEYS + 4 * #order do
+    local first = redis.call('LINDEX', KEYS[6], 0)
+    local kept_ms = first and struct.unpack('<I8', first)
+    if not first or (too_many <= 0 and kept_ms > oldest_ms) then
+      break
+    end
+    redis.call('LPOP', KEYS[6])
+    too_many = too_many - 1
+    -- a key that came again after it had expired stands further back in the list as well
+    local key = string.sub(first, 9)
+    local stored = redis.call('HGET', KEYS[5], key)
+    if stored and struct.unpack('<I8', stored, 17) == kept_ms then
+      redis.call('HDEL', KEYS[5], key)
+    end
+  end
+end
+
+local function append_new()
+  if ARGV[8] ~= '' then
+    local value = redis.call('HGET', KEYS[7], ARGV[8])
+    if (value and '=' .. value or '') ~= ARGV[9] then
+      return nil, {2, value}
+    end
+  end
+  local time_ms = now_ms()
+  local body, seq, left, keys, order = ARGV[4], before + tonumber(ARGV[5]), {}, nil, {}
+  if ARGV[6] ~= '' then
+    body, seq, left, keys, order = sort(cmsgpack.unpack(ARGV[6]), time_ms)
+  end
+  if seq > before then
+    local chain = redis.sha1hex(head[3] .. nonce)
+    local entry = struct.pack('<I8I4I4I8', before + 1, seq - before, #body, time_ms)
+    redis.call('XADD', KEYS[2], stream_id(seq), 'e', entry .. nonce .. chain .. body)
+    redis.call('HSET', KEYS[1], 'seq', seq, 'chain', chain)
+    redis.call('PUBLISH', 'ds:appends', ARGV[15] .. string.format(' %.0f', seq))
+  end
+  local result = cmsgpack.pack({before, seq, head[3], left})
+  redis.call('HSET', KEYS[3], nonce, result)
+  if redis.call('LPUSH', KEYS[4], nonce) > tonumber(ARGV[13]) then
+    redis.call('HDEL', KEYS[3], redis.call('RPOP', KEYS[4]))
+  end
+  redis.call('EXPIRE', KEYS[3], NONCES_KEPT_S)
+  redis.call('EXPIRE', KEYS[4], NONCES_KEPT_S)
+  if #order > 0 then
+    keep_keys(keys, order, time_ms)
+  end
+  if ARGV[8] ~= '' then
+    redis.call('HSET', KEYS[7], ARGV[8], ARGV[10])
+  end
+  return result
+end
+
+local result = redis.call('HGET', KEYS[3], nonce)
+if not result then
+  local refusal
+  result, refusal = append_new()
+  if refusal then
+    return refusal
+  end
+end
+local known_seq, unseen, last = tonumber(ARGV[3]), '', tonumber(ARGV[3])
+local through = cmsgpack.unpack(result)[1]
+if known_seq >= trimmed and known_seq < through then
+  unseen, last = entries_after(KEYS[2], known_seq, through, tonumber(ARGV[14]))
+end
+return {0, result, unseen, last, trimmed}

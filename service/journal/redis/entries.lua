@@ -1,0 +1,58 @@
+-- Put in front of every script. The keys of a model, all under the hash tag of its id, so that
+-- they live in one slot:
+--
+--   ds:{ID}:spec     hash    incarnation, created_ms, spec, given
+--   ds:{ID}:head     hash    incarnation, seq and chain of the last entry, trimmed = the last seq
+--                            that is no longer kept
+--   ds:{ID}:log      stream  one entry per append, id <seq of its last record>-0; field e: u64 first
+--                            seq, u32 records, u32 bytes of the body, u64 ms, nonce (16), chain (40),
+--                            body; little-endian
+--   ds:{ID}:nonces   hash    nonce -> msgpack {seq before, seq after, chain before, parts left out}
+--   ds:{ID}:nonceq   list    the nonces, newest first
+--   ds:{ID}:keys     hash    kind byte and key -> u64 seq, u64 records, u64 ms, fingerprint (16 or 0)
+--   ds:{ID}:keyq     list    u64 ms, kind byte and key; oldest first
+--   ds:{ID}:cursors  hash    name -> value
+--   ds:{ID}:snaps    hash    token -> "seq chain parts"; parts is -1 until the snapshot is complete
+--   ds:{ID}:snap:TOKEN  hash  number of the part, from 0 -> up to 1 MiB of the snapshot
+--
+-- and those of the store:
+--
+--   ds:models        sorted set  the ids, all of score 0; written after ds:{ID}:spec, removed last
+--   ds:identity      string      the numeric identity in force
+--
+-- Numbers in Lua are doubles: whole up to 2^53, which no seq reaches. They turn into text as %.14g
+-- when joined, so ids are made by stream_id.
+
+local ENTRY_BYTES = 80  -- an entry without its body
+
+local function stream_id(seq)
+  return string.format('%.0f-0', seq)
+end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- The entries with after < last seq <= through, joined, up to limit bytes, at least one if any;
+-- and the last seq among them. Fetches no more at once than the mean size so far lets expect.
+local function entries_after(log, after, through, limit)
+  local found, size, last, step = {}, 0, after, 1
+  while last < through do
+    local batch = redis.call('XRANGE', log, stream_id(last + 1), stream_id(through), 'COUNT', step)
+    if #batch == 0 then
+      break
+    end
+    for _, item in ipairs(batch) do
+      local entry = item[2][2]
+      size = size + #entry
+      if #found > 0 and size > limit then
+        return table.concat(found), last
+      end
+      found[#found + 1] = entry
+      last = tonumber(string.match(item[1], '^%d+'))
+    end
+    step = math.max(1, math.min(64, 2 * step, math.floor((limit - size) * #found / size)))
+  end
+  return table.concat(found), last
+end

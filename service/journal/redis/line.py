@@ -1,0 +1,186 @@
+"""One connection to Redis on which each command is sent once, whatever happens.
+
+redis-py's clients repeat a command when the connection breaks, and an append that is sent twice
+is learned twice. So there is no client here, only its connection, with no retries.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio import Connection, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+
+from service.journal.protocol import DurabilityTooLow, JournalUnavailable, OutcomeUnknown
+from service.journal.redis.scripts import Script
+
+Argument = bytes | str | int
+
+LEVELS = ("memory", "everysec", "always")
+
+_REFUSALS = (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
+_REFUSAL_CODES = ("MISCONF", "NOREPLICAS", "BUSY", "OOM", "UNKILLABLE")
+
+
+class Line:
+    """Commands one after the other on one connection, made anew after it broke.
+
+    asked       the least durability asked for, or None
+    timeout_s   for one command, waiting for its turn and connecting included
+    """
+
+    def __init__(self, url: str, asked: str | None, timeout_s: float) -> None:
+        # protocol 2: answers are read by the smaller parser, and no push can come between
+        self._pool = ConnectionPool.from_url(
+            url,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=None,
+            socket_connect_timeout=timeout_s,
+            health_check_interval=0,
+        )
+        self._asked = asked
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+        self._turn = asyncio.Lock()
+        self.durability = "memory"
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect()
+
+    async def run(
+        self, script: Script, keys: Sequence[Argument], arguments: Sequence[Argument]
+    ) -> Any:
+        """The answer of a script, sent by its digest and only where Redis lacks it as a text.
+
+        Raises JournalUnavailable (nothing was done), OutcomeUnknown.
+        """
+        rest = (len(keys), *keys, *arguments)
+        try:
+            return await self._call((b"EVALSHA", script.digest, *rest))
+        except NoScriptError:
+            return await self._call((b"EVAL", script.text, *rest))
+
+    async def call(self, *command: Argument) -> Any:
+        """The answer to a command.
+
+        Raises JournalUnavailable (nothing was done), OutcomeUnknown.
+        """
+        return await self._call(command)
+
+    async def _call(self, command: Sequence[Argument]) -> Any:
+        packed = pack(command)
+        is_sent = False
+        try:
+            async with asyncio.timeout(self._timeout_s), self._turn:
+                connection = await self._connected()
+                is_sent = True
+                await connection.send_packed_command(packed, check_health=False)
+                return await connection.read_response()
+        except NoScriptError:
+            raise
+        except _REFUSALS as error:
+            raise JournalUnavailable(f"Redis: {error}") from error
+        except ResponseError as error:
+            if str(error).startswith(_REFUSAL_CODES):
+                raise JournalUnavailable(f"Redis: {error}") from error
+            raise OutcomeUnknown(f"Redis: {error}") from error
+        except (RedisError, OSError, TimeoutError) as error:
+            reason = f"Redis: {error or 'no answer in time'}"
+            raise (OutcomeUnknown if is_sent else JournalUnavailable)(reason) from error
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or not self._connection.is_connected:
+            made: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+            try:
+                await made.connect()  # type: ignore[no-untyped-call]
+                self.durability = await _durability(made, self._asked)
+            except BaseException:
+                await made.disconnect(nowait=True)
+                raise
+            self._connection = made
+        return self._connection
+
+
+def pack(command: Sequence[Argument]) -> list[bytes]:
+    """A command as Redis reads it; large arguments are not copied."""
+    packed: list[bytes] = []
+    small = [b"*%d\r\n" % len(command)]
+    for argument in command:
+        if not isinstance(argument, bytes):
+            argument = str(argument).encode()
+        small.append(b"$%d\r\n" % len(argument))
+        if len(argument) > 1 << 14:
+            packed += (b"".join(small), argument)
+            small = [b"\r\n"]
+        else:
+            small += (argument, b"\r\n")
+    packed.append(b"".join(small))
+    return packed
+
+
+async def _durability(connection: Connection, asked: str | None) -> str:
+    """What this server keeps.
+
+    Raises JournalUnavailable when it cannot serve at all, DurabilityTooLow.
+    """
+    info = _fields(await _ask(connection, "INFO", "server"), b"\r\n", b":")
+    if int(info["redis_version"].split(".")[0]) < 7:
+        raise JournalUnavailable(f"Redis {info['redis_version']} is too old: 7.0 or newer")
+    if info["redis_mode"] != "standalone":
+        raise JournalUnavailable(f"Redis in {info['redis_mode']} mode is not supported")
+    try:
+        answer = await _ask(
+            connection, "CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy"
+        )
+    except ResponseError as error:
+        if asked in (None, "memory"):
+            return "memory"
+        raise DurabilityTooLow(f"what Redis keeps cannot be read: {error}") from error
+    config = dict(zip(*[iter(item.decode() for item in answer)] * 2, strict=True))
+    if config["maxmemory-policy"] != "noeviction":
+        raise DurabilityTooLow(
+            f"Redis may evict the journal: maxmemory-policy is {config['maxmemory-policy']},"
+            " set it to noeviction"
+        )
+    fsync = config["appendfsync"] if config["appendonly"] == "yes" else "memory"
+    level = fsync if fsync in LEVELS else "memory"
+    if asked is not None and LEVELS.index(level) < LEVELS.index(asked):
+        raise DurabilityTooLow(
+            f"Redis keeps {level}, {asked} was asked for: set appendonly yes and"
+            f" appendfsync {asked} there"
+        )
+    return level
+
+
+async def _ask(connection: Connection, *command: Argument) -> Any:
+    await connection.send_packed_command(pack(command), check_health=False)
+    return await connection.read_response()
+
+
+def _fields(text: bytes, line_end: bytes, separator: bytes) -> dict[str, str]:
+    pairs = (line.partition(separator) for line in text.split(line_end))
+    return {name.decode(): value.decode() for name, _, value in pairs}

@@ -1,0 +1,53 @@
+-- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps
+-- ARGV: what to do, then
+--   get
+--   create   incarnation, first chain, spec, given
+--   replace  incarnation, seq, chain expected, then as create
+--   delete   incarnation expected or ""
+-- Answers {0, is created, incarnation, created_ms, spec, given, seq, chain}, for delete {0};
+--   {1} another incarnation, {4} unknown, {5, seq, chain} in conflict: it stands there.
+
+local function record(is_created)
+  local spec = redis.call('HMGET', KEYS[1], 'incarnation', 'created_ms', 'spec', 'given')
+  if not spec[1] then
+    return {4}
+  end
+  local head = redis.call('HMGET', KEYS[2], 'seq', 'chain')
+  return {0, is_created, spec[1], spec[2], spec[3], spec[4], head[1], head[2]}
+end
+
+local function create(incarnation, chain, spec, given)
+  redis.call('HSET', KEYS[1], 'incarnation', incarnation, 'created_ms', now_ms(),
+    'spec', spec, 'given', given)
+  redis.call('HSET', KEYS[2], 'incarnation', incarnation, 'seq', 0, 'chain', chain, 'trimmed', 0)
+  return record(1)
+end
+
+-- UNLINK frees what is large in the background.
+local function remove()
+  for _, token in ipairs(redis.call('HKEYS', KEYS[9])) do
+    redis.call('UNLINK', string.sub(KEYS[9], 1, -2) .. ':' .. token)
+  end
+  redis.call('UNLINK', unpack(KEYS))
+end
+
+local existing = record(0)
+local task = ARGV[1]
+if task == 'create' and existing[1] == 4 then
+  return create(ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+end
+if task == 'get' or task == 'create' or existing[1] == 4 then
+  return existing
+end
+if task == 'replace' then
+  if existing[3] ~= ARGV[2] or existing[7] ~= ARGV[3] or existing[8] ~= ARGV[4] then
+    return {5, existing[7], existing[8]}
+  end
+  remove()
+  return create(ARGV[5], ARGV[6], ARGV[7], ARGV[8])
+end
+if ARGV[2] ~= '' and existing[3] ~= ARGV[2] then
+  return {1}
+end
+remove()
+return {0}

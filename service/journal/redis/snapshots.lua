@@ -1,0 +1,100 @@
+-- KEYS: head, log, snaps, the snapshot's own   ARGV: what to do, incarnation, then
+--   begin     seq, chain, token   Answers {0, 1 when it may be written}
+--   part      token, number of the part, its bytes   Answers {0, 1 unless the token is gone}
+--   complete  token, parts   Answers {0, 1 unless the token is gone}
+--   find      n   Answers {0, token, seq, chain, parts}, {0} where there is none
+--   piece     number of the part   Answers {0, its bytes or nil}
+-- All: {1} another incarnation; begin: {5} the log does not hold the chain at that seq.
+--
+-- A complete snapshot makes every other of the same or an older seq useless, but the one before
+-- it: those are removed, whether their writer died or is slow (a slow one finds its token gone).
+
+local KEPT = 2
+
+local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq', 'chain')
+local task = ARGV[1]
+if head[1] ~= ARGV[2] then
+  return {1}
+end
+
+local function snapshots()
+  local found = {}
+  local stored = redis.call('HGETALL', KEYS[3])
+  for at = 1, #stored, 2 do
+    local seq, chain, parts = string.match(stored[at + 1], '^(%d+) (%x+) (-?%d+)$')
+    found[#found + 1] = {stored[at], tonumber(seq), chain, tonumber(parts)}
+  end
+  table.sort(found, function(one, other) return one[2] > other[2] end)
+  return found
+end
+
+local function complete_ones()
+  local found = {}
+  for _, snapshot in ipairs(snapshots()) do
+    if snapshot[4] >= 0 then
+      found[#found + 1] = snapshot
+    end
+  end
+  return found
+end
+
+local function leads_on(seq, chain)
+  local following = redis.call('XRANGE', KEYS[2], stream_id(seq + 1), '+', 'COUNT', 1)[1]
+  if not following then
+    return seq == tonumber(head[2]) and chain == head[3]
+  end
+  local entry = following[2][2]
+  return struct.unpack('<I8', entry) == seq + 1
+    and redis.sha1hex(chain .. string.sub(entry, 25, 40)) == string.sub(entry, 41, 80)
+end
+
+if task == 'begin' then
+  local seq, chain, token = tonumber(ARGV[3]), ARGV[4], ARGV[5]
+  if not leads_on(seq, chain) then
+    return {5}
+  end
+  local newest = complete_ones()[1]
+  if newest and newest[2] >= seq then
+    return {0, 0}
+  end
+  redis.call('HSET', KEYS[3], token, string.format('%.0f %s -1', seq, chain))
+  return {0, 1}
+end
+
+if task == 'part' then
+  if redis.call('HEXISTS', KEYS[3], ARGV[3]) == 0 then
+    return {0, 0}
+  end
+  redis.call('HSET', KEYS[4], ARGV[4], ARGV[5])
+  return {0, 1}
+end
+
+if task == 'complete' then
+  local stored = redis.call('HGET', KEYS[3], ARGV[3])
+  if not stored then
+    return {0, 0}
+  end
+  redis.call('HSET', KEYS[3], ARGV[3], (string.gsub(stored, '-1$', ARGV[4])))
+  local kept, newest = {}, nil
+  for number, snapshot in ipairs(complete_ones()) do
+    newest = newest or snapshot[2]
+    kept[snapshot[1]] = number <= KEPT
+  end
+  for _, snapshot in ipairs(snapshots()) do
+    if snapshot[2] <= newest and not kept[snapshot[1]] then
+      redis.call('UNLINK', string.sub(KEYS[3], 1, -2) .. ':' .. snapshot[1])
+      redis.call('HDEL', KEYS[3], snapshot[1])
+    end
+  end
+  return {0, 1}
+end
+
+if task == 'find' then
+  local snapshot = complete_ones()[tonumber(ARGV[3]) + 1]
+  if not snapshot then
+    return {0}
+  end
+  return {0, unpack(snapshot)}
+end
+
+return {0, redis.call('HGET', KEYS[4], ARGV[3])}

@@ -1,0 +1,332 @@
+"""The journal in Redis: scripts for what must be one step, two connections for everything."""
+
+import secrets
+from collections.abc import Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from service.journal._placing import Left, check_parts, opens_request, placed
+from service.journal.chain import first_chain, next_chain
+from service.journal.protocol import (
+    DEFAULT_LIMITS,
+    ENTRY_BYTES,
+    Appended,
+    Conflict,
+    CursorMove,
+    CursorMoved,
+    Entry,
+    Limits,
+    ModelChanged,
+    ModelRecord,
+    Part,
+    Snapshot,
+    Trimmed,
+    UnknownModel,
+)
+from service.journal.redis import scripts
+from service.journal.redis.line import LEVELS, Line
+
+PART_BYTES = 1 << 20
+
+_MODELS = b"ds:models"
+_IDENTITY = b"ds:identity"
+_ENTRY = Struct("<QIIQ16s40s")
+_pack = msgspec.msgpack.encode
+
+
+class _Result(msgspec.Struct, array_like=True):
+    """What is kept under a nonce."""
+
+    before: int
+    seq: int
+    previous: str
+    left: list[Left]
+
+
+_unpack = msgspec.msgpack.Decoder(_Result).decode
+
+
+class _Keys:
+    """The keys of one model; `entries.lua` says what they hold."""
+
+    def __init__(self, model: str) -> None:
+        self.prefix = f"ds:{{{model}}}:".encode()
+        self.spec, self.head, self.log = (self.prefix + name for name in (b"spec", b"head", b"log"))
+        self.snaps, self.cursors = self.prefix + b"snaps", self.prefix + b"cursors"
+        rest = (b"nonces", b"nonceq", b"keys", b"keyq", b"cursors")
+        self.of_append = (self.head, self.log, *(self.prefix + name for name in rest))
+        self.all = (self.spec, *self.of_append, self.snaps)
+
+    def of_snapshot(self, token: str) -> tuple[bytes, ...]:
+        return self.head, self.log, self.snaps, self.prefix + b"snap:" + token.encode()
+
+
+_keys = lru_cache(4096)(_Keys)
+
+
+class RedisJournal:
+    """`Journal` in one Redis server.
+
+    durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`
+    timeout_s   for one command
+    """
+
+    def __init__(
+        self,
+        url: str,
+        durability: str | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        timeout_s: float = 5.0,
+    ) -> None:
+        if durability is not None and durability not in LEVELS:
+            raise ValueError(f"Redis's durability is {', '.join(LEVELS)}; not {durability}")
+        self._limits = limits
+        self._appends = Line(url, durability, timeout_s)
+        self._others = Line(url, durability, timeout_s)
+
+    async def open(self) -> None:
+        await self.ping()
+
+    async def close(self) -> None:
+        await self._appends.close()
+        await self._others.close()
+
+    async def ping(self) -> None:
+        await self._appends.call("PING")
+        await self._others.call("PING")
+
+    def durability(self) -> str:
+        return self._appends.durability
+
+    async def claim_identity(self, mine: str) -> str:
+        await self._others.call("SET", _IDENTITY, mine, "NX")
+        found: bytes = await self._others.call("GET", _IDENTITY)
+        return found.decode()
+
+    async def adopt_identity(self, mine: str) -> None:
+        await self._others.call("SET", _IDENTITY, mine)
+
+    async def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
+        answer = await self._models(model, "create", *_made(spec, given))
+        await self._others.call("ZADD", _MODELS, 0, model)
+        return _record(model, answer), bool(answer[1])
+
+    async def get(self, model: str) -> ModelRecord:
+        return _record(model, await self._models(model, "get"))
+
+    async def count(self) -> int:
+        number: int = await self._others.call("ZCARD", _MODELS)
+        return number
+
+    async def replace(
+        self, model: str, incarnation: str, seq: int, chain: str, spec: bytes, given: bytes
+    ) -> ModelRecord:
+        answer = await self._models(model, "replace", incarnation, seq, chain, *_made(spec, given))
+        return _record(model, answer)
+
+    async def delete(self, model: str, incarnation: str | None = None) -> None:
+        try:
+            await self._models(model, "delete", incarnation or "")
+        except UnknownModel:
+            await self._unlist(model)  # a deletion may have died before this step
+            raise
+        await self._unlist(model)
+
+    async def _unlist(self, model: str) -> None:
+        """Take the id off the list; whoever made the model again meanwhile finds it listed."""
+        await self._others.call("ZREM", _MODELS, model)
+        if await self._others.call("EXISTS", _keys(model).spec):
+            await self._others.call("ZADD", _MODELS, 0, model)
+
+    async def append(
+        self,
+        model: str,
+        incarnation: str,
+        nonce: bytes,
+        known_seq: int,
+        parts: Sequence[Part],
+        cursor: CursorMove | None = None,
+    ) -> Appended:
+        has_keys = check_parts(nonce, parts)
+        limits = self._limits
+        answer = await self._appends.run(
+            scripts.APPEND,
+            _keys(model).of_append,
+            (
+                incarnation,
+                nonce,
+                known_seq,
+                b"".join([part.body for part in parts]),
+                sum([part.count for part in parts]),
+                *(_packed_parts(parts) if has_keys else (b"", b"")),
+                *_packed_cursor(cursor),
+                round(limits.key_ttl_s * 1000),
+                limits.max_keys,
+                limits.nonces,
+                ENTRY_BYTES,
+                model,
+            ),
+        )
+        if answer[0] == 2:
+            assert cursor is not None
+            raise CursorMoved(cursor.name, None if answer[1] is None else answer[1].decode())
+        _refuse(model, answer)
+        return _appended(nonce, known_seq, parts, answer)
+
+    async def read(
+        self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
+    ) -> list[Entry]:
+        keys = _keys(model)
+        answer = await self._others.run(
+            scripts.READ, (keys.head, keys.log), (incarnation, after, limit_bytes)
+        )
+        if answer[0] == 3:
+            raise Trimmed(answer[1] + 1)
+        _refuse(model, answer)
+        return _entries(answer[1])
+
+    async def trim(self, model: str, incarnation: str, through: int) -> None:
+        keys = _keys(model)
+        is_done = False
+        while not is_done:
+            answer = await self._others.run(
+                scripts.TRIM, (keys.head, keys.log), (incarnation, through)
+            )
+            _refuse(model, answer)
+            is_done = not answer[1]
+
+    async def snapshot_put(
+        self, model: str, incarnation: str, seq: int, chain: str, data: bytes
+    ) -> bool:
+        token = secrets.token_hex(8)
+        parts = range(0, len(data), PART_BYTES)
+        answer = await self._snapshot(model, token, "begin", incarnation, seq, chain, token)
+        if answer[0] == 5:
+            raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
+        for number, at in enumerate(parts):
+            if not answer[1]:
+                return False
+            piece = data[at : at + PART_BYTES]
+            answer = await self._snapshot(model, token, "part", incarnation, token, number, piece)
+        if answer[1]:
+            answer = await self._snapshot(model, token, "complete", incarnation, token, len(parts))
+        return bool(answer[1])
+
+    async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
+        while True:
+            answer = await self._snapshot(model, "", "find", incarnation, n)
+            if len(answer) == 1:
+                return None
+            token, seq, chain, parts = answer[1:]
+            pieces = [
+                (await self._snapshot(model, token.decode(), "piece", incarnation, number))[1]
+                for number in range(parts)
+            ]
+            if None not in pieces:  # else a newer one took its place meanwhile
+                return Snapshot(seq, chain.decode(), b"".join(pieces))
+
+    async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
+        keys = _keys(model)
+        answer = await self._others.run(
+            scripts.CURSOR, (keys.head, keys.cursors), (incarnation, name)
+        )
+        _refuse(model, answer)
+        return None if answer[1] is None else answer[1].decode()
+
+    async def _models(self, model: str, *arguments: bytes | str | int) -> Any:
+        answer = await self._others.run(scripts.MODELS, _keys(model).all, arguments)
+        if answer[0] == 4:
+            raise UnknownModel(model)
+        if answer[0] == 5:
+            seq, chain = (item.decode() for item in answer[1:])
+            raise Conflict(f"model {model!r} stands at seq {seq} {chain[:8]}")
+        _refuse(model, answer)
+        return answer
+
+    async def _snapshot(self, model: str, token: str, *arguments: bytes | str | int) -> Any:
+        keys = _keys(model).of_snapshot(token)
+        answer = await self._others.run(scripts.SNAPSHOTS, keys, arguments)
+        _refuse(model, answer)
+        return answer
+
+    # Last, because below its name means this method.
+    async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
+        found: list[ModelRecord] = []
+        while len(found) < limit:
+            start = f"({after}" if after else "-"
+            ids = await self._others.call(
+                "ZRANGEBYLEX", _MODELS, start, "+", "LIMIT", 0, limit - len(found)
+            )
+            if not ids:
+                break
+            for model in ids:
+                after = model.decode()
+                answer = await self._others.run(scripts.MODELS, _keys(after).all, ("get",))
+                if answer[0] == 0:  # else a deletion has not taken it off the list
+                    found.append(_record(after, answer))
+        return found
+
+
+def _made(spec: bytes, given: bytes) -> tuple[str, str, bytes, bytes]:
+    incarnation = secrets.token_hex(16)
+    return incarnation, first_chain(incarnation), spec, given
+
+
+def _record(model: str, answer: list[Any]) -> ModelRecord:
+    incarnation, created_ms, spec, given, seq, chain = answer[2:]
+    return ModelRecord(
+        model, incarnation.decode(), spec, given, int(created_ms), int(seq), chain.decode()
+    )
+
+
+def _refuse(model: str, answer: list[Any]) -> None:
+    if answer[0] == 1:
+        raise ModelChanged(model)
+
+
+def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
+    """What the script must know of each part, and keys with fingerprints joined."""
+    fields: list[int] = []
+    joined: list[bytes] = []
+    for part in parts:
+        key, mark = part.key or b"", part.fingerprint or b""
+        role = 2 if part.continues else int(opens_request(part))
+        fields += (part.count, len(part.body), len(key), len(mark), role)
+        joined += (key, mark)
+    return _pack(fields), b"".join(joined)
+
+
+def _packed_cursor(cursor: CursorMove | None) -> tuple[str, str, str]:
+    if cursor is None:
+        return "", "", ""
+    return cursor.name, "" if cursor.expected is None else "=" + cursor.expected, cursor.new
+
+
+def _appended(nonce: bytes, known_seq: int, parts: Sequence[Part], answer: list[Any]) -> Appended:
+    result = _unpack(answer[1])
+    unseen, last, trimmed = answer[2:]
+    is_new = result.seq > result.before
+    return Appended(
+        placed(parts, result.before, result.left),
+        result.before + 1 if is_new else None,
+        result.seq if is_new else None,
+        result.previous,
+        next_chain(result.previous, nonce) if is_new else result.previous,
+        tuple(_entries(unseen)),
+        known_seq < trimmed or last < result.before,
+    )
+
+
+def _entries(joined: bytes) -> list[Entry]:
+    entries = []
+    at = 0
+    while at < len(joined):
+        first, count, size, time_ms, nonce, chain = _ENTRY.unpack_from(joined, at)
+        at += _ENTRY.size
+        body = joined[at : at + size]
+        entries.append(Entry(first, first + count - 1, nonce, chain.decode(), time_ms, body))
+        at += size
+    return entries

@@ -1,0 +1,19 @@
+-- KEYS: head, log   ARGV: incarnation, through
+-- One bounded step. Answers {0, 1 when there may be more to do}, {1} another incarnation.
+
+local STEP = 1000
+
+local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq')
+if head[1] ~= ARGV[1] then
+  return {1}
+end
+local kept = stream_id(tonumber(ARGV[2]) + 1)
+-- Whole nodes of the stream first, which can be limited; what is left then is part of one node.
+local removed = redis.call('XTRIM', KEYS[2], 'MINID', '~', kept, 'LIMIT', STEP)
+if removed == 0 then
+  redis.call('XTRIM', KEYS[2], 'MINID', kept)
+end
+local first = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
+local trimmed = first and struct.unpack('<I8', first[2][2]) - 1 or head[2]
+redis.call('HSET', KEYS[1], 'trimmed', trimmed)
+return {0, removed > 0 and 1 or 0}
