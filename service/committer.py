@@ -186,8 +186,10 @@ class Committer:
                 await replica.catch_up(self._journal)
             if appended.seq is None or appended.first_seq is None:
                 return None
-            if replica.seq >= appended.seq:
-                return replica.watched[nonce]
+            handed_over = replica.watched[nonce]
+            if handed_over is not None:
+                return handed_over
+            # A replica that stands beyond the append without having seen it is forked, too.
             if appended.first_seq != replica.seq + 1 or appended.previous != replica.chain:
                 raise Forked(
                     f"model {replica.id!r}: the append at seq {appended.first_seq} follows "
