@@ -51,6 +51,7 @@ b1, i4, i8, u1, f8 = types.boolean, types.int32, types.int64, types.uint8, types
 void = types.void
 B1, I4, I8, F8 = b1[::1], i4[::1], i8[::1], f8[::1]
 F8_2D = f8[:, ::1]
+RO_F8_2D = types.Array(f8, 2, "C", readonly=True)
 RO_I4 = types.Array(i4, 1, "C", readonly=True)
 RO_I8 = types.Array(i8, 1, "C", readonly=True)
 RO_U1 = types.Array(u1, 1, "C", readonly=True)
@@ -113,8 +114,11 @@ def _cache_dir() -> str | None:
     return str(path)
 
 
+DISABLED: bool = _config.DISABLE_JIT
+"""Whether kernels run as plain Python (NUMBA_DISABLE_JIT=1)."""
+
 _CPU = _pin_cpu()
-_CACHE_DIR = None if _config.DISABLE_JIT else _cache_dir()
+_CACHE_DIR = None if DISABLED else _cache_dir()
 _KERNELS: list[tuple[Any, Any]] = []
 
 
@@ -126,7 +130,7 @@ def kernel(signature: Any) -> Callable[[_Function], _Function]:
     """
 
     def compile_it(function: _Function) -> _Function:
-        if _config.DISABLE_JIT:
+        if DISABLED:
             return _as_python(function)
         # Only while this kernel is made: other users of numba keep their own cache.
         before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR or ""

@@ -12,8 +12,13 @@ Q*(-tau) = b log b + (1 - b) log(1 - b), b = y tau in [0, 1].
 """
 
 import math
+from typing import Any
 
-from solvers._jit import F8, I4, Floats, Indices, f8, i8, kernel, void
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from solvers._jit import DISABLED, F8, I4, Floats, Indices, f8, i8, kernel, types, void
 
 
 @kernel(f8(f8, f8, f8))
@@ -59,32 +64,37 @@ def xlogx(x: float) -> float:
     return x * math.log(x) if x > 0.0 else 0.0
 
 
-@kernel(f8(f8, f8))
-def logistic_step(c: float, s: float) -> float:
-    """b = sigmoid(u) at the root u of F(u) = u + c + s sigmoid(u), for finite c and s >= 0.
+@kernel(types.UniTuple(f8, 2)(f8, f8))
+def logistic_step(c: float, s: float) -> tuple[float, float]:
+    """b = sigmoid(u) at the root u of F(u) = u + c + s sigmoid(u), and b log b + (1-b) log(1-b).
 
-    Newton's method kept inside a bracket, bisecting where a step is not half of the one before
-    (Press et al., Numerical Recipes, rtsafe): where s sigmoid(u) is exponential, Newton's steps
-    alone stay near one unit, however far the root is. Solving for u = logit(b), and not for b,
-    keeps b exact where it is within rounding of 0 or 1.
+    For finite c and s >= 0. Newton's method kept inside a bracket, bisecting where a step is not
+    half of the one before (Press et al., Numerical Recipes, rtsafe): where s sigmoid(u) is
+    exponential, Newton's steps alone stay near one unit, however far the root is. Solving for
+    u = logit(b), and not for b, keeps b exact where it is within rounding of 0 or 1.
     """
-    lo = max(-c - s, -math.log1p(s) - max(c, 0.0) - 1.0)
+    lo = -c - s
+    if s > 2.0:
+        lo = max(lo, -math.log1p(s) - max(c, 0.0) - 1.0)
     hi = min(-c, max(0.0, -c - 0.5 * s))
-    if not lo < hi:
-        return sigmoid(hi)
-    u = lo + 0.5 * (hi - lo)
+    # One Newton step from -c, with a rational stand-in for the sigmoid.
+    guess = 0.5 - 0.5 * c / (1.0 + abs(c))
+    u = -c - s * guess / (1.0 + s * guess * (1.0 - guess))
+    if not lo < u < hi:
+        u = lo + 0.5 * (hi - lo)
+    b = sigmoid(u)
     last = hi - lo
     for _ in range(400):
-        b = sigmoid(u)
         residual = u + c + s * b
         if residual > 0.0:
             hi = u
         else:
             lo = u
         step = -residual / (1.0 + s * b * (1.0 - b))
-        # |F''| <= F', so that a Newton step of 1e-9 leaves an error below 1e-18.
-        if abs(step) <= 1e-9:
+        # |F''| <= F': a Newton step of 1e-8 leaves an error below 1e-16, in u and relative in b.
+        if abs(step) <= 1e-8:
             u += step
+            b += b * (1.0 - b) * step
             break
         # Written so that a step that is not a number bisects.
         if not (lo < u + step < hi and 2.0 * abs(step) <= abs(last)):
@@ -93,7 +103,12 @@ def logistic_step(c: float, s: float) -> float:
         if u + step == u:
             break
         u += step
-    return sigmoid(u)
+        b = sigmoid(u)
+    b = min(b, 1.0)
+    # log b - log(1 - b) = u: one logarithm is enough, the one that does not cancel.
+    if u < 0.0:
+        return b, math.log1p(-b) + b * u
+    return b, math.log(b) - (1.0 - b) * u
 
 
 @kernel(f8(f8, f8, f8, f8, f8))
@@ -176,7 +191,7 @@ def loss_conjugate(
     return -t * b + eps * abs(b) + 0.5 * gamma * b * b
 
 
-@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8, f8))
+@kernel(types.UniTuple(f8, 2)(f8, f8, f8, f8, f8, f8, f8, f8, f8))
 def dual_step(
     m: float,
     s: float,
@@ -187,18 +202,19 @@ def dual_step(
     gamma: float,
     lo: float,
     hi: float,
-) -> float:
-    """tau = argmin of  Q*(-tau; y) + tau m + s tau^2 / 2  over the domain of Q*, for s >= 0.
+) -> tuple[float, float]:
+    """tau = argmin of  Q*(-tau; y) + tau m + s tau^2 / 2  for s >= 0, and Q*(-tau; y).
 
     The dual coordinate of one row (eq. (26a) of the same paper, times Delta_N / delta_n, for the
     l2 regularizer): m is the row's score before the step, s = a |h|^2. For s = 0 it is the limit
     s -> 0, the element of -dQ(m; y) nearest 0, so that a row of zeros has no gap of its own.
     """
     if logistic != 0.0:
-        return y * logistic_step(y * m, s)
-    if margin != 0.0:
-        return y * best_b(1.0 - y * m, s + gamma, eps, lo, hi)
-    return best_b(y - m, s + gamma, eps, lo, hi)
+        b, conjugate = logistic_step(y * m, s)
+        return y * b, conjugate
+    sgn, t = (y, 1.0) if margin != 0.0 else (1.0, y)
+    b = best_b(t - sgn * m, s + gamma, eps, lo, hi)
+    return sgn * b, eps * abs(b) + 0.5 * gamma * b * b - t * b
 
 
 @kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8, f8))
@@ -257,3 +273,29 @@ def sort_row(indices: Indices, values: Floats, start: int, end: int) -> None:
             hole = child
             child = 2 * hole + 1
         indices[start + hole], values[start + hole] = j, x
+
+
+def _prefetch(typing: Any, matrix: Any, row: Any) -> Any:
+    """Ask for the cache line of matrix[row, 0]; changes nothing, waits for nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        columns = builder.extract_value(array.shape, 1)
+        place = builder.gep(array.data, [builder.mul(arguments[1], columns)])
+        pointer = builder.bitcast(place, cgutils.voidptr_t)
+        i32 = ir.IntType(32)
+        asked = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
+        call = builder.module.declare_intrinsic("llvm.prefetch", (cgutils.voidptr_t,), asked)
+        read, keep, is_data = (ir.Constant(i32, number) for number in (0, 3, 1))
+        builder.call(call, [pointer, read, keep, is_data])
+        return context.get_dummy_value()
+
+    return void(matrix, i8), generate
+
+
+def _no_prefetch(matrix: Floats, row: int) -> None:
+    """Without a compiler there is nothing to ask for."""
+
+
+prefetch: Any = _no_prefetch if DISABLED else intrinsic(_prefetch)
+"""For tables larger than a cache: the rows that are needed next come while this one is used."""

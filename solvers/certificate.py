@@ -21,6 +21,7 @@ from solvers._jit import (
     I4,
     I8,
     RO_F8,
+    RO_F8_2D,
     Floats,
     Indices,
     Ints,
@@ -58,7 +59,7 @@ def relative_gap(gap: float, primal: float, dual: float) -> float:
     return gap / scale if scale > 0.0 else 0.0
 
 
-@kernel(void(I8, I4, F8, F8_2D, i8, i8, RO_F8, f8, f8, f8, f8, RO_F8, F8))
+@kernel(void(I8, I4, F8, F8_2D, i8, i8, RO_F8_2D, f8, f8, f8, f8, RO_F8, F8))
 def row_sums(
     starts: Ints,
     indices: Indices,
@@ -76,23 +77,22 @@ def row_sums(
 ) -> None:
     """Sums over the retained rows `first` to `last` (see windows.Ring), newest first.
 
-    w     (2 width,)  v and z of each coordinate in turn: the served weights are fv v + fz z
-    bias              what the last coordinate of every row holds
-    beta              a row counts beta times as much as the one that came after it
-    loss  (6,)        see losses.Loss.numbers
-    out   (4,)        sums of delta, delta [Q + Q* + lambda z], delta Q, delta Q*
+    w     (width, 1 or 2)  v, and z where there is one: the served weights are fv v + fz z
+    bias                   what the last coordinate of every row holds
+    beta                   a row counts beta times as much as the one that came after it
+    loss  (6,)             see losses.Loss.numbers
+    out   (4,)             sums of delta, delta [Q + Q* + lambda z], delta Q, delta Q*
     """
-    at_bias = w.shape[0] - 2
+    last_coordinate, at_z = w.shape[0] - 1, w.shape[1] - 1
     decay = 1.0
     delta_sum = gap_sum = primal_sum = conjugate_sum = 0.0
     for i in range(last - 1, first - 1, -1):
         dv = dz = 0.0
         for p in range(starts[i], starts[i + 1]):
-            at = 2 * indices[p]
-            dv += values[p] * w[at]
-            dz += values[p] * w[at + 1]
-        dv += bias * w[at_bias]
-        dz += bias * w[at_bias + 1]
+            dv += values[p] * w[indices[p], 0]
+            dz += values[p] * w[indices[p], at_z]
+        dv += bias * w[last_coordinate, 0]
+        dz += bias * w[last_coordinate, at_z]
         z = fv * dv + fz * dz
         y, dual = rows[i, 0], rows[i, 2]
         delta = decay * rows[i, 1]

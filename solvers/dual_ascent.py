@@ -26,6 +26,7 @@ from solvers._jit import (
     I4,
     I8,
     RO_F8,
+    RO_F8_2D,
     RO_I4,
     RO_I8,
     Flags,
@@ -38,7 +39,7 @@ from solvers._jit import (
     types,
     void,
 )
-from solvers._scalar import dual_step, loss_conjugate, loss_value, sigmoid
+from solvers._scalar import dual_step, loss_value, prefetch, sigmoid
 from solvers.batch import Batch
 from solvers.certificate import Certificate, relative_gap, row_sums
 from solvers.errors import InvalidRow
@@ -72,6 +73,8 @@ STATE_INTS = {"samples": SAMPLES, "since_resum": SINCE_RESUM}
 # below half a unit in that one's last place.
 _SMALL_STEP, _SMALL_NORM = 1e90, 1e180
 _LARGE = 1e300
+# Weights that a cache of the first or second level holds.
+_CACHED = 32_768
 _INFINITY = math.inf
 
 # See learn_rows: when v is summed anew from the retained rows.
@@ -101,7 +104,7 @@ class DualAscent:
         ints[LENGTH], ints[RETAIN] = length, spec["retain"]
         ints[RESUM_EVERY] = max(100 * length, self._features.width)
         ints[AVERAGED], ints[BINARY] = kappa > 0.0, spec["task"] == "binary"
-        self._w = np.zeros(2 * self._features.width)
+        self._w = np.zeros((self._features.width, 2 if kappa > 0.0 else 1))
         self._saved = np.empty(0)
         self._fit_saved()
 
@@ -159,14 +162,14 @@ class DualAscent:
         """See Learner."""
         fv, fz = self._served()
         dim = self._features.dim
-        weights: Floats = fv * self._w[0 : 2 * dim : 2] + fz * self._w[1 : 2 * dim : 2]
+        weights: Floats = fv * self._w[:dim, 0] + fz * self._w[:dim, -1]
         return weights
 
     @property
     def intercept(self) -> float:
         """See Learner."""
         fv, fz = self._served()
-        return float(fv * self._w[-2] + fz * self._w[-1])
+        return float(fv * self._w[-1, 0] + fz * self._w[-1, -1])
 
     @property
     def nonzeros(self) -> int:
@@ -221,9 +224,9 @@ class DualAscent:
         floats, ints = self._floats, self._ints
         state: State = {name: np.array(floats[at]) for name, at in STATE_FLOATS.items()}
         state |= {name: np.array(ints[at]) for name, at in STATE_INTS.items()}
-        state["v"] = self._w[0::2].copy()
+        state["v"] = self._w[:, 0].copy()
         if ints[AVERAGED]:
-            state["z"] = self._w[1::2].copy()
+            state["z"] = self._w[:, 1].copy()
         return state | self._ring.state(int(ints[FIRST]), int(ints[LAST]))
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -239,8 +242,9 @@ class DualAscent:
         for name, at in STATE_INTS.items():
             self._ints[at] = state[name]
         self._ints[FIRST], self._ints[LAST] = 0, rows
-        self._w[0::2] = state["v"]
-        self._w[1::2] = state["z"] if averaged else 0.0
+        self._w[:, 0] = state["v"]
+        if averaged:
+            self._w[:, 1] = state["z"]
         self._fit_saved()
 
 
@@ -267,28 +271,30 @@ def rho_delta(rho: float, delta: float) -> float:
 def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
     """fv and fz: the served weights are fv v + fz z."""
     if k[AVERAGED] != 0:
-        if f[AVG_S] == 0.0:
-            return 0.0, 0.0
-        return f[AVG_K] * f[AVG_P] / f[AVG_S], f[AVG_K] / f[AVG_S]
+        fz = f[AVG_K] / f[AVG_S] if f[AVG_S] > 0.0 else 0.0
+        return fz * f[AVG_P], fz
     room = rho_delta(f[RHO], f[DELTA])
     return (f[SCALE] / room if room > 0.0 else 0.0), 0.0
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8, RO_F8, RO_I8))
+@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8))
 def score_rows(
     indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
 ) -> None:
     """Scores (n,) by the served weights, summed as learn_rows does."""
     fv, fz = served_factors(f, k)
-    at_bias = w.shape[0] - 2
+    averaged = k[AVERAGED] != 0
+    end_of_w = w.shape[0] - 1
     for i in range(scores.shape[0]):
         dv = dz = 0.0
-        for p in range(indptr[i], indptr[i + 1]):
-            at = 2 * indices[p]
-            dv += values[p] * w[at]
-            dz += values[p] * w[at + 1]
-        dv += f[BIAS] * w[at_bias]
-        dz += f[BIAS] * w[at_bias + 1]
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            x, j = values[p], np.uint32(indices[p])
+            dv += x * w[j, 0]
+            if averaged:
+                dz += x * w[j, 1]
+        dv += f[BIAS] * w[end_of_w, 0]
+        if averaged:
+            dz += f[BIAS] * w[end_of_w, 1]
         scores[i] = fv * dv + fz * dz
 
 
@@ -299,22 +305,24 @@ def sigmoids(scores: Floats, out: Floats) -> None:
         out[i] = sigmoid(scores[i])
 
 
-@kernel(void(F8, f8, f8))
+@kernel(void(F8_2D, f8, f8))
 def flush(w: Floats, p: float, scale: float) -> None:
     """z += P v, v *= scale: the same weights with P = 0 and scale 1."""
-    for at in range(0, w.shape[0], 2):
-        w[at + 1] += p * w[at]
-        w[at] *= scale
+    averaged = w.shape[1] == 2
+    for j in range(w.shape[0]):
+        if averaged:
+            w[j, 1] += p * w[j, 0]
+        w[j, 0] *= scale
 
 
-@kernel(void(F8, f8))
+@kernel(void(F8_2D, f8))
 def scale_average(w: Floats, k: float) -> None:
     """z *= k: the same average with k = 1."""
-    for at in range(1, w.shape[0], 2):
-        w[at] *= k
+    for j in range(w.shape[0]):
+        w[j, 1] *= k
 
 
-@kernel(f8(F8, f8, f8, I8, I4, F8, F8_2D, i8, i8))
+@kernel(f8(F8_2D, f8, f8, I8, I4, F8, F8_2D, i8, i8))
 def resum(
     w: Floats,
     p: float,
@@ -331,26 +339,29 @@ def resum(
     Takes away what additions and evictions left behind by rounding; z follows, so that the
     average stays what it is.
     """
-    at_bias = w.shape[0] - 2
-    for at in range(0, w.shape[0], 2):
-        w[at + 1] += p * w[at]
-        w[at] = 0.0
+    averaged = w.shape[1] == 2
+    end_of_w = w.shape[0] - 1
+    for j in range(w.shape[0]):
+        if averaged:
+            w[j, 1] += p * w[j, 0]
+        w[j, 0] = 0.0
     delta = 0.0
     for i in range(first, last):
         delta += rows[i, 1]
         g = rows[i, 1] * rows[i, 2]
         for q in range(starts[i], starts[i + 1]):
-            w[2 * indices[q]] += g * values[q]
-        w[at_bias] += g * bias
-    for at in range(0, w.shape[0], 2):
-        w[at + 1] -= p * w[at]
+            w[indices[q], 0] += g * values[q]
+        w[end_of_w, 0] += g * bias
+    if averaged:
+        for j in range(w.shape[0]):
+            w[j, 1] -= p * w[j, 0]
     return delta
 
 
 @kernel(
     i8(
         RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8,
-        F8, F8, B1, B1, F8, F8, I8,
+        F8, F8, B1, B1, F8_2D, F8, I8,
         I8, I4, F8, F8_2D, F8,
     )
 )  # fmt: skip
@@ -384,10 +395,11 @@ def learn_rows(
 
     indptr, indices, values, labels, weights   see Batch
     scores, losses, updated, rejected          (n,) written; the flags come in as False
-    w       (2 width,)  v and z of each coordinate in turn; the last coordinate is the intercept
-    f, k    (N_FLOATS,), (N_INTS,)             see the top of this file
-    ring_*              see windows.Ring; rows FIRST to LAST are retained
-    saved   (2 entries + 2,)                   scratch; entries of any retained row
+    w       (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
+    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
+    ring_*                           see windows.Ring; rows FIRST to LAST are retained
+    saved   (2 entries + 2,)         scratch; entries of any retained row
+    Cost O(entries) a row, but for what the top of this file says is done rarely.
     """
     n = labels.shape[0]
     binary = k[BINARY] != 0
@@ -406,26 +418,32 @@ def learn_rows(
     length, retain, averaged = k[LENGTH], k[RETAIN], k[AVERAGED] != 0
     flush_below = 1e-3 if averaged else 1e-30
     fv, fz = served_factors(f, k)
-    at_bias = w.shape[0] - 2
+    end_of_w = w.shape[0] - 1
+    is_far = w.shape[0] * w.shape[1] > _CACHED
 
     i = start
     while i < n:
         begin, end = indptr[i], indptr[i + 1]
         if last == ring_rows.shape[0] or ring_starts[last] + end - begin > ring_values.shape[0]:
             break
+        if is_far and i + 1 < n:
+            for p in range(end, indptr[i + 2]):
+                prefetch(w, indices[p])
         y, c = labels[i], weights[i]
         if binary and y == 0.0:
             y = -1.0
 
         # The score, by the served weights.
-        dv = dz = hh = 0.0
-        for p in range(begin, end):
-            x, at = values[p], 2 * indices[p]
-            dv += x * w[at]
-            dz += x * w[at + 1]
+        dv, dz, hh = 0.0, 0.0, 0.0
+        for p in range(np.uint64(begin), np.uint64(end)):
+            x, j = values[p], np.uint32(indices[p])
+            dv += x * w[j, 0]
+            if averaged:
+                dz += x * w[j, 1]
             hh += x * x
-        dv += bias * w[at_bias]
-        dz += bias * w[at_bias + 1]
+        dv += bias * w[end_of_w, 0]
+        if averaged:
+            dz += bias * w[end_of_w, 1]
         hh += bias * bias
         score = fv * dv + fz * dz
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
@@ -458,32 +476,34 @@ def learn_rows(
             if is_evicting:
                 pg = avg_p * g
                 norm = bias * bias
-                at_saved = 0
+                at = 0
                 for q in range(ring_starts[evicted], ring_starts[evicted + 1]):
-                    x, at = ring_values[q], 2 * ring_indices[q]
+                    x, j = ring_values[q], np.uint32(ring_indices[q])
                     norm += x * x
-                    saved[at_saved], saved[at_saved + 1] = w[at], w[at + 1]
-                    at_saved += 2
-                    w[at] -= g * x
-                    w[at + 1] += pg * x
-                saved[at_saved], saved[at_saved + 1] = w[at_bias], w[at_bias + 1]
-                w[at_bias] -= g * bias
-                w[at_bias + 1] += pg * bias
+                    saved[at] = w[j, 0]
+                    w[j, 0] -= g * x
+                    if averaged:
+                        saved[at + 1] = w[j, 1]
+                        w[j, 1] += pg * x
+                    at += 2
+                saved[at] = w[end_of_w, 0]
+                w[end_of_w, 0] -= g * bias
+                if averaged:
+                    saved[at + 1] = w[end_of_w, 1]
+                    w[end_of_w, 1] += pg * bias
                 gone = abs(g) * math.sqrt(norm)
                 dv = 0.0
-                for p in range(begin, end):
-                    dv += values[p] * w[2 * indices[p]]
-                dv += bias * w[at_bias]
+                for p in range(np.uint64(begin), np.uint64(end)):
+                    dv += values[p] * w[np.uint32(indices[p]), 0]
+                dv += bias * w[end_of_w, 0]
 
         # The step.
         room = rho_delta(rho, new_delta)
         new_scale = beta * scale
         m = new_scale * dv / room
         s = c * hh / room
-        tau = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
-        new_conjugate = beta * conjugate + c * loss_conjugate(
-            tau, y, logistic, margin, eps, gamma, b_lo, b_hi
-        )
+        tau, cost = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        new_conjugate = beta * conjugate + c * cost
         is_due = new_scale < flush_below
         shrink, new_p = 1.0, avg_p
         if is_due:
@@ -495,7 +515,7 @@ def learn_rows(
             if fade < 1e-100:
                 new_p *= fade
                 new_k = 1.0
-            new_p += new_scale / room / new_k
+            new_p += new_scale / (room * new_k)
 
         # Nothing is written before every number is known to be finite.
         finite = (
@@ -508,24 +528,25 @@ def learn_rows(
             and new_p < _INFINITY
         )
         if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
-            for p in range(begin, end):
-                x, at = values[p], 2 * indices[p]
-                if not (
-                    abs(w[at] * shrink + g * x) < _INFINITY and abs(w[at + 1] - pg * x) < _INFINITY
-                ):
-                    finite = False
-        if finite and is_due:
-            for at in range(0, w.shape[0], 2):
-                if not abs(w[at + 1] + avg_p * w[at]) < _INFINITY:
-                    finite = False
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x, j = values[p], np.uint32(indices[p])
+                finite = finite and abs(w[j, 0] * shrink + g * x) < _INFINITY
+                if averaged:
+                    finite = finite and abs(w[j, 1] - pg * x) < _INFINITY
+        if finite and is_due and averaged:
+            for at in range(w.shape[0]):
+                finite = finite and abs(w[at, 1] + avg_p * w[at, 0]) < _INFINITY
         if not finite:
             if is_evicting:
-                at_saved = 0
+                at = 0
                 for q in range(ring_starts[evicted], ring_starts[evicted + 1]):
-                    at = 2 * ring_indices[q]
-                    w[at], w[at + 1] = saved[at_saved], saved[at_saved + 1]
-                    at_saved += 2
-                w[at_bias], w[at_bias + 1] = saved[at_saved], saved[at_saved + 1]
+                    w[ring_indices[q], 0] = saved[at]
+                    if averaged:
+                        w[ring_indices[q], 1] = saved[at + 1]
+                    at += 2
+                w[end_of_w, 0] = saved[at]
+                if averaged:
+                    w[end_of_w, 1] = saved[at + 1]
             scores[i] = losses[i] = np.nan
             rejected[i] = True
             i += 1
@@ -537,22 +558,25 @@ def learn_rows(
         if averaged and new_k != fade:
             pg *= fade
             scale_average(w, fade)
-        ring_at = ring_starts[last]
         if g != 0.0:
-            for p in range(begin, end):
-                x, at = values[p], 2 * indices[p]
-                w[at] += g * x
-                w[at + 1] -= pg * x
-            w[at_bias] += g * bias
-            w[at_bias + 1] -= pg * bias
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x, j = values[p], np.uint32(indices[p])
+                w[j, 0] += g * x
+                if averaged:
+                    w[j, 1] -= pg * x
+            w[end_of_w, 0] += g * bias
+            if averaged:
+                w[end_of_w, 1] -= pg * bias
             updated[i] = end > begin or bias != 0.0
-        for p in range(begin, end):
-            ring_indices[ring_at] = indices[p]
-            ring_values[ring_at] = values[p]
-            ring_at += 1
+        at = ring_starts[last]
+        shift = np.uint64(at) - np.uint64(begin)
+        for p in range(np.uint64(begin), np.uint64(end)):
+            ring_indices[p + shift] = indices[p]
+            ring_values[p + shift] = values[p]
+        at += end - begin
         ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, tau
         last += 1
-        ring_starts[last] = ring_at
+        ring_starts[last] = at
         if last - first > retain:
             first += 1
         samples += 1
@@ -577,7 +601,8 @@ def learn_rows(
                 debt = 0.0
 
         if averaged:
-            fv, fz = avg_k * avg_p / avg_s, avg_k / avg_s
+            fz = avg_k / avg_s
+            fv = fz * avg_p
         else:
             fv = scale / rho_delta(rho, delta)
         i += 1

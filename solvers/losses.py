@@ -71,7 +71,8 @@ class Loss:
 
     def dual_step(self, m: float, s: float, y: float) -> float:
         """argmin over tau of  Q*(-tau; y) + tau m + s tau^2 / 2,  for s >= 0."""
-        return _scalar.dual_step(m, s, y, *self.numbers)
+        tau, _ = _scalar.dual_step(m, s, y, *self.numbers)
+        return float(tau)
 
 
 _SCALE = (1e-12, 1e12, "a number in [1e-12, 1e12]")

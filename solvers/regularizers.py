@@ -5,19 +5,20 @@ rows. The certificate needs R(w) + R*(w') - w.w' for served weights w, in a form
 out below 0 by rounding.
 """
 
-from solvers._jit import F8, RO_F8, Floats, f8, kernel, void
+from solvers._jit import F8, RO_F8_2D, Floats, f8, kernel, void
 
 
-@kernel(void(RO_F8, f8, f8, f8, F8))
+@kernel(void(RO_F8_2D, f8, f8, f8, F8))
 def l2_sums(w: Floats, fv: float, fz: float, last: float, out: Floats) -> None:
     """R(w) = |w|^2 / 2 with w = w': R, R* and R + R* - w.w' = |w - w'|^2 / 2, summed in order.
 
-    w    (2 width,)  v and z of each coordinate in turn: served = fv v + fz z, w' = last v
-    out  (3,)        R(served), R*(w'), R(served) + R*(w') - served.w'
+    w    (width, 1 or 2)  v, and z where there is one: served = fv v + fz z, w' = last v
+    out  (3,)             R(served), R*(w'), R(served) + R*(w') - served.w'
     """
+    z = w.shape[1] - 1
     primal = dual = excess = 0.0
-    for j in range(0, w.shape[0], 2):
-        served, dashed = fv * w[j] + fz * w[j + 1], last * w[j]
+    for j in range(w.shape[0]):
+        served, dashed = fv * w[j, 0] + fz * w[j, z], last * w[j, 0]
         primal += served * served
         dual += dashed * dashed
         excess += (served - dashed) * (served - dashed)
