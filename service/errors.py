@@ -8,6 +8,7 @@
       journal ModelChanged      409 model-changed
       journal OutcomeUnknown    503 outcome-unknown
       journal JournalUnavailable 503 store-unavailable
+      journal RecordError       503 unreadable-journal
 
 One shape for all: {"type", "title", "status", "detail", "instance", "errors", "error"}.
 """
@@ -20,12 +21,12 @@ import msgspec
 
 from service.journal.protocol import (
     Conflict,
-    DurabilityTooLow,
     JournalUnavailable,
     ModelChanged,
     OutcomeUnknown,
     UnknownModel,
 )
+from service.journal.record import RecordError
 from solvers import InvalidSpec
 
 MEDIA_TYPE = "application/problem+json"
@@ -122,6 +123,8 @@ def as_problem(error: Exception) -> Problem | None:
         case OutcomeUnknown():
             detail = f"{error}; repeat the request with the same Idempotency-Key"
             return Problem(503, "outcome-unknown", detail, retry_after_s=1, outcome="unknown")
-        case DurabilityTooLow() | JournalUnavailable():
+        case RecordError():
+            return Problem(503, "unreadable-journal", str(error), retry_after_s=60)
+        case JournalUnavailable():
             return unavailable(str(error))
     return None

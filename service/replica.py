@@ -16,7 +16,7 @@ import numpy as np
 
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import Entry, Journal, ModelRecord, Snapshot
-from service.journal.record import Control, Rows, decode_merged
+from service.journal.record import Control, Rows, UnknownRecord, decode_merged
 from solvers import (
     Batch,
     Certificate,
@@ -38,10 +38,6 @@ READ_BYTES = 4 * 1024 * 1024
 
 class Forked(Exception):
     """The journal does not go on from where this replica stands: entries were lost or replaced."""
-
-
-class UnknownControl(Exception):
-    """The journal holds a control record that this version cannot apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +157,7 @@ class Replica:
         batches = []
         for block in blocks:
             if isinstance(block, Control):
-                raise UnknownControl(
+                raise UnknownRecord(
                     f"model {self.id!r}: the journal holds the control record {block.kind!r}, "
                     "which this version does not know"
                 )

@@ -5,8 +5,8 @@ import logging
 
 from service.catalog import Catalog
 from service.errors import unavailable
-from service.journal.protocol import DurabilityTooLow, Journal, JournalError, JournalUnavailable
-from service.replica import UnknownControl
+from service.journal.protocol import Journal, JournalError
+from service.journal.record import RecordError
 from solvers import numeric_identity
 
 log = logging.getLogger("dualstream.startup")
@@ -43,15 +43,11 @@ class Startup:
             try:
                 await self._bring_up()
                 self.reason = None
-            except (DurabilityTooLow, JournalUnavailable, OtherIdentity, UnknownControl) as error:
-                self._say(str(error))
-                await asyncio.sleep(RETRY_S)
-            except JournalError as error:
-                self._say(f"{type(error).__name__}: {error}")
-                await asyncio.sleep(RETRY_S)
+            except (JournalError, OtherIdentity, RecordError) as error:
+                self._wait_for(str(error))
             except Exception as error:
-                log.exception("start failed")
-                self._say(f"{type(error).__name__}: {error}")
+                self._wait_for(f"{type(error).__name__}: {error}", trace=error)
+            if self.reason is not None:
                 await asyncio.sleep(RETRY_S)
         self.finished.set()
 
@@ -67,7 +63,8 @@ class Startup:
             )
         await self._catalog.load_all()
 
-    def _say(self, reason: str) -> None:
+    def _wait_for(self, reason: str, trace: Exception | None = None) -> None:
+        """Say once what keeps the process from serving."""
         if reason != self.reason:
-            log.warning("not ready: %s", reason)
+            log.warning("not ready: %s", reason, exc_info=trace)
         self.reason = reason
