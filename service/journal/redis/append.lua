@@ -5,8 +5,10 @@
 --   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
 --   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
 --   14 bytes of unseen entries to answer with, 15 model
--- Answers {0, result as under the nonce, unseen entries, the last seq among them, trimmed},
---   {1} another incarnation, {2, value} the cursor stands elsewhere.
+-- Answers one string: u64 the last seq among the unseen entries, u64 trimmed, u32 bytes of the result,
+--   the result as under the nonce, the unseen entries (one string, because Python takes longer to
+--   read an array than Redis to append); or {1} another incarnation, {2, value} the cursor stands
+--   elsewhere.
 -- The stream is written first: if Redis refuses to write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
@@ -179,4 +181,4 @@ local through = cmsgpack.unpack(result)[1]
 if known_seq >= trimmed and known_seq < through then
   unseen, last = entries_after(KEYS[2], known_seq, through, tonumber(ARGV[14]))
 end
-return {0, result, unseen, last, trimmed}
+return struct.pack('<I8I8I4', last, trimmed, #result) .. result .. unseen

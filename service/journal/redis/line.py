@@ -25,9 +25,7 @@ from redis.exceptions import (
 )
 
 from service.journal.protocol import DurabilityTooLow, JournalUnavailable, OutcomeUnknown
-from service.journal.redis.scripts import Script
-
-Argument = bytes | str | int
+from service.journal.redis.scripts import Argument, Script, pack
 
 LEVELS = ("memory", "everysec", "always")
 
@@ -74,25 +72,31 @@ class Line:
     async def run(
         self, script: Script, keys: Sequence[Argument], arguments: Sequence[Argument]
     ) -> Any:
-        """The answer of a script, sent by its digest and only where Redis lacks it as a text.
+        """The answer of a script.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown.
         """
-        rest = (len(keys), *keys, *arguments)
+        count = 1 + len(keys) + len(arguments)
+        return await self.run_packed(script, count, pack((len(keys), *keys, *arguments)))
+
+    async def run_packed(self, script: Script, count: int, packed: list[bytes]) -> Any:
+        """`run` for `count` packed arguments: the number of keys, the keys, the arguments.
+
+        The script is sent by its digest, and as a text only where Redis does not have it.
+        """
         try:
-            return await self._call((b"EVALSHA", script.digest, *rest))
+            return await self._call([b"*%d\r\n" % (2 + count), *script.packed_digest, *packed])
         except NoScriptError:
-            return await self._call((b"EVAL", script.text, *rest))
+            return await self._call([b"*%d\r\n" % (2 + count), *script.packed_text, *packed])
 
     async def call(self, *command: Argument) -> Any:
         """The answer to a command.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown.
         """
-        return await self._call(command)
+        return await self._call([b"*%d\r\n" % len(command), *pack(command)])
 
-    async def _call(self, command: Sequence[Argument]) -> Any:
-        packed = pack(command)
+    async def _call(self, packed: list[bytes]) -> Any:
         is_sent = False
         try:
             async with asyncio.timeout(self._timeout_s), self._turn:
@@ -123,23 +127,6 @@ class Line:
                 raise
             self._connection = made
         return self._connection
-
-
-def pack(command: Sequence[Argument]) -> list[bytes]:
-    """A command as Redis reads it; large arguments are not copied."""
-    packed: list[bytes] = []
-    small = [b"*%d\r\n" % len(command)]
-    for argument in command:
-        if not isinstance(argument, bytes):
-            argument = str(argument).encode()
-        small.append(b"$%d\r\n" % len(argument))
-        if len(argument) > 1 << 14:
-            packed += (b"".join(small), argument)
-            small = [b"\r\n"]
-        else:
-            small += (argument, b"\r\n")
-    packed.append(b"".join(small))
-    return packed
 
 
 async def _durability(connection: Connection, asked: str | None) -> str:
@@ -177,7 +164,8 @@ async def _durability(connection: Connection, asked: str | None) -> str:
 
 
 async def _ask(connection: Connection, *command: Argument) -> Any:
-    await connection.send_packed_command(pack(command), check_health=False)
+    packed = [b"*%d\r\n" % len(command), *pack(command)]
+    await connection.send_packed_command(packed, check_health=False)
     return await connection.read_response()
 
 

@@ -1,17 +1,39 @@
 """The Lua scripts, read once; `entries.lua` stands in front of each and explains the keys."""
 
+from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
 
+Argument = bytes | str | int
+
+
+def pack(arguments: Sequence[Argument]) -> list[bytes]:
+    """Arguments as Redis reads them; large ones are not copied."""
+    pieces: list[bytes] = []
+    small: list[bytes] = []
+    for argument in arguments:
+        if not isinstance(argument, bytes):
+            argument = str(argument).encode()
+        if len(argument) > 1 << 14:
+            small.append(b"$%d\r\n" % len(argument))
+            pieces += (b"".join(small), argument)
+            small = [b"\r\n"]
+        else:
+            small.append(b"$%d\r\n%b\r\n" % (len(argument), argument))
+    pieces.append(b"".join(small))
+    return pieces
+
 
 class Script:
-    """A script's text, and the digest under which Redis keeps it."""
+    """A script, packed to be sent as its digest or as its text."""
 
     def __init__(self, name: str) -> None:
         folder = files(__package__)
         parts = ("entries.lua", f"{name}.lua")
-        self.text = b"\n".join((folder / part).read_bytes() for part in parts)
-        self.digest = sha1(self.text, usedforsecurity=False).hexdigest().encode()
+        text = b"\n".join((folder / part).read_bytes() for part in parts)
+        digest = sha1(text, usedforsecurity=False).hexdigest()
+        self.packed_digest = pack((b"EVALSHA", digest))
+        self.packed_text = pack((b"EVAL", text))
 
 
 APPEND = Script("append")

@@ -28,12 +28,15 @@ from service.journal.protocol import (
 )
 from service.journal.redis import scripts
 from service.journal.redis.line import LEVELS, Line
+from service.journal.redis.scripts import pack
 
 PART_BYTES = 1 << 20
 
 _MODELS = b"ds:models"
 _IDENTITY = b"ds:identity"
 _ENTRY = Struct("<QIIQ16s40s")
+_ANSWER = Struct("<QQI")
+_COUNT_OF_LIMITS = 4
 _pack = msgspec.msgpack.encode
 
 
@@ -57,8 +60,11 @@ class _Keys:
         self.spec, self.head, self.log = (self.prefix + name for name in (b"spec", b"head", b"log"))
         self.snaps, self.cursors = self.prefix + b"snaps", self.prefix + b"cursors"
         rest = (b"nonces", b"nonceq", b"keys", b"keyq", b"cursors")
-        self.of_append = (self.head, self.log, *(self.prefix + name for name in rest))
-        self.all = (self.spec, *self.of_append, self.snaps)
+        of_append = (self.head, self.log, *(self.prefix + name for name in rest))
+        self.all = (self.spec, *of_append, self.snaps)
+        # Packed once: an append sends them each time.
+        self.count_of_append = len(of_append)
+        self.packed_of_append = pack((len(of_append), *of_append))
 
     def of_snapshot(self, token: str) -> tuple[bytes, ...]:
         return self.head, self.log, self.snaps, self.prefix + b"snap:" + token.encode()
@@ -83,7 +89,9 @@ class RedisJournal:
     ) -> None:
         if durability is not None and durability not in LEVELS:
             raise ValueError(f"Redis's durability is {', '.join(LEVELS)}; not {durability}")
-        self._limits = limits
+        self._packed_limits = pack(
+            (round(limits.key_ttl_s * 1000), limits.max_keys, limits.nonces, ENTRY_BYTES)
+        )
         self._appends = Line(url, durability, timeout_s)
         self._others = Line(url, durability, timeout_s)
 
@@ -151,30 +159,25 @@ class RedisJournal:
         cursor: CursorMove | None = None,
     ) -> Appended:
         has_keys = check_parts(nonce, parts)
-        limits = self._limits
-        answer = await self._appends.run(
-            scripts.APPEND,
-            _keys(model).of_append,
-            (
-                incarnation,
-                nonce,
-                known_seq,
-                b"".join([part.body for part in parts]),
-                sum([part.count for part in parts]),
-                *(_packed_parts(parts) if has_keys else (b"", b"")),
-                *_packed_cursor(cursor),
-                round(limits.key_ttl_s * 1000),
-                limits.max_keys,
-                limits.nonces,
-                ENTRY_BYTES,
-                model,
-            ),
+        keys = _keys(model)
+        arguments = (
+            incarnation,
+            nonce,
+            known_seq,
+            b"".join([part.body for part in parts]),
+            sum([part.count for part in parts]),
+            *(_packed_parts(parts) if has_keys else (b"", b"")),
+            *_packed_cursor(cursor),
         )
+        packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits, *pack((model,))]
+        count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS + 1
+        answer = await self._appends.run_packed(scripts.APPEND, count, packed)
+        if isinstance(answer, bytes):
+            return _appended(nonce, known_seq, parts, answer)
         if answer[0] == 2:
             assert cursor is not None
             raise CursorMoved(cursor.name, None if answer[1] is None else answer[1].decode())
-        _refuse(model, answer)
-        return _appended(nonce, known_seq, parts, answer)
+        raise ModelChanged(model)
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
@@ -305,9 +308,10 @@ def _packed_cursor(cursor: CursorMove | None) -> tuple[str, str, str]:
     return cursor.name, "" if cursor.expected is None else "=" + cursor.expected, cursor.new
 
 
-def _appended(nonce: bytes, known_seq: int, parts: Sequence[Part], answer: list[Any]) -> Appended:
-    result = _unpack(answer[1])
-    unseen, last, trimmed = answer[2:]
+def _appended(nonce: bytes, known_seq: int, parts: Sequence[Part], answer: bytes) -> Appended:
+    last, trimmed, size = _ANSWER.unpack_from(answer)
+    unseen = _ANSWER.size + size
+    result = _unpack(answer[_ANSWER.size : unseen])
     is_new = result.seq > result.before
     return Appended(
         placed(parts, result.before, result.left),
@@ -315,14 +319,13 @@ def _appended(nonce: bytes, known_seq: int, parts: Sequence[Part], answer: list[
         result.seq if is_new else None,
         result.previous,
         next_chain(result.previous, nonce) if is_new else result.previous,
-        tuple(_entries(unseen)),
+        tuple(_entries(answer, unseen)),
         known_seq < trimmed or last < result.before,
     )
 
 
-def _entries(joined: bytes) -> list[Entry]:
+def _entries(joined: bytes, at: int = 0) -> list[Entry]:
     entries = []
-    at = 0
     while at < len(joined):
         first, count, size, time_ms, nonce, chain = _ENTRY.unpack_from(joined, at)
         at += _ENTRY.size
