@@ -29,7 +29,10 @@ from typing import Protocol
 import msgspec
 
 ENTRY_BYTES = 1 << 20
-"""How many bytes of unseen entries one append answers with, at most (but one entry at least)."""
+"""How many bytes of entries one answer brings, at most (but one entry at least)."""
+
+ENTRY_OVERHEAD = 80
+"""What an entry counts for besides its body."""
 
 
 class JournalError(Exception):
@@ -304,9 +307,9 @@ class Journal(Protocol):
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> list[Entry]:
-        """Return the entries whose last seq is > `after`, in order, up to `limit_bytes` of bodies.
+        """Return the entries whose last seq is > `after`, in order, up to `limit_bytes`.
 
-        At least one if there is any. An entry with `after` in its middle is returned whole.
+        Each counts for its body and 80 bytes; at least one is returned if there is any. An entry with `after` in its middle is returned whole.
 
         Raises ModelChanged; Trimmed when rows after `after` are gone.
         """

@@ -10,6 +10,7 @@ from service.journal._placing import Known, Left, Sorting, check_parts, placed
 from service.journal.chain import next_chain
 from service.journal.protocol import (
     ENTRY_BYTES,
+    ENTRY_OVERHEAD,
     Appended,
     CursorMove,
     CursorMoved,
@@ -279,7 +280,7 @@ def find_entries(
         (model, after, through),
     ):
         entry = Entry(*row)
-        size += len(entry.body)
+        size += len(entry.body) + ENTRY_OVERHEAD
         if entries and size > limit_bytes:
             break
         entries.append(entry)
