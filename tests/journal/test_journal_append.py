@@ -7,7 +7,6 @@ import pytest
 
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import (
-    Conflict,
     CursorMove,
     CursorMoved,
     Journal,
@@ -388,22 +387,3 @@ async def test_an_empty_append_is_answered(journal: Journal):
     log = await Log.create(journal)
     appended = await log.append()
     assert (appended.placed, appended.seq, appended.chain) == ((), None, log.record.chain)
-
-
-async def test_a_replaced_model_starts_anew(journal: Journal):
-    log = await Log.create(journal)
-    appended = await log.append(rows(1, id="a"))
-    where = (log.model, log.incarnation, 1, appended.chain)
-    with pytest.raises(Conflict):
-        await journal.replace(log.model, log.incarnation, 0, log.record.chain, b"new", b"given")
-    record = await journal.replace(*where, b"new", b"given")
-    assert (record.spec, record.given, record.seq) == (b"new", b"given", 0)
-    assert record.incarnation != log.incarnation
-    with pytest.raises(ModelChanged):
-        await log.append(rows(2))
-    with pytest.raises(Conflict):
-        await journal.replace(*where, b"newer", b"given")
-    assert await journal.get(log.model) == record
-    new = Log(journal, record)
-    assert places(await new.append(rows(3, id="a"))) == [(1, 1, "new")]
-    assert await new.tags() == [3]
