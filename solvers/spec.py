@@ -81,9 +81,10 @@ def _features(spec: Mapping[str, Any]) -> Spec:
     return {"kind": "indexed", "dim": read_whole(features, "/features", "dim", None, 1, MAX_DIM)}
 
 
-def _map(spec: Mapping[str, Any]) -> None:
+def _map(spec: Mapping[str, Any]) -> Spec | None:
     if spec.get("map") is not None:
         raise NotAvailable("/map", spec["map"])
+    return None
 
 
 def _labels(spec: Mapping[str, Any], task: str) -> list[str] | None:
