@@ -309,7 +309,8 @@ class Journal(Protocol):
     ) -> list[Entry]:
         """Return the entries whose last seq is > `after`, in order, up to `limit_bytes`.
 
-        Each counts for its body and 80 bytes; at least one is returned if there is any. An entry with `after` in its middle is returned whole.
+        Each counts for its body and 80 bytes; at least one is returned if there is any. One
+        with `after` in its middle is returned whole.
 
         Raises ModelChanged; Trimmed when rows after `after` are gone.
         """
