@@ -41,6 +41,11 @@ class Window:
 LABEL, WEIGHT, DUAL = range(3)
 """The columns of `Ring.rows`."""
 
+RING_ARRAYS = tuple(
+    f"ring_{name}" for name in ("indptr", "indices", "values", "labels", "weights", "duals")
+)
+"""What a ring is in a state."""
+
 
 class Ring:
     """The last rows learned, at most `retain`, oldest first, in arrays that kernels append to.
@@ -100,6 +105,9 @@ class Ring:
 
         Raises CorruptState, and then nothing has changed.
         """
+        missing = [name for name in RING_ARRAYS if name not in state]
+        if missing:
+            raise CorruptState(f"the state has no {missing[0]}")
         indptr, labels = state["ring_indptr"], state["ring_labels"]
         try:
             # Rows that some kernel will follow by index: checked as any others.
@@ -116,7 +124,8 @@ class Ring:
         n = len(retained)
         if n > self.retain:
             raise CorruptState(f"{n} retained rows where at most {self.retain} are kept")
-        if state["ring_duals"].shape != (n,):
+        duals = state["ring_duals"]
+        if duals.shape != (n,) or not np.isfinite(duals).all():
             raise CorruptState("the retained rows and their dual variables do not fit together")
         capacity, room = len(self.rows), 1024
         while capacity < n:
@@ -127,7 +136,7 @@ class Ring:
         self.starts[: n + 1] = indptr
         self.indices[: retained.nnz] = retained.indices
         self.values[: retained.nnz] = retained.values
-        columns = (labels, retained.weights, state["ring_duals"])
+        columns = (labels, retained.weights, duals)
         for column, numbers in enumerate(columns):
             self.rows[:n, column] = numbers
         return n
