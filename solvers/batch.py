@@ -11,7 +11,21 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers import libsvm
-from solvers._jit import F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, i8, kernel
+from solvers._jit import (
+    F8,
+    F8_2D,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    i8,
+    kernel,
+    types,
+)
 from solvers._scalar import sort_row
 from solvers.errors import InvalidRow, ShapeMismatch
 from solvers.libsvm import BadLine
@@ -72,12 +86,11 @@ class Batch:
             if column.ndim != 1 or (shape is not None and column.shape != shape):
                 raise ShapeMismatch(f"{name} has shape {column.shape}, expected {shape}")
             object.__setattr__(self, name, column)
-        found = first_bad_row(
+        row, fault, at = first_bad_row(
             self.indptr, self.indices, self.values, self.labels, self.weights, self.dim
         )
-        if found >= 0:
-            row, code = divmod(found, 16)
-            raise InvalidRow(row, _REASONS[code].format(at="an index", dim=self.dim))
+        if row >= 0:
+            raise InvalidRow(row, _reason(fault, at, self.dim))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -164,7 +177,8 @@ class Batch:
         indptr = np.zeros(n + 1, np.int64)
         indices, values = np.empty(matrix.size, np.int32), np.empty(matrix.size)
         nnz = drop_zeros(matrix, indptr, indices, values)
-        labels, weights = _column_or(y, n, cls.UNLABELLED), _column_or(weights, n, 1.0)
+        labels = _column_or(y, "labels", n, cls.UNLABELLED)
+        weights = _column_or(weights, "weights", n, 1.0)
         return cls(indptr, indices[:nnz], values[:nnz], labels, weights, dim)
 
     @classmethod
@@ -195,7 +209,8 @@ class Batch:
         if len(bad):
             row = int(bad[0])
             raise InvalidRow(row, _reason(int(faults[row]), int(at[row]), dim))
-        labels, weights = _column_or(y, n, cls.UNLABELLED), _column_or(weights, n, 1.0)
+        labels = _column_or(y, "labels", n, cls.UNLABELLED)
+        weights = _column_or(weights, "weights", n, 1.0)
         return cls(pointers, narrow[:nnz], numbers[:nnz], labels, weights, dim)
 
     @classmethod
@@ -274,10 +289,13 @@ def _column(values: Any, dtype: Any) -> npt.NDArray[Any]:
     return np.array(values, dtype, order="C")
 
 
-def _column_or(values: npt.ArrayLike | None, n: int, default: float) -> Floats:
+def _column_or(values: npt.ArrayLike | None, name: str, n: int, default: float) -> Floats:
     if values is None:
         return np.full(n, default)
-    return np.array(values, np.float64, ndmin=1)
+    column = np.array(values, np.float64, ndmin=1)
+    if column.shape != (n,):
+        raise ShapeMismatch(f"{name} have shape {column.shape}, expected {(n,)}")
+    return column
 
 
 def _check_pointers(indptr: Ints, indices: Ints, values: Floats) -> None:
@@ -349,31 +367,31 @@ def tidy_rows(
     return written
 
 
-@kernel(i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8))
+@kernel(types.UniTuple(i8, 3)(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8))
 def first_bad_row(
     indptr: Ints, indices: Indices, values: Floats, labels: Floats, weights: Floats, dim: int
-) -> int:
-    """16 times the first row that breaks a rule of Batch, plus the rule; -1 where none does."""
+) -> tuple[int, int, int]:
+    """The first row that breaks a rule of Batch, the rule, and the index; row -1 if none does."""
     n = indptr.shape[0] - 1
     if indptr[0] != 0 or indptr[n] != values.shape[0]:
-        return _POINTERS
+        return 0, _POINTERS, 0
     for i in range(n):
         if indptr[i + 1] < indptr[i] or indptr[i + 1] > values.shape[0]:
-            return 16 * i + _POINTERS
+            return i, _POINTERS, 0
         if abs(labels[i]) > _MOST:
-            return 16 * i + _LABEL
+            return i, _LABEL, 0
         if not 0.0 <= weights[i] <= _MOST:
-            return 16 * i + _WEIGHT
+            return i, _WEIGHT, 0
         previous = -1
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
             if j <= previous:
-                return 16 * i + (_LOW if j < 0 else _ORDER)
+                return i, (_LOW if j < 0 else _ORDER), j
             if not abs(values[p]) <= _MOST:
-                return 16 * i + _NUMBER
+                return i, _NUMBER, j
             if values[p] == 0.0:
-                return 16 * i + _ZERO
+                return i, _ZERO, j
             previous = j
         if previous >= dim:
-            return 16 * i + _HIGH
-    return -1
+            return i, _HIGH, previous
+    return -1, 0, 0
