@@ -32,7 +32,7 @@ def make_journal(url: str, durability: str | None, limits: Limits) -> Journal:
         from service.journal.sqlite import SqliteJournal
 
         path = unquote(parts.path.removeprefix("/"))
-        if parts.netloc or not path:
+        if not url.startswith("sqlite:///") or not path:
             raise ValueError(
                 f"{url} names no file: write sqlite:///file.db, or sqlite:////path/file.db"
             )
@@ -41,6 +41,8 @@ def make_journal(url: str, durability: str | None, limits: Limits) -> Journal:
         from service.journal.redis import RedisJournal
 
         return RedisJournal(url, durability, limits)
+    if parts.scheme in ("redis+sentinel", "redis+cluster"):
+        raise ValueError(f"{parts.scheme}:// is not available in this version: use redis://")
     raise ValueError(
         f"no store for {parts.scheme or url}: known are sqlite:///file.db and redis://host:port/db"
     )

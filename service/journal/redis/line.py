@@ -61,47 +61,62 @@ class Line:
         self._asked = asked
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
+        self._is_closed = False
         self._turn = asyncio.Lock()
         self.durability = "memory"
 
     async def close(self) -> None:
+        self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect()
 
     async def run(
-        self, script: Script, keys: Sequence[Argument], arguments: Sequence[Argument]
+        self,
+        script: Script,
+        keys: Sequence[Argument],
+        arguments: Sequence[Argument],
+        is_read: bool = False,
     ) -> Any:
         """The answer of a script.
 
-        Raises JournalUnavailable (nothing was done), OutcomeUnknown.
+        Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown.
         """
         count = 1 + len(keys) + len(arguments)
-        return await self.run_packed(script, count, pack((len(keys), *keys, *arguments)))
+        packed = pack((len(keys), *keys, *arguments))
+        return await self.run_packed(script, count, packed, is_read)
 
-    async def run_packed(self, script: Script, count: int, packed: list[bytes]) -> Any:
+    async def run_packed(
+        self, script: Script, count: int, packed: list[bytes], is_read: bool = False
+    ) -> Any:
         """`run` for `count` packed arguments: the number of keys, the keys, the arguments.
 
         The script is sent by its digest, and as a text only where Redis does not have it.
         """
         try:
-            return await self._call([b"*%d\r\n" % (2 + count), *script.packed_digest, *packed])
+            return await self._call(
+                [b"*%d\r\n" % (2 + count), *script.packed_digest, *packed], is_read
+            )
         except NoScriptError:
-            return await self._call([b"*%d\r\n" % (2 + count), *script.packed_text, *packed])
+            return await self._call(
+                [b"*%d\r\n" % (2 + count), *script.packed_text, *packed], is_read
+            )
 
-    async def call(self, *command: Argument) -> Any:
+    async def call(self, *command: Argument, is_read: bool = False) -> Any:
         """The answer to a command.
 
-        Raises JournalUnavailable (nothing was done), OutcomeUnknown.
+        Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown.
         """
-        return await self._call([b"*%d\r\n" % len(command), *pack(command)])
+        return await self._call([b"*%d\r\n" % len(command), *pack(command)], is_read)
 
-    async def _call(self, packed: list[bytes]) -> Any:
-        is_sent = False
+    async def _call(self, packed: list[bytes], is_read: bool) -> Any:
+        is_unknown = False
         try:
             async with asyncio.timeout(self._timeout_s), self._turn:
+                if self._is_closed:
+                    raise JournalUnavailable("the journal is closed")
                 connection = await self._connected()
-                is_sent = True
+                is_unknown = not is_read
                 await connection.send_packed_command(packed, check_health=False)
                 return await connection.read_response()
         except NoScriptError:
@@ -111,13 +126,15 @@ class Line:
         except ResponseError as error:
             if str(error).startswith(_REFUSAL_CODES):
                 raise JournalUnavailable(f"Redis: {error}") from error
-            raise OutcomeUnknown(f"Redis: {error}") from error
+            raise _failure(is_unknown, error) from error
         except (RedisError, OSError, TimeoutError) as error:
-            reason = f"Redis: {error or 'no answer in time'}"
-            raise (OutcomeUnknown if is_sent else JournalUnavailable)(reason) from error
+            raise _failure(is_unknown, error) from error
 
     async def _connected(self) -> Connection:
-        if self._connection is None or not self._connection.is_connected:
+        if self._connection is not None and await _is_broken(self._connection):
+            await self._connection.disconnect(nowait=True)
+            self._connection = None
+        if self._connection is None:
             made: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
             try:
                 await made.connect()  # type: ignore[no-untyped-call]
@@ -127,6 +144,19 @@ class Line:
                 raise
             self._connection = made
         return self._connection
+
+
+def _failure(is_unknown: bool, error: Exception) -> Exception:
+    reason = f"Redis: {str(error) or 'no answer in time'}"
+    return OutcomeUnknown(reason) if is_unknown else JournalUnavailable(reason)
+
+
+async def _is_broken(connection: Connection) -> bool:
+    """Whether the server has gone since the last answer: then there is something to be read."""
+    try:
+        return not connection.is_connected or await connection.can_read()
+    except RedisError:
+        return True
 
 
 async def _durability(connection: Connection, asked: str | None) -> str:

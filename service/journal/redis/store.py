@@ -103,15 +103,15 @@ class RedisJournal:
         await self._others.close()
 
     async def ping(self) -> None:
-        await self._appends.call("PING")
-        await self._others.call("PING")
+        await self._appends.call("PING", is_read=True)
+        await self._others.call("PING", is_read=True)
 
     def durability(self) -> str:
         return self._appends.durability
 
     async def claim_identity(self, mine: str) -> str:
         await self._others.call("SET", _IDENTITY, mine, "NX")
-        found: bytes = await self._others.call("GET", _IDENTITY)
+        found: bytes = await self._others.call("GET", _IDENTITY, is_read=True)
         return found.decode()
 
     async def adopt_identity(self, mine: str) -> None:
@@ -126,7 +126,7 @@ class RedisJournal:
         return _record(model, await self._models(model, "get"))
 
     async def count(self) -> int:
-        number: int = await self._others.call("ZCARD", _MODELS)
+        number: int = await self._others.call("ZCARD", _MODELS, is_read=True)
         return number
 
     async def replace(
@@ -184,7 +184,7 @@ class RedisJournal:
     ) -> list[Entry]:
         keys = _keys(model)
         answer = await self._others.run(
-            scripts.READ, (keys.head, keys.log), (incarnation, after, limit_bytes)
+            scripts.READ, (keys.head, keys.log), (incarnation, after, limit_bytes), is_read=True
         )
         if answer[0] == 3:
             raise Trimmed(answer[1] + 1)
@@ -234,13 +234,14 @@ class RedisJournal:
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         keys = _keys(model)
         answer = await self._others.run(
-            scripts.CURSOR, (keys.head, keys.cursors), (incarnation, name)
+            scripts.CURSOR, (keys.head, keys.cursors), (incarnation, name), is_read=True
         )
         _refuse(model, answer)
         return None if answer[1] is None else answer[1].decode()
 
     async def _models(self, model: str, *arguments: bytes | str | int) -> Any:
-        answer = await self._others.run(scripts.MODELS, _keys(model).all, arguments)
+        is_read = arguments[0] == "get"
+        answer = await self._others.run(scripts.MODELS, _keys(model).all, arguments, is_read)
         if answer[0] == 4:
             raise UnknownModel(model)
         if answer[0] == 5:
@@ -251,7 +252,8 @@ class RedisJournal:
 
     async def _snapshot(self, model: str, token: str, *arguments: bytes | str | int) -> Any:
         keys = _keys(model).of_snapshot(token)
-        answer = await self._others.run(scripts.SNAPSHOTS, keys, arguments)
+        is_read = arguments[0] in ("find", "piece")
+        answer = await self._others.run(scripts.SNAPSHOTS, keys, arguments, is_read)
         _refuse(model, answer)
         return answer
 
@@ -261,13 +263,15 @@ class RedisJournal:
         while len(found) < limit:
             start = f"({after}" if after else "-"
             ids = await self._others.call(
-                "ZRANGEBYLEX", _MODELS, start, "+", "LIMIT", 0, limit - len(found)
+                "ZRANGEBYLEX", _MODELS, start, "+", "LIMIT", 0, limit - len(found), is_read=True
             )
             if not ids:
                 break
             for model in ids:
                 after = model.decode()
-                answer = await self._others.run(scripts.MODELS, _keys(after).all, ("get",))
+                answer = await self._others.run(
+                    scripts.MODELS, _keys(after).all, ("get",), is_read=True
+                )
                 if answer[0] == 0:  # else a deletion has not taken it off the list
                     found.append(_record(after, answer))
         return found

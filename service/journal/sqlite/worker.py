@@ -22,6 +22,7 @@ class Worker:
         self._connect = connect
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._is_closed = False
 
     async def start(self) -> None:
         """Start the thread and connect.
@@ -35,7 +36,11 @@ class Worker:
         """Return what `task` returns, or raise what it raises.
 
         A task that was taken up is finished even when its caller is cancelled.
+
+        Raises JournalUnavailable once stopped.
         """
+        if self._is_closed:
+            raise JournalUnavailable("the journal is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put((task, future, loop))
@@ -43,6 +48,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Finish what waits, close the connection, end the thread."""
+        self._is_closed = True
         if self._thread.is_alive():
             self._jobs.put(None)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)

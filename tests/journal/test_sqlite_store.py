@@ -1,0 +1,165 @@
+"""What only the SQLite store does."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from service.journal import open_journal
+from service.journal.protocol import JournalUnavailable, StoreTooNew
+from service.journal.sqlite import SqliteJournal
+from tests.journal.conftest import Store
+from tests.journal.groups import Log, rows
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(sqlite_store: Store) -> str:
+    return sqlite_store.url.removeprefix("sqlite:///")
+
+
+def execute(path: str, *statements: str) -> list[tuple]:
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        return [row for statement in statements for row in connection.execute(statement)]
+    finally:
+        connection.close()
+
+
+async def test_the_path_of_a_url_may_be_relative_or_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    for url in ("sqlite:///here.db", f"sqlite:///{tmp_path}/there.db", "sqlite:///a%20b.db"):
+        await (await open_journal(url)).close()
+    assert {path.name for path in tmp_path.glob("*.db")} == {"here.db", "there.db", "a b.db"}
+
+
+@pytest.mark.parametrize("url", ["sqlite://host/file.db", "sqlite:///", "sqlite:file.db", "x://y"])
+async def test_a_url_without_a_store_is_refused(url: str):
+    with pytest.raises(ValueError, match="sqlite:///file.db"):
+        await open_journal(url)
+
+
+async def test_the_file_is_in_wal_mode_with_the_durability_asked_for(sqlite_store: Store):
+    for asked, named in ((None, "normal"), ("normal", "normal"), ("full", "full")):
+        async with sqlite_store.journal(durability=asked) as journal:
+            assert journal.durability() == named
+            level = await journal._writer.run(  # type: ignore[attr-defined]
+                lambda connection: connection.execute("PRAGMA synchronous").fetchone()[0]
+            )
+            assert level == {"normal": 1, "full": 2}[named]
+
+
+async def test_another_durability_is_refused():
+    with pytest.raises(ValueError, match="normal or full, not everysec"):
+        await open_journal("sqlite:///never-made.db", "everysec")
+
+
+async def test_tables_of_a_newer_version_are_refused(sqlite_store: Store, path: str):
+    async with sqlite_store.journal():
+        pass
+    execute(path, "PRAGMA user_version = 2")
+    with pytest.raises(StoreTooNew, match="version 2; this program knows up to 1"):
+        await open_journal(sqlite_store.url)
+
+
+async def test_a_file_that_is_no_database_is_refused(sqlite_store: Store, path: str):
+    Path(path).write_bytes(b"not a database" * 100)
+    with pytest.raises(JournalUnavailable, match="not a database"):
+        await open_journal(sqlite_store.url)
+
+
+async def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(JournalUnavailable, match="missing"):
+        await open_journal(f"sqlite:///{tmp_path}/missing/journal.db")
+
+
+async def test_a_store_that_others_keep_locked_is_unavailable_and_nothing_is_done(path: str):
+    journal = SqliteJournal(path, busy_timeout_s=0.05)
+    await journal.open()
+    log = await Log.create(journal)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with pytest.raises(JournalUnavailable, match="locked"):
+        await log.append(rows(1))
+    assert await log.tags() == []
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    await log.append(rows(2))
+    assert await log.tags() == [2]
+    await journal.close()
+
+
+async def test_an_append_waits_for_another_process(path: str):
+    journal = SqliteJournal(path)
+    await journal.open()
+    log = await Log.create(journal)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    appending = asyncio.create_task(log.append(rows(1)))
+    await asyncio.sleep(0.1)
+    assert not appending.done()
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    await appending
+    await journal.close()
+
+
+async def test_a_full_disk_is_unavailable_and_nothing_is_done(path: str):
+    journal = SqliteJournal(path)
+    await journal.open()
+    log = await Log.create(journal)
+    pages = execute(path, "PRAGMA page_count")[0][0]
+    await journal._writer.run(
+        lambda connection: connection.execute(f"PRAGMA max_page_count = {pages + 2}").fetchone()
+    )
+    with pytest.raises(JournalUnavailable, match="full"):
+        await log.append(rows(*range(100_000)))
+    await log.append(rows(1))
+    assert await log.tags() == [1]
+    await journal.close()
+
+
+async def test_a_cancelled_append_does_not_stop_the_next_one(path: str):
+    journal = SqliteJournal(path)
+    await journal.open()
+    log = await Log.create(journal)
+    appending = asyncio.create_task(log.append(rows(1)))
+    await asyncio.sleep(0)
+    appending.cancel()
+    await log.append(rows(2))
+    assert (await log.tags())[-1] == 2
+    await journal.close()
+
+
+async def test_rows_of_a_deleted_model_that_were_left_go_at_the_next_start(
+    sqlite_store: Store, path: str, monkeypatch: pytest.MonkeyPatch
+):
+    async def died(self: SqliteJournal) -> None:
+        pass
+
+    async with sqlite_store.journal() as journal:
+        log = await Log.create(journal)
+        for tag in range(20):
+            await log.append(*(rows(tag, id=f"{tag} {number}") for number in range(100)))
+        appended = await log.append(rows(1))
+        where = (log.model, log.incarnation, appended.seq or 0, appended.chain)
+        await journal.snapshot_put(*where, bytes(20 << 20))
+        monkeypatch.setattr(SqliteJournal, "_sweep", died)
+        await journal.delete(log.model)
+        monkeypatch.undo()
+    tables = ("entries", "keys", "nonces", "snapshots", "snapshot_parts", "garbage")
+    counts = [f"SELECT count(*) FROM {table}" for table in tables]
+    assert all(count for (count,) in execute(path, *counts))
+    async with sqlite_store.journal():
+        assert [count for (count,) in execute(path, *counts)] == [0] * len(tables)
+
+
+async def test_calls_after_closing_are_refused(sqlite_store: Store):
+    async with sqlite_store.journal() as journal:
+        pass
+    with pytest.raises(JournalUnavailable, match="closed"):
+        await asyncio.wait_for(journal.ping(), 5)
