@@ -24,9 +24,7 @@ def learner_of(cell, adult, average=None):
     if loss == "squared":
         task, i = "regression", np.arange(200)
         labels = batch.labels * (1 + 0.05 * ((7 * i) % 11 - 5))
-        batch = Batch(
-            batch.indptr, batch.indices, batch.values, labels, batch.weights, batch.dim
-        )
+        batch = Batch(batch.indptr, batch.indices, batch.values, labels, batch.weights, batch.dim)
     learner = make_learner(
         {
             "task": task,
