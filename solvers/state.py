@@ -34,7 +34,8 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 def dump(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
     """The bytes that `load` reads; equal arrays and metadata give equal bytes.
 
-    Raises ValueError for an array of another type than float64, float32, int64, int32, uint8, bool.
+    Raises ValueError for an array of another type than float64, float32, int64, int32, uint8 or
+    bool, and for metadata named as the format's own.
     """
     header: dict[str, Any] = {}
     parts, offset = [], 0
@@ -52,6 +53,9 @@ def dump(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) ->
         offset += len(part)
     data = b"".join(parts)
     own = {_FORMAT_KEY: str(FORMAT), _DIGEST_KEY: _NO_DIGEST}
+    for name in own:
+        if name in metadata:
+            raise ValueError(f"{name} is written by the format itself")
     header["__metadata__"] = {**metadata, **own}
     unsigned = _head(header)
     header["__metadata__"][_DIGEST_KEY] = _digest(unsigned, data)
