@@ -1,0 +1,37 @@
+"""A process that appends and says what was acknowledged: one line per append on its output.
+
+    python -m tests.journal.appender URL MODEL FIRST COUNT SIZE
+
+Appends COUNT groups of SIZE rows with ids FIRST, FIRST + 1 ..., and prints "first-id seq" once
+each group is acknowledged, so whoever kills it knows what must be in the journal.
+"""
+
+import asyncio
+import os
+import sys
+
+from service.journal import open_journal
+from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from tests.journal.groups import Log, rows
+
+
+async def main(url: str, model: str, first: int, count: int, size: int) -> None:
+    journal = await open_journal(url)
+    log = Log(journal, await journal.get(model))
+    for start in range(first, first + count * size, size):
+        group = [rows(tag, id=str(tag)) for tag in range(start, start + size)]
+        nonce, known_seq = os.urandom(16), log.known_seq
+        while True:
+            try:
+                appended = await log.append(*group, nonce=nonce, known_seq=known_seq)
+                break
+            except (JournalUnavailable, OutcomeUnknown):
+                await asyncio.sleep(0.01)
+        for place, tag in zip(appended.placed, range(start, start + size), strict=True):
+            sys.stdout.write(f"{tag} {place.seq}\n")
+        sys.stdout.flush()
+    await journal.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:3], *map(int, sys.argv[3:])))

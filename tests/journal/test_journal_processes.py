@@ -1,0 +1,112 @@
+"""Several processes on one store, and processes that are killed."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.journal.protocol import Journal
+from tests.history import Acknowledged, check_history
+from tests.journal.conftest import Store
+from tests.journal.groups import Log
+from tests.redis_server import redis_or_skip
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "3"))
+
+
+async def start(store: Store, first: int, count: int, size: int) -> asyncio.subprocess.Process:
+    arguments = ["-m", "tests.journal.appender", store.url, "adult", first, count, size]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *map(str, arguments), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+
+
+def answers(output: bytes) -> list[Acknowledged]:
+    """What the process said; a line that the kill cut off was not said."""
+    lines = output.decode().split("\n")[:-1]
+    return [Acknowledged(*(int(word) for word in line.split())) for line in lines]
+
+
+async def checked(journal: Journal, said: list[Acknowledged], sent: range) -> int:
+    report = await check_history(
+        journal,
+        "adult",
+        said,
+        tags_of=lambda found: found.indices.tolist(),
+        sent=dict.fromkeys(sent, 1),
+    )
+    return report.rows
+
+
+async def test_appenders_in_several_processes_lose_and_double_nothing(store: Store):
+    async with store.journal() as journal:
+        await Log.create(journal)
+        processes = [await start(store, 1000 * number, 60, 5) for number in range(4)]
+        outputs = await asyncio.gather(*(process.communicate() for process in processes))
+        assert [process.returncode for process in processes] == [0] * 4
+        said = [answer for output, _ in outputs for answer in answers(output)]
+        assert len(said) == 1200
+        assert await checked(journal, said, range(4000)) == 1200
+
+
+async def test_of_processes_that_append_the_same_ids_each_is_journalled_once(store: Store):
+    async with store.journal() as journal:
+        await Log.create(journal)
+        processes = [await start(store, 0, 60, 5) for _ in range(3)]
+        outputs = await asyncio.gather(*(process.communicate() for process in processes))
+        said = [answer for output, _ in outputs for answer in answers(output)]
+        assert len(said) == 900
+        assert await checked(journal, said, range(300)) == 300
+
+
+async def test_what_a_killed_appender_was_acknowledged_is_journalled_once(store: Store):
+    chance = random.Random(11)
+    said: list[Acknowledged] = []
+    first = 0
+    async with store.journal() as journal:
+        await Log.create(journal)
+        for _ in range(ROUNDS):
+            process = await start(store, first, 100_000, 3)
+            assert process.stdout is not None
+            output = await process.stdout.readline()
+            await asyncio.sleep(chance.uniform(0, 0.05))
+            process.send_signal(signal.SIGKILL)
+            output += await process.stdout.read()
+            await process.wait()
+            said += answers(output)
+            rows = await checked(journal, said, range(first + 300_000))
+            assert rows >= len(set(said))
+            # The next one begins with ids of which nobody knows whether they were journalled.
+            first = said[-1].tag + 1
+            first -= first % 3
+        sent = range(first + 30)
+        process = await start(store, first, 10, 3)
+        said += answers((await process.communicate())[0])
+        assert await checked(journal, said, sent) == first + 30
+
+
+async def test_what_was_acknowledged_outlives_a_killed_redis():
+    chance = random.Random(12)
+    with redis_or_skip(appendfsync="always") as server:
+        store = Store(server.url)
+        async with store.journal() as journal:
+            await Log.create(journal)
+            process = await start(store, 0, 400 * ROUNDS, 3)
+            assert process.stdout is not None
+            output = await process.stdout.readline()
+            for _ in range(ROUNDS):
+                await asyncio.sleep(chance.uniform(0, 0.1))
+                server.kill()
+                server.start()
+                output += await process.stdout.readline()
+            output += await process.stdout.read()
+            await process.wait()
+            said = answers(output)
+            assert await checked(journal, said, range(1200 * ROUNDS)) == 1200 * ROUNDS
