@@ -1,0 +1,131 @@
+"""kill -9 in the middle of a stream: what was acknowledged is there once, to the bit.
+
+DUALSTREAM_CHAOS_ROUNDS says how many kills each test makes (default 2).
+"""
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from service.demo.run import adult_lines
+from service.demo.server_process import ServerProcess
+from service.journal import open_journal
+from service.journal.record import decode_merged
+from service.replica import Replica, as_batch
+from solvers import Batch, Progressive, make_learner, resolve_spec
+from tests.history import Acknowledged, check_history, read_all
+
+ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "2"))
+SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
+# Small, so that each kill meets snapshots that are written or were just read.
+FLAGS = ("--snapshot-every", "150")
+SENDERS = 4
+
+
+class Stream:
+    """Several senders, each with its own rows; every request has a key and is sent until known."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
+        self.acknowledged: list[Acknowledged] = []
+        self.url = ""
+        self.stop = threading.Event()
+
+    def send(self, sender: int) -> None:
+        mine = list(range(sender, len(self._lines), SENDERS))
+        with httpx.Client(timeout=10) as client:
+            for first in range(0, len(mine), 3):
+                rows = mine[first : first + 3]
+                if not self._send_until_known(client, f"{sender}-{first}", rows):
+                    return
+
+    def _send_until_known(self, client: httpx.Client, key: str, rows: list[int]) -> bool:
+        body = b"\n".join(self._lines[row] for row in rows)
+        headers = {"content-type": "text/x-libsvm", "idempotency-key": key}
+        while not self.stop.is_set():
+            try:
+                answer = client.post(f"{self.url}/models/m/learn", content=body, headers=headers)
+            except httpx.TransportError:
+                self.stop.wait(0.02)
+                continue
+            if answer.status_code == 200:
+                told = answer.json()
+                self.acknowledged.append(Acknowledged(key, told["seq"], told["count"]))
+                return True
+            assert answer.status_code == 503, answer.text
+            self.stop.wait(0.02)
+        return False
+
+
+@pytest.fixture
+def stream() -> Iterator[Stream]:
+    stream = Stream(adult_lines()[:6000])
+    yield stream
+    stream.stop.set()
+
+
+def test_acknowledged_rows_survive_kill_9_once(store, stream):
+    rng = random.Random(7)
+    server = ServerProcess(store, FLAGS)
+    try:
+        httpx.put(f"{server.url}/models/m", json=SPEC).raise_for_status()
+        stream.url = server.url
+        senders = [threading.Thread(target=stream.send, args=(k,)) for k in range(SENDERS)]
+        for sender in senders:
+            sender.start()
+        for _ in range(ROUNDS):
+            target = len(stream.acknowledged) + rng.randint(30, 90)
+            while len(stream.acknowledged) < target and any(s.is_alive() for s in senders):
+                stream.stop.wait(0.002)
+            server.kill()
+            server = ServerProcess(store, FLAGS)
+            stream.url = server.url
+        stream.stop.wait(0.3)
+        stream.stop.set()
+        for sender in senders:
+            sender.join()
+        served = httpx.get(f"{server.url}/models/m/weights?top=1000").json()
+        metrics = httpx.get(f"{server.url}/models/m/metrics").json()
+    finally:
+        server.kill()
+    replica, rows = asyncio.run(journal_and_state(store, stream.acknowledged))
+    assert_as_if_never_stopped(replica, rows)
+    assert {w["index"]: w["weight"] for w in served["weights"]} == {
+        j + 1: w for j, w in enumerate(replica.learner.weights.tolist()) if w
+    }
+    assert metrics["samples"] == len(rows)
+
+
+async def journal_and_state(store: str, acknowledged: list[Acknowledged]) -> tuple[Replica, Batch]:
+    """The replica that a new process would load, and the journal's rows in order."""
+    journal = await open_journal(store)
+    try:
+        record = await journal.get("m")
+        replica = Replica(record)
+        await replica.load(journal)
+        await check_history(journal, "m", acknowledged, samples=replica.learner.samples)
+        entries = await read_all(journal, "m", record.incarnation)
+        _, blocks = decode_merged(b"".join(entry.body for entry in entries))
+        return replica, Batch.concat([as_batch(block, 123) for block in blocks])
+    finally:
+        await journal.close()
+
+
+def assert_as_if_never_stopped(replica: Replica, rows: Batch) -> None:
+    """One learner that saw the journal's rows in one go has every bit of the replica's state."""
+    learner = make_learner(resolve_spec(SPEC))
+    outcome = learner.learn(rows)
+    progress = Progressive("binary")
+    progress.update(rows.labels, outcome.scores, outcome.losses, ~outcome.rejected)
+    for mine, theirs in (
+        (replica.learner.state(), learner.state()),
+        (replica.progress.state(), progress.state()),
+    ):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            assert mine[name].tobytes() == theirs[name].tobytes(), name
