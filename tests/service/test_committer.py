@@ -1,0 +1,204 @@
+"""Groups over a store that loses answers, refuses, or is slow: nothing lost, nothing doubled."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.catalog import canonical
+from service.committer import GROUP_ROWS, Committer, Request
+from service.journal import open_journal
+from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.journal.record import KeyKind, make_key
+from service.replica import Replica
+from solvers import Batch, resolve_spec
+from tests.history import Acknowledged, check_history
+from tests.journal.faulty import Fault, FaultyJournal
+
+SPEC = {"algorithm": "dual_ascent", "loss": "logistic", "features": {"kind": "indexed", "dim": 3}}
+PRINT = b"f" * 16
+
+
+class Bench:
+    """A committer over a faulty journal, with the means to look behind it."""
+
+    def __init__(self, journal: Any, replica: Replica, faults: list[Fault], timeout_s: float):
+        self.faulty = FaultyJournal(journal, faults)
+        self.replica = replica
+        self.groups: list[int] = []
+        self.committer = Committer(
+            self.faulty, replica, timeout_s, on_group=lambda rows, _: self.groups.append(rows)
+        )
+        self.acknowledged: list[Acknowledged] = []
+
+    async def send(self, key: str, rows: int = 1) -> Any:
+        receipt = await self.committer.submit(request(key, rows))
+        placed = receipt.placed
+        self.acknowledged.append(Acknowledged(key, placed.seq, placed.count))
+        return receipt
+
+
+def request(key: str | None, rows: int = 1) -> Request:
+    seed = sum(map(ord, key or ""))
+    x = np.random.default_rng(seed).standard_normal((rows, 3))
+    batch = Batch.from_dense(x, np.where(x[:, 0] > 0, 1.0, -1.0))
+    if key is None:
+        return Request.of(batch, None, None)
+    return Request.of(batch, make_key(KeyKind.REQUEST, key), PRINT)
+
+
+def run(
+    tmp_path: Path,
+    scenario: Callable[[Bench], Awaitable[None]],
+    faults: list[Fault] = [],  # noqa: B006
+    timeout_s: float = 5.0,
+) -> Bench:
+    """Runs the scenario, then checks the history and that a fresh replica has the same bits."""
+
+    async def whole() -> Bench:
+        journal = await open_journal(f"sqlite:///{tmp_path / 'c.db'}")
+        try:
+            spec = canonical(resolve_spec(SPEC))
+            record, _ = await journal.create("m", spec, spec)
+            bench = Bench(journal, Replica(record), faults, timeout_s)
+            await scenario(bench)
+            await bench.committer.drain()
+            await bench.replica.catch_up(journal)
+            samples = bench.replica.learner.samples
+            await check_history(journal, "m", bench.acknowledged, samples=samples)
+            fresh = Replica(record)
+            await fresh.load(journal)
+            for name, array in fresh._state().items():
+                assert bench.replica._state()[name].tobytes() == array.tobytes(), name
+            return bench
+        finally:
+            await journal.close()
+
+    return asyncio.run(whole())
+
+
+def test_what_waits_goes_into_one_append(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        await asyncio.gather(*(bench.send(f"k{n}") for n in range(50)))
+
+    bench = run(tmp_path, scenario, [Fault.LATE])
+    assert bench.groups == [50]
+
+
+def test_requests_that_arrive_meanwhile_form_the_next_group(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        first = asyncio.create_task(bench.send("first"))
+        await asyncio.sleep(0.002)
+        await asyncio.gather(first, *(bench.send(f"k{n}") for n in range(20)))
+
+    bench = run(tmp_path, scenario, [Fault.DELAYED])
+    assert bench.groups == [1, 20]
+
+
+def test_a_group_is_bounded_and_a_larger_request_stands_alone(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        await asyncio.gather(
+            bench.send("a", 10), bench.send("big", GROUP_ROWS + 1), bench.send("b"), bench.send("c")
+        )
+
+    assert run(tmp_path, scenario).groups == [10, GROUP_ROWS + 1, 2]
+
+
+def test_answers_are_cut_from_the_group_in_order(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        receipts = await asyncio.gather(*(bench.send(f"k{n}", n) for n in (3, 1, 5)))
+        assert [r.placed.first_seq for r in receipts] == [1, 4, 5]
+        alone = Replica(await bench.faulty.get("m"))
+        for n, receipt in zip((3, 1, 5), receipts, strict=True):
+            rows = request(f"k{n}", n).rows
+            outcome = await alone._learn(rows)
+            assert receipt.scores == outcome.scores.tolist()
+            assert receipt.losses == outcome.losses.tolist()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("fault", [Fault.UNANSWERED, Fault.LOST])
+def test_append_of_unknown_outcome_is_repeated_and_not_doubled(tmp_path, fault):
+    async def scenario(bench: Bench) -> None:
+        receipts = await asyncio.gather(*(bench.send(f"k{n}") for n in range(5)))
+        assert [r.placed.seq for r in receipts] == [1, 2, 3, 4, 5]
+        assert all(r.scores is not None for r in receipts)
+
+    bench = run(tmp_path, scenario, [fault, Fault.UNANSWERED, Fault.REFUSED, fault])
+    assert bench.replica.seq == 5
+
+
+def test_refused_append_fails_its_group_alone(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        with pytest.raises(JournalUnavailable):
+            await bench.committer.submit(request("refused"))
+        assert (await bench.send("next")).placed.seq == 1
+
+    run(tmp_path, scenario, [Fault.REFUSED])
+
+
+def test_outcome_still_unknown_at_the_deadline_is_said_and_can_be_repeated(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        with pytest.raises(OutcomeUnknown):
+            await bench.committer.submit(request("k"))
+        # It was done: the client's repetition is a duplicate, and the state has the row once.
+        receipt = await bench.send("k")
+        assert receipt.placed.duplicate and receipt.placed.seq == 1
+        assert (await bench.send("other")).placed.seq == 2
+
+    run(tmp_path, scenario, [Fault.UNANSWERED] * 3, timeout_s=0.02)
+
+
+def test_keys_within_one_group_are_taken_once(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        first, second, third = await asyncio.gather(
+            bench.send("k", 2), bench.send("k", 2), bench.send("other")
+        )
+        assert not first.placed.duplicate and second.placed.duplicate
+        assert second.placed.seq == first.placed.seq == 2
+        assert second.scores is None and first.scores is not None
+        assert third.placed.seq == 3
+
+    run(tmp_path, scenario)
+
+
+def test_same_key_with_other_rows_is_a_conflict(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        await bench.send("k")
+        other = Request.of(request("x").rows, make_key(KeyKind.REQUEST, "k"), b"g" * 16)
+        receipt = await bench.committer.submit(other)
+        assert receipt.placed.conflict and receipt.scores is None
+
+    assert run(tmp_path, scenario).replica.seq == 1
+
+
+def test_client_that_left_does_not_take_its_group_along(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        leaving = asyncio.create_task(bench.send("leaving"))
+        staying = asyncio.create_task(bench.send("staying"))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert (await staying).placed.seq == 2
+
+    run(tmp_path, scenario, [Fault.LATE])
+
+
+def test_many_faults_in_any_order(tmp_path):
+    rng = np.random.default_rng(3)
+    kinds = [Fault.NONE, Fault.LOST, Fault.UNANSWERED, Fault.LATE, Fault.DELAYED]
+    faults = [kinds[k] for k in rng.integers(0, len(kinds), 400)]
+
+    async def client(bench: Bench, name: int) -> None:
+        for n in range(15):
+            await bench.send(f"{name}-{n}", 1 + n % 3)
+
+    async def scenario(bench: Bench) -> None:
+        bench.faulty.delay_s = 0.001
+        await asyncio.gather(*(client(bench, name) for name in range(8)))
+
+    bench = run(tmp_path, scenario, faults)
+    assert bench.replica.seq == 8 * 30
