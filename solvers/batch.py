@@ -13,10 +13,10 @@ import numpy.typing as npt
 from solvers import libsvm
 from solvers._jit import (
     F8,
-    F8_2D,
     I4,
     I8,
     RO_F8,
+    RO_F8_2D,
     RO_I4,
     RO_I8,
     Floats,
@@ -169,8 +169,7 @@ class Batch:
 
         Raises InvalidRow for a number that is not finite or beyond 1e100, ShapeMismatch.
         """
-        matrix = np.ascontiguousarray(x, np.float64)
-        matrix = np.atleast_2d(matrix)
+        matrix = np.atleast_2d(_column(x, np.float64))
         if matrix.ndim != 2:
             raise ShapeMismatch(f"expected a matrix or a row, got {matrix.ndim} dimensions")
         n, dim = matrix.shape
@@ -309,7 +308,7 @@ def _check_pointers(indptr: Ints, indices: Ints, values: Floats) -> None:
         raise ShapeMismatch("the row pointers do not fit the entries")
 
 
-@kernel(i8(F8_2D, I8, I4, F8))
+@kernel(i8(RO_F8_2D, I8, I4, F8))
 def drop_zeros(matrix: Floats, indptr: Ints, indices: Indices, values: Floats) -> int:
     """Write the entries of a dense matrix that are not 0; return how many there are."""
     n, dim = matrix.shape

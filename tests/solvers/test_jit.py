@@ -1,0 +1,183 @@
+"""What kernels promise before the first of them runs: one signature each, one CPU, one cache."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import solvers
+from solvers import Batch, make_learner, numeric_identity, warm
+from solvers._jit import APPLY_VERSION, DISABLED, compiled_signatures
+from solvers.losses import LOSSES, MARGIN_LOSSES
+
+ROOT = Path(solvers.__file__).parent
+compiled_only = pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+
+
+def python(code, **environment):
+    """What a fresh interpreter prints for `code`."""
+    keep = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    for name in ("DUALSTREAM_CPU", "NUMBA_BOUNDSCHECK"):
+        keep.pop(name, None)
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=keep | {"PYTHONPATH": str(ROOT.parent)} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip(), found.stderr
+
+
+def test_public_names_are_sorted_and_exist():
+    assert solvers.__all__ == sorted(solvers.__all__)
+    assert all(hasattr(solvers, name) for name in solvers.__all__)
+
+
+@compiled_only
+def test_no_call_compiles_anything_once_warm():
+    count = warm()
+    before = compiled_signatures()
+    assert len(before) == count and set(before.values()) == {1}
+    x = np.eye(4)
+    read_only = np.eye(4)
+    read_only.flags.writeable = False
+    for loss in LOSSES:
+        task = "binary" if loss in MARGIN_LOSSES else "regression"
+        for window in ("infinite", "exponential", "sliding"):
+            spec = {"task": task, "loss": loss, "window": window}
+            learner = make_learner(spec | {"features": {"kind": "indexed", "dim": 4}})
+            for matrix in (x, read_only, x.astype(np.float32), np.asfortranarray(x)):
+                learner.learn(Batch.from_dense(matrix, np.ones(4, int)))
+            learner.certificate()
+            learner.probabilities(learner.predict(Batch.from_dense(x)))
+            learner.restore(learner.state())
+    Batch.from_libsvm(b"1 1:1", 4)
+    assert compiled_signatures() == before
+
+
+@compiled_only
+def test_importing_the_package_loads_no_learner():
+    code = "import solvers, sys; print('solvers.dual_ascent' in sys.modules)"
+    assert python(code)[0] == "False"
+
+
+def test_only_one_file_reads_the_environment():
+    readers = [
+        path.name
+        for path in sorted(ROOT.rglob("*.py"))
+        if any(
+            isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    ]
+    assert readers == ["_jit.py"]
+
+
+def test_kernels_call_no_compiled_code_of_other_files_but_scalars():
+    """The cache knows a kernel by its own file, and by the digest of _scalar.py."""
+    kernels = {
+        node.name
+        for path in ROOT.rglob("*.py")
+        if path.name != "_scalar.py"
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list
+    }
+    for path in ROOT.rglob("*.py"):
+        body = ast.parse(path.read_text()).body
+        imported = {
+            alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        for function in body:
+            if isinstance(function, ast.FunctionDef) and function.decorator_list:
+                names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+                assert not names & imported & kernels, (path.name, function.name)
+
+
+def test_numeric_identity_names_version_cpu_and_library():
+    version, cpu, *rest = numeric_identity().split(" ")
+    assert version == str(APPLY_VERSION)
+    assert cpu in ("x86-64-v3", "generic") or os.environ.get("DUALSTREAM_CPU") == cpu
+    assert "libm-" in rest[-1]
+    assert python("import solvers; print(solvers.numeric_identity())")[0] == numeric_identity()
+
+
+def test_the_cpu_can_be_chosen(tmp_path):
+    code = "import solvers; print(solvers.numeric_identity().split(' ')[1])"
+    found = python(code, DUALSTREAM_CPU="generic", NUMBA_DISABLE_JIT="1")
+    assert found[0] == "generic"
+
+
+@compiled_only
+def test_kernels_are_compiled_for_the_features_of_the_named_cpu_alone():
+    code = (
+        "import solvers; from numba.core.registry import cpu_target as t;"
+        "print(t.target_context.codegen().magic_tuple()[1:])"
+    )
+    assert python(code)[0] == f"({numeric_identity().split(' ')[1]!r}, '')"
+
+
+ONE_KERNEL = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("jit", {str(ROOT / "_jit.py")!r})
+jit = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(jit)
+
+@jit.kernel(jit.f8(jit.f8))
+def double(x):
+    return 2.0 * x
+
+print(double(1.5), len(double.stats.cache_hits), len(double.stats.cache_misses))
+"""
+
+
+@pytest.fixture
+def one_kernel(tmp_path):
+    """Code for `python` that makes one kernel and calls it, without the rest of the package."""
+    path = tmp_path / "one_kernel.py"
+    path.write_text(ONE_KERNEL)
+    return f"import runpy; runpy.run_path({str(path)!r})"
+
+
+@compiled_only
+def test_kernels_come_from_the_cache_the_second_time(one_kernel, tmp_path):
+    cache = tmp_path / "cache"
+    assert python(one_kernel, DUALSTREAM_CACHE_DIR=str(cache))[0] == "3.0 0 1"
+    assert python(one_kernel, NUMBA_CACHE_DIR=str(cache))[0] == "3.0 1 0"
+    assert len(list(cache.iterdir())) == 1
+    python(one_kernel, DUALSTREAM_CACHE_DIR=str(cache), NUMBA_BOUNDSCHECK="1")
+    assert len(list(cache.iterdir())) == 2, "bounds checks are not in numba's own key"
+
+
+@compiled_only
+def test_the_cache_is_in_the_users_cache_directory(one_kernel, tmp_path):
+    python(one_kernel, XDG_CACHE_HOME=str(tmp_path / "xdg"))
+    assert len(list((tmp_path / "xdg" / "dualstream").iterdir())) == 1
+    python(one_kernel, XDG_CACHE_HOME="", HOME=str(tmp_path / "home"))
+    assert len(list((tmp_path / "home" / ".cache" / "dualstream").iterdir())) == 1
+
+
+@compiled_only
+def test_without_a_writable_cache_there_is_one_warning_and_it_works(one_kernel, tmp_path):
+    (tmp_path / "file").write_text("")
+    out, errors = python(one_kernel, DUALSTREAM_CACHE_DIR=str(tmp_path / "file" / "x"))
+    assert out.startswith("3.0 ")
+    assert errors.count("kernels are compiled anew in each process") == 1
+
+
+def test_plain_python_gives_the_same():
+    """Coverage and tracebacks come from NUMBA_DISABLE_JIT=1; it must run the same code."""
+    code = (
+        f"import os, pathlib, solvers; os.chdir({str(ROOT.parent)!r});"
+        "text = pathlib.Path('tests/golden/a9a_500.libsvm').read_bytes();"
+        "b = solvers.Batch.from_libsvm(text, 123).batch[:50];"
+        "features = {'kind': 'indexed', 'dim': 123};"
+        "m = solvers.make_learner({'window': 'sliding', 'features': features});"
+        "m.learn(b); print(m.certificate().gap.hex(), float(m.weights.sum()).hex())"
+    )
+    results = {python(code, NUMBA_DISABLE_JIT=flag)[0] for flag in "01"}
+    assert len(results) == 1
