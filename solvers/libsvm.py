@@ -121,6 +121,12 @@ def is_space(byte: int) -> bool:
     return byte == 32 or (9 <= byte <= 13 and byte != 10)
 
 
+@kernel(i8(types.uint8))
+def digit(byte: int) -> int:
+    """What a decimal digit counts."""
+    return int(byte) - 48
+
+
 @kernel(i8(RO_U1, i8))
 def token_end(text: Bytes, p: int) -> int:
     """Where the token that holds place p ends: at space, line end, comment or end of text."""
@@ -162,7 +168,7 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
     while p < n and 48 <= text[p] <= 57:
         seen = True
         if digits < 18:
-            mantissa = mantissa * 10 + (text[p] - 48)
+            mantissa = mantissa * 10 + digit(text[p])
             digits += mantissa != 0
         else:
             digits += 1
@@ -172,7 +178,7 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
         while p < n and 48 <= text[p] <= 57:
             seen = True
             if digits < 18:
-                mantissa = mantissa * 10 + (text[p] - 48)
+                mantissa = mantissa * 10 + digit(text[p])
                 digits += mantissa != 0
                 shift -= 1
             else:
@@ -183,13 +189,13 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
         p += 1
         sign = 1
         if p < n and (text[p] == 43 or text[p] == 45):
-            sign = 44 - int(text[p])
+            sign = -1 if text[p] == 45 else 1
             p += 1
         valid = p < n and 48 <= text[p] <= 57
         exponent = 0
         while p < n and 48 <= text[p] <= 57:
             if exponent < 100000:
-                exponent = exponent * 10 + (text[p] - 48)
+                exponent = exponent * 10 + digit(text[p])
             p += 1
         shift += sign * exponent
     if not valid or not (p == n or is_space(text[p]) or text[p] == 10 or text[p] == 35):
@@ -217,7 +223,7 @@ def read_index(text: Bytes, p: int) -> tuple[int, int]:
     first = p
     index = 0
     while p < n and 48 <= text[p] <= 57:
-        index = min(index * 10 + (text[p] - 48), 1 << 40)
+        index = min(index * 10 + digit(text[p]), 1 << 40)
         p += 1
     if p == first or p == n or text[p] != 58:
         return 0, -1
