@@ -119,7 +119,7 @@ async def test_without_a_server_nothing_was_done(own_server: RedisServer):
 async def test_an_append_to_a_server_that_hangs_is_unknown_and_can_be_repeated(
     own_server: RedisServer,
 ):
-    async with opened(own_server.url, timeout_s=0.2) as journal:
+    async with opened(own_server.url, timeout_s=0.5) as journal:
         log = await Log.create(journal)
         nonce = os.urandom(16)
         own_server.pause()
@@ -133,11 +133,11 @@ async def test_an_append_to_a_server_that_hangs_is_unknown_and_can_be_repeated(
 
 
 async def test_who_waits_behind_a_hanging_append_is_told_in_time(own_server: RedisServer):
-    async with opened(own_server.url, timeout_s=0.2) as journal:
+    async with opened(own_server.url, timeout_s=0.5) as journal:
         log = await Log.create(journal)
         own_server.pause()
         appends = [log.append(rows(tag)) for tag in range(10)]
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(5):
             answers = await asyncio.gather(*appends, return_exceptions=True)
         own_server.resume()
         assert {type(answer) for answer in answers} == {OutcomeUnknown, JournalUnavailable}
