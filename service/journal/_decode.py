@@ -1,7 +1,6 @@
 """Bytes to rows and controls; `record.py` states the layout."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -15,7 +14,7 @@ from service.journal import _format as f
 from service.journal._merge import merged_rows, one_row_parts
 
 _NARROW, _WIDE = f.NARROW_HEADER, f.WIDE_HEADER
-_U16, _U32 = Struct("<H"), Struct("<I")
+_U32 = Struct("<I")
 
 
 def decode(body: bytes) -> list[tuple[f.Header, f.Rows | f.Control | None]]:
@@ -34,7 +33,7 @@ def decode_merged(body: bytes) -> tuple[list[f.Header], list[f.Rows | f.Control]
 
     Raises UnknownRecord, CorruptRecord.
     """
-    parts = list(_scan(body))
+    parts = _scan(body)
     blocks: list[f.Rows | f.Control] = []
     run: list[f.Rows] = []
     for content in _contents(body, parts):
@@ -50,41 +49,59 @@ def decode_merged(body: bytes) -> tuple[list[f.Header], list[f.Rows | f.Control]
     return [part.header for part in parts], blocks
 
 
-@dataclass(slots=True)
-class Found:
+class Found(msgspec.Struct, gc=False):
     """One part of a body: its content is body[start:end]."""
 
     header: f.Header
+    flags: int
     columns: int
-    is_control: bool
     start: int
     end: int
 
 
-def _scan(body: bytes) -> Iterator[Found]:
-    """Find the parts, check their checksums and flags."""
+_PLAIN = f.Header(1)
+
+
+def _scan(body: bytes) -> list[Found]:
+    """Find the parts, check their checksums and flags. Most hold one row and have no key."""
+    parts: list[Found] = []
     at, size = 0, len(body)
     while at < size:
         if body[at] != f.VERSION:
             raise f.UnknownRecord(f"record version {body[at]}")
         try:
-            unpack = _WIDE.unpack_from if body[at + 1] & f.WIDE else _NARROW.unpack_from
-            _, flags, columns, length, count = unpack(body, at)
+            if body[at + 1] & f.WIDE:
+                _, flags, columns, length, count = _WIDE.unpack_from(body, at)
+                start = at + 12
+            else:
+                _, flags, columns, length, count = _NARROW.unpack_from(body, at)
+                start = at + 7
         except (IndexError, StructError):
             raise f.CorruptRecord(f"a part at byte {at} is cut off") from None
-        start, end = at + (12 if flags & f.WIDE else 7), at + length - 4
+        end = at + length - 4
         if end < start or end + 4 > size:
             raise f.CorruptRecord(f"the part at byte {at} does not fit its body")
         if _U32.unpack_from(body, end)[0] != crc32c(body[at:end]):
             raise f.CorruptRecord(f"the part at byte {at} has another checksum")
-        if flags & ~f.KNOWN_FLAGS or columns & ~f.KNOWN_COLUMNS:
-            raise f.UnknownRecord(f"record flags {flags:#x}, columns {columns:#x}")
-        key = fingerprint = None
-        if flags & (f.KEY | f.FINGERPRINT):
-            key, fingerprint, start = _key(body, flags, start, end)
-        header = f.Header(count, key, fingerprint, bool(flags & f.CONTINUES))
-        yield Found(header, columns, bool(flags & f.CONTROL), start, end)
+        if flags == 0 and count == 1:
+            header = _PLAIN
+        else:
+            header, start = _header(body, flags, count, start, end)
+        if columns & ~f.KNOWN_COLUMNS:
+            raise f.UnknownRecord(f"record columns {columns:#x}")
+        parts.append(Found(header, flags, columns, start, end))
         at = end + 4
+    return parts
+
+
+def _header(body: bytes, flags: int, count: int, start: int, end: int) -> tuple[f.Header, int]:
+    """The header, and where the content begins."""
+    if flags & ~f.KNOWN_FLAGS:
+        raise f.UnknownRecord(f"record flags {flags:#x}")
+    key = fingerprint = None
+    if flags & (f.KEY | f.FINGERPRINT):
+        key, fingerprint, start = _key(body, flags, start, end)
+    return f.Header(count, key, fingerprint, bool(flags & f.CONTINUES)), start
 
 
 def _key(body: bytes, flags: int, at: int, end: int) -> tuple[bytes | None, bytes | None, int]:
@@ -103,34 +120,32 @@ def _key(body: bytes, flags: int, at: int, end: int) -> tuple[bytes | None, byte
 
 def _contents(body: bytes, parts: list[Found]) -> Iterable[f.Rows | f.Control]:
     """The contents in order, runs of alike parts of one row read at once."""
-    at = 0
-    while at < len(parts):
-        stop = at
-        while stop < len(parts) and _is_alike(parts[stop], parts[at]):
-            stop += 1
+    at, count = 0, len(parts)
+    while at < count:
+        stop = at + 1
+        if _is_simple(parts[at]):
+            columns = parts[at].columns
+            while stop < count and parts[stop].columns == columns and _is_simple(parts[stop]):
+                stop += 1
         if stop - at > 1:
-            yield one_row_parts(
-                body,
-                parts[at].columns,
-                np.array([part.start for part in parts[at:stop]], np.int64),
-                np.array([part.end for part in parts[at:stop]], np.int64),
-            )
-            at = stop
-            continue
-        content = _content(body, parts[at])
-        if content is not None:
-            yield content
-        at += 1
+            starts = np.array([part.start for part in parts[at:stop]], np.int64)
+            ends = np.array([part.end for part in parts[at:stop]], np.int64)
+            yield one_row_parts(body, parts[at].columns, starts, ends)
+        else:
+            content = _content(body, parts[at])
+            if content is not None:
+                yield content
+        at = stop
 
 
-def _is_alike(part: Found, first: Found) -> bool:
-    """Whether both are parts of one row with the same columns, none of them text."""
+def _is_simple(part: Found) -> bool:
+    """Whether it is one row without text."""
+    columns = part.columns
     return (
-        part.columns == first.columns
-        and part.header.count == 1
-        and not part.is_control
-        and not part.columns & f.TEXT_COLUMNS
-        and part.columns >> f.LABELS_SHIFT & 7 < f.LABELS_CLASSES
+        part.header.count == 1
+        and not part.flags & f.CONTROL
+        and not columns & f.TEXT_COLUMNS
+        and columns >> f.LABELS_SHIFT & 7 < f.LABELS_CLASSES
     )
 
 
@@ -141,7 +156,7 @@ def _label_kind(rows: f.Rows) -> type:
 def _content(body: bytes, found: Found) -> f.Rows | f.Control | None:
     reader = _Reader(body, found.start, found.end)
     try:
-        if found.is_control:
+        if found.flags & f.CONTROL:
             content: f.Rows | f.Control | None = _control(reader, found)
         elif found.header.count:
             content = _rows(reader, found.columns, found.header.count)
@@ -228,6 +243,8 @@ def _indptr(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.int64]:
             raise f.CorruptRecord(f"{count} rows of {length} numbers")
         return np.arange(0, (count + 1) * length, length, dtype=np.int64)
     lengths = reader.array(f.UNSIGNED[kind], count)
+    if count == 1:
+        return np.array((0, lengths[0]), np.int64)
     indptr = np.zeros(count + 1, np.int64)
     np.cumsum(lengths, out=indptr[1:])
     return indptr

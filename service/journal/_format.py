@@ -5,11 +5,11 @@ RecordError
 `- UnknownRecord    written by a newer version, or not for this reader
 """
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -67,8 +67,7 @@ def make_key(kind: KeyKind, key: str) -> bytes:
     return bytes((kind,)) + key.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True, gc=False):
     """What stands beside a part's content. `key` is the kind's byte and the key."""
 
     count: int
@@ -77,8 +76,7 @@ class Header:
     continues: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class Rows(msgspec.Struct, frozen=True, eq=False):
     """Rows in CSR layout, with the columns that were used; the others are None.
 
     indptr  (n + 1,) int64, from 0   indices (nnz,) int32, from 0   values (nnz,) float64
@@ -103,10 +101,9 @@ class Rows:
         return len(self.indptr) - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Control:
+class Control(msgspec.Struct, frozen=True, eq=False):
     """A record that is no sample: refit, rollback, unlearn, pause ..."""
 
     kind: str
-    fields: dict[str, Any] = field(default_factory=dict)
-    arrays: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    fields: dict[str, Any] = {}
+    arrays: dict[str, npt.NDArray[np.float64]] = {}
