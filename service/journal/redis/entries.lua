@@ -29,6 +29,10 @@ local function stream_id(seq)
   return string.format('%.0f-0', seq)
 end
 
+local function seq_of(item)
+  return tonumber(string.match(item[1], '^%d+'))
+end
+
 local function now_ms()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -37,22 +41,23 @@ end
 -- The entries with after < last seq <= through, joined, up to limit bytes, at least one if any;
 -- and the last seq among them. Fetches no more at once than the mean size so far lets expect.
 local function entries_after(log, after, through, limit)
-  local found, size, last, step = {}, 0, after, 1
+  local found, count, size, last, step = {}, 0, 0, after, 1
   while last < through do
     local batch = redis.call('XRANGE', log, stream_id(last + 1), stream_id(through), 'COUNT', step)
     if #batch == 0 then
       break
     end
-    for _, item in ipairs(batch) do
-      local entry = item[2][2]
+    for number = 1, #batch do
+      local entry = batch[number][2][2]
       size = size + #entry
-      if #found > 0 and size > limit then
-        return table.concat(found), last
+      if count > 0 and size > limit then
+        return table.concat(found), number > 1 and seq_of(batch[number - 1]) or last
       end
-      found[#found + 1] = entry
-      last = tonumber(string.match(item[1], '^%d+'))
+      count = count + 1
+      found[count] = entry
     end
-    step = math.max(1, math.min(64, 2 * step, math.floor((limit - size) * #found / size)))
+    last = seq_of(batch[#batch])
+    step = math.max(1, math.min(64, 2 * step, math.floor((limit - size) * count / size)))
   end
   return table.concat(found), last
 end

@@ -8,6 +8,7 @@ import sqlite3
 import time
 
 from service.journal.protocol import JournalUnavailable, StoreTooNew
+from service.journal.sqlite.checkpoint import MOST_PAGES
 
 VERSION = 1
 
@@ -65,6 +66,7 @@ def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Conne
     try:
         _set_wal(connection, busy_timeout_s)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {MOST_PAGES}")
         _make_tables(connection, path)
     except sqlite3.Error as error:
         connection.close()

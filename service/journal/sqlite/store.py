@@ -19,6 +19,7 @@ from service.journal.protocol import (
     Snapshot,
 )
 from service.journal.sqlite import append, models, snapshots
+from service.journal.sqlite.checkpoint import Checkpointer
 from service.journal.sqlite.schema import connect
 from service.journal.sqlite.worker import Task, Worker, in_read, in_write
 
@@ -44,14 +45,19 @@ class SqliteJournal:
         if self._durability not in ("normal", "full"):
             raise ValueError(f"SQLite's durability is normal or full, not {durability}")
         self._limits = limits
-        opened = partial(connect, path, self._durability.upper(), busy_timeout_s)
-        self._writer = Worker("journal-writer", opened)
-        self._reader = Worker("journal-reader", opened)
+        self._connect = partial(connect, path, self._durability.upper(), busy_timeout_s)
+        self._make_workers()
+
+    def _make_workers(self) -> None:
+        self._writer = Worker("journal-writer", self._connect)
+        self._reader = Worker("journal-reader", self._connect)
+        self._checkpointer = Checkpointer(self._connect)
 
     async def open(self) -> None:
         try:
             await self._writer.start()
             await self._reader.start()
+            await self._checkpointer.start()
             await self._sweep()
         except BaseException:
             await self.close()
@@ -60,6 +66,8 @@ class SqliteJournal:
     async def close(self) -> None:
         await self._writer.stop()
         await self._reader.stop()
+        await self._checkpointer.stop()
+        self._make_workers()  # a thread starts once, and a store that failed to open is tried again
 
     async def ping(self) -> None:
         await self._read(lambda connection: connection.execute("SELECT 1 FROM store").fetchone())
@@ -116,11 +124,13 @@ class SqliteJournal:
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
     ) -> Appended:
-        return await self._write(
+        appended = await self._write(
             append.append(
                 model, incarnation, nonce, known_seq, parts, cursor, self._limits, _now_ms
             )
         )
+        self._checkpointer.wrote(sum([len(part.body) for part in parts]))
+        return appended
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
@@ -141,6 +151,7 @@ class SqliteJournal:
             piece = data[at : at + snapshots.PART_BYTES]
             if not await self._write(snapshots.put_part(snapshot, part, piece)):
                 return False
+            self._checkpointer.wrote(len(piece))
         return await self._write(snapshots.complete(model, incarnation, snapshot))
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
