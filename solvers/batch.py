@@ -338,7 +338,7 @@ def tidy_rows(
         end = indptr[i + 1]
         row_start = written
         previous = -1
-        is_sorted = True
+        is_sorted, is_tidy = True, begin == written
         for p in range(begin, end):
             j, x = indices[p], values[p]
             if j < 0 or j >= dim or not abs(x) <= _MOST:
@@ -346,8 +346,11 @@ def tidy_rows(
                 at[i] = j
                 break
             is_sorted = is_sorted and j > previous
+            is_tidy = is_tidy and x != 0.0
             previous = j
-        if faults[i] == 0:
+        if faults[i] == 0 and is_sorted and is_tidy:
+            written = end
+        elif faults[i] == 0:
             if not is_sorted:
                 sort_row(indices, values, begin, end)
             for p in range(begin, end):

@@ -25,6 +25,7 @@ from solvers._jit import (
     i8,
     kernel,
     types,
+    u1,
     void,
 )
 
@@ -32,6 +33,12 @@ from solvers._jit import (
 # two such numbers is rounded once, which is what float() does (Clinger, 1990).
 _POWERS_OF_TEN = np.array([float(f"1e{n}") for n in range(23)])
 _EXACT = 2**53
+
+# What a byte is: part of a token, space between tokens, or the end of what is read of a line.
+_TOKEN, _SPACE, _END = range(3)
+_KIND = np.zeros(256, np.uint8)
+_KIND[[9, 11, 12, 13, 32]] = _SPACE
+_KIND[[10, 35]] = _END
 
 # Of a number: read exactly, left to float(), no number, or one of the words nan and inf.
 _READ, _SLOW, _NO_NUMBER, _NOT_FINITE = range(4)
@@ -78,7 +85,9 @@ class Columns:
 
 def parse(text: bytes, dim: int, labelled: bool) -> Columns:
     """Every line of `text` as columns, or set aside. Values are rounded exactly as float() does."""
-    most_rows, most_entries = text.count(b"\n") + 1, text.count(b":")
+    if not text.endswith(b"\n"):
+        text += b"\n"
+    most_rows, most_entries = text.count(b"\n"), text.count(b":")
     indptr = np.zeros(most_rows + 1, np.int64)
     indices = np.empty(most_entries, np.int32)
     values = np.empty(most_entries)
@@ -115,22 +124,16 @@ def _bad_line(
     return BadLine(row, line, _REASONS[code].format(token=token, dim=dim))
 
 
-@kernel(b1(types.uint8))
-def is_space(byte: int) -> bool:
-    """Space, tab, vertical tab, form feed or carriage return: what may stand between tokens."""
-    return byte == 32 or (9 <= byte <= 13 and byte != 10)
-
-
-@kernel(i8(types.uint8))
+@kernel(i8(u1))
 def digit(byte: int) -> int:
-    """What a decimal digit counts."""
+    """What a decimal digit counts; other bytes come out below 0 or above 9."""
     return int(byte) - 48
 
 
 @kernel(i8(RO_U1, i8))
 def token_end(text: Bytes, p: int) -> int:
-    """Where the token that holds place p ends: at space, line end, comment or end of text."""
-    while p < text.shape[0] and not is_space(text[p]) and text[p] != 10 and text[p] != 35:
+    """Where the token that holds place p ends."""
+    while _KIND[text[p]] == _TOKEN:
         p += 1
     return p
 
@@ -138,7 +141,7 @@ def token_end(text: Bytes, p: int) -> int:
 @kernel(b1(RO_U1, i8, i8))
 def is_not_finite_word(text: Bytes, start: int, end: int) -> bool:
     """Whether a token is nan, inf or infinity, signed or not, in any case."""
-    if start < end and (text[start] == 43 or text[start] == 45):
+    if text[start] == 43 or text[start] == 45:
         start += 1
     length = end - start
     if length != 3 and length != 8:
@@ -149,64 +152,91 @@ def is_not_finite_word(text: Bytes, start: int, end: int) -> bool:
     return bool(a == 105 and b == 110 and c == 102)
 
 
+@kernel(f8(f8, f8, f8))
+def product_error(a: float, b: float, product: float) -> float:
+    """a b - product, exactly, where product is a b rounded (Dekker, 1971)."""
+    t = 134_217_729.0 * a
+    a_high = t - (t - a)
+    t = 134_217_729.0 * b
+    b_high = t - (t - b)
+    a_low, b_low = a - a_high, b - b_high
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+@kernel(types.Tuple((f8, b1))(i8, i8, RO_F8))
+def scaled(mantissa: int, exponent: int, powers: Floats) -> tuple[float, bool]:
+    """mantissa 10^exponent, and whether it is certain to be rounded as float() does.
+
+    For mantissa < 10^18 and |exponent| <= 22. The number is computed as x + rest to about 100
+    bits: x is right unless rest is within rounding of half a unit in the last place of x.
+    """
+    a = float(mantissa)
+    b = float(mantissa - int(a))
+    power = powers[abs(exponent)]
+    if exponent < 0:
+        x = a / power
+        product = x * power
+        more = (((a - product) - product_error(x, power, product)) + b) / power
+    else:
+        x = a * power
+        more = product_error(a, power, x) + b * power
+    total = x + more
+    rest = more - (total - x)
+    return total, total + rest * (1.0 + 1e-9) == total
+
+
 @kernel(types.Tuple((f8, i8, i8))(RO_U1, i8, RO_F8))
 def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
     """The number at place p, how it was read, and where its token ends.
 
     [+-] digits [. digits] [e [+-] digits], with a digit before or after the point.
     """
-    n = text.shape[0]
     start = p
-    negative = False
-    if p < n and (text[p] == 43 or text[p] == 45):
-        negative = text[p] == 45
+    negative = text[p] == 45
+    if negative or text[p] == 43:
         p += 1
     mantissa = 0
-    digits = 0  # significant ones
-    shift = 0
-    seen = False
-    while p < n and 48 <= text[p] <= 57:
-        seen = True
-        if digits < 18:
+    significant = 0
+    exponent = 0
+    valid = False
+    while 0 <= digit(text[p]) <= 9:
+        valid = True
+        if significant < 18:
             mantissa = mantissa * 10 + digit(text[p])
-            digits += mantissa != 0
-        else:
-            digits += 1
+        significant += mantissa != 0
         p += 1
-    if p < n and text[p] == 46:
+    if text[p] == 46:
         p += 1
-        while p < n and 48 <= text[p] <= 57:
-            seen = True
-            if digits < 18:
+        while 0 <= digit(text[p]) <= 9:
+            valid = True
+            if significant < 18:
                 mantissa = mantissa * 10 + digit(text[p])
-                digits += mantissa != 0
-                shift -= 1
-            else:
-                digits += 1
+                exponent -= 1
+            significant += mantissa != 0
             p += 1
-    valid = seen
-    if seen and p < n and (text[p] == 101 or text[p] == 69):
+    if valid and text[p] | 32 == 101:
         p += 1
-        sign = 1
-        if p < n and (text[p] == 43 or text[p] == 45):
-            sign = -1 if text[p] == 45 else 1
+        downwards = text[p] == 45
+        if downwards or text[p] == 43:
             p += 1
-        valid = p < n and 48 <= text[p] <= 57
-        exponent = 0
-        while p < n and 48 <= text[p] <= 57:
-            if exponent < 100000:
-                exponent = exponent * 10 + digit(text[p])
+        valid = 0 <= digit(text[p]) <= 9
+        shift = 0
+        while 0 <= digit(text[p]) <= 9:
+            shift = min(shift * 10 + digit(text[p]), 100_000)
             p += 1
-        shift += sign * exponent
-    if not valid or not (p == n or is_space(text[p]) or text[p] == 10 or text[p] == 35):
+        exponent += -shift if downwards else shift
+    if not valid or _KIND[text[p]] == _TOKEN:
         end = token_end(text, p)
-        if is_not_finite_word(text, start, end):
-            return 0.0, _NOT_FINITE, end
-        return 0.0, _NO_NUMBER, end
-    if digits > 18 or mantissa > _EXACT or shift > 22 or shift < -22:
+        return 0.0, (_NOT_FINITE if is_not_finite_word(text, start, end) else _NO_NUMBER), end
+    if significant > 18 or not -22 <= exponent <= 22:
         return 0.0, _SLOW, p
-    x = float(mantissa)
-    x = x * powers[shift] if shift >= 0 else x / powers[-shift]
+    if mantissa <= _EXACT:
+        x = float(mantissa)
+        x = x * powers[exponent] if exponent >= 0 else x / powers[-exponent]
+    else:
+        x, is_certain = scaled(mantissa, exponent, powers)
+        if not is_certain:
+            return 0.0, _SLOW, p
     return (-x if negative else x), _READ, p
 
 
@@ -216,18 +246,25 @@ def read_index(text: Bytes, p: int) -> tuple[int, int]:
 
     An index beyond 2^40 comes back as 2^40: no row is that wide.
     """
-    n = text.shape[0]
-    negative = p < n and text[p] == 45
+    negative = text[p] == 45
     if negative:
         p += 1
     first = p
     index = 0
-    while p < n and 48 <= text[p] <= 57:
+    while 0 <= digit(text[p]) <= 9:
         index = min(index * 10 + digit(text[p]), 1 << 40)
         p += 1
-    if p == first or p == n or text[p] != 58:
+    if p == first or text[p] != 58:
         return 0, -1
     return (-index if negative else index), p
+
+
+@kernel(i8(RO_U1, i8))
+def line_end(text: Bytes, p: int) -> int:
+    """The place of the next line feed."""
+    while text[p] != 10:
+        p += 1
+    return p
 
 
 @kernel(void(RO_U1, i8, b1, RO_F8, I8, I4, F8, F8, I8, I8, I8, I8))
@@ -247,7 +284,7 @@ def parse_lines(
 ) -> None:
     """Read every line; what is written of a line that fails is overwritten by the next one.
 
-    text     (bytes,)    uint8
+    text     (bytes,)    uint8    ends in a line feed, where every loop below stops
     labelled             whether a line begins with its label; if not, one that is there is skipped
     indptr   (rows + 1,) int64    indptr[0] = 0
     indices, values (colons,)     0-based, as they stand in the line
@@ -257,49 +294,45 @@ def parse_lines(
     bad      (rows * 5,) int64    row, line, code, begin and end of the token
     counts   (4,)        int64    rows, entries, slow ones, bad ones
     """
-    n = text.shape[0]
     row = line = p = 0
     good = nnz = n_slow = n_bad = 0
-    while p < n:
+    while p < text.shape[0]:
         line += 1
-        while p < n and is_space(text[p]):
+        while _KIND[text[p]] == _SPACE:
             p += 1
-        if p == n:
-            break
-        if text[p] == 10 or text[p] == 35:
-            while p < n and text[p] != 10:
-                p += 1
-            p += 1
+        if _KIND[text[p]] == _END:
+            p = line_end(text, p) + 1
             continue
 
         code = 0
         first_entry, first_slow = nnz, n_slow
-        token = p  # where the token at fault, if any, begins
         # The first token: a label, unless it holds a colon.
-        end = p
+        token = end = p
         has_colon = False
-        while end < n and not is_space(text[end]) and text[end] != 10 and text[end] != 35:
+        while _KIND[text[end]] == _TOKEN:
             has_colon = has_colon or text[end] == 58
             end += 1
         places[4 * good + 2] = p
         places[4 * good + 3] = p if has_colon else end
         labels[good] = np.nan
-        if not has_colon:
+        if labelled and has_colon:
+            code = _NO_LABEL
+        elif labelled:
             x, how, p = read_number(text, p, powers)
-            if labelled and how == _READ:
+            if how == _READ:
                 labels[good] = x
-            elif labelled and how == _SLOW:
+            elif how == _SLOW:
                 slow[3 * n_slow], slow[3 * n_slow + 1], slow[3 * n_slow + 2] = -1 - good, token, p
                 n_slow += 1
-            elif labelled and how == _NOT_FINITE:
+            elif how == _NOT_FINITE:
                 code = _BAD_LABEL
-        elif labelled:
-            code = _NO_LABEL
+        elif not has_colon:
+            p = end
 
         while code == 0:
-            while p < n and is_space(text[p]):
+            while _KIND[text[p]] == _SPACE:
                 p += 1
-            if p == n or text[p] == 10 or text[p] == 35:
+            if _KIND[text[p]] == _END:
                 break
             token = p
             index, colon = read_index(text, p)
@@ -309,19 +342,21 @@ def parse_lines(
                     if text[q] == 58:
                         code = _BAD_INDEX
                 break
-            if index < 1:
-                code = _INDEX_LOW
+            if index < 1 or index > dim:
+                code = _INDEX_LOW if index < 1 else _INDEX_HIGH
                 break
-            if index > dim:
-                code = _INDEX_HIGH
-                break
-            x, how, p = read_number(text, colon + 1, powers)
-            if how == _SLOW:
-                slow[3 * n_slow], slow[3 * n_slow + 1], slow[3 * n_slow + 2] = nnz, colon + 1, p
-                n_slow += 1
-            elif how != _READ:
-                code = _BAD_NUMBER
-                break
+            x = float(digit(text[colon + 1]))
+            if 0.0 <= x <= 9.0 and _KIND[text[colon + 2]] != _TOKEN:  # most often, 1
+                p = colon + 2
+            else:
+                x, how, p = read_number(text, colon + 1, powers)
+                if how == _SLOW:
+                    at = 3 * n_slow
+                    slow[at], slow[at + 1], slow[at + 2] = nnz, colon + 1, p
+                    n_slow += 1
+                elif how != _READ:
+                    code = _BAD_NUMBER
+                    break
             indices[nnz] = index - 1
             values[nnz] = x
             nnz += 1
@@ -338,7 +373,5 @@ def parse_lines(
             bad[at + 3], bad[at + 4] = token, token_end(text, token)
             n_bad += 1
         row += 1
-        while p < n and text[p] != 10:
-            p += 1
-        p += 1
+        p = line_end(text, p) + 1
     counts[0], counts[1], counts[2], counts[3] = good, nnz, n_slow, n_bad

@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -112,10 +113,36 @@ def test_numbers_are_rounded_as_float_does(numbers):
     assert [x.hex() for x in values.tolist()] == [float(text).hex() for text in kept]
 
 
+HALFWAY = st.builds(
+    # The middle between two neighbours, and next to it: the hardest numbers to round.
+    lambda x, off: (
+        format((Decimal(x) + Decimal(math.nextafter(x, math.inf))) / 2, ".18g") if off else repr(x)
+    ),
+    st.floats(1e-20, 1e30),
+    st.booleans(),
+)
+
+
+@EXAMPLES
+@given(st.lists(HALFWAY, min_size=1, max_size=DIM))
+def test_numbers_next_to_a_tie_are_rounded_as_float_does(numbers):
+    line = "1 " + " ".join(f"{i + 1}:{text}" for i, text in enumerate(numbers))
+    values = Batch.from_libsvm(line.encode(), DIM).batch.values
+    assert [x.hex() for x in values.tolist()] == [float(text).hex() for text in numbers]
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "9007199254740992",
+        "9007199254740995",
+        "18014398509481988",
+        "18014398509481990",
+        "36028797018963972e0",
+        "900719925474099.75",
+        "4503599627370497.5",
+        "4503599627370498.5",
+        "0.12345678901234567",
         "9007199254740993",
         "9007199254740993e0",
         "9007199254740991e22",
