@@ -222,7 +222,7 @@ class Journal(Protocol):
     """
 
     async def open(self) -> None:
-        """Connect, and make the store ready where it is new.
+        """Connect, and make the store ready where it is new; may be called again after a failure.
 
         Raises JournalUnavailable, DurabilityTooLow, StoreTooNew.
         """

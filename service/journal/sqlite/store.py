@@ -54,6 +54,8 @@ class SqliteJournal:
         self._checkpointer = Checkpointer(self._connect)
 
     async def open(self) -> None:
+        await self.close()  # opened again, after a failure or not, it begins with new threads
+        self._make_workers()
         try:
             await self._writer.start()
             await self._reader.start()
@@ -67,7 +69,6 @@ class SqliteJournal:
         await self._writer.stop()
         await self._reader.stop()
         await self._checkpointer.stop()
-        self._make_workers()  # a thread starts once, and a store that failed to open is tried again
 
     async def ping(self) -> None:
         await self._read(lambda connection: connection.execute("SELECT 1 FROM store").fetchone())
