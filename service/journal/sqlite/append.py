@@ -25,6 +25,7 @@ from service.journal.sqlite.worker import Task
 # Keys that one append may remove beyond those that it adds: so no append pays for all of them.
 PURGE_KEYS = 64
 PURGE_NONCES = 100
+LOOKED_UP_KEYS = 32
 TRIM_ENTRIES = 1000
 
 
@@ -60,6 +61,11 @@ SELECT incarnation,
     models.model, seq, chain, trimmed, first_key, next_key, nonces
 FROM models JOIN heads ON heads.model = models.model WHERE id = ?
 """
+# INDEXED BY: SQLite takes a model's keys for few, and would go through all of them.
+_KEYS = """
+SELECT key, seq, count, fingerprint FROM keys INDEXED BY keys_by_key
+WHERE model = ? AND time_ms > ? AND number >= ? AND key IN ({})
+""".format(", ".join("?" * LOOKED_UP_KEYS))
 _pack = msgspec.msgpack.encode
 _unpack = msgspec.msgpack.Decoder(Result).decode
 
@@ -115,7 +121,7 @@ def _append_new(
 ) -> Result:
     sorting = Sorting(head.seq)
     if has_keys:
-        sorting.sort(parts, _lookup(connection, head, limits, time_ms))
+        sorting.sort(parts, _find_keys(connection, head, parts, limits, time_ms).get)
     else:
         sorting.kept = [part.body for part in parts]
         sorting.seq += sum(part.count for part in parts)
@@ -163,20 +169,25 @@ def _keep_nonce(
         )
 
 
-def _lookup(
-    connection: sqlite3.Connection, head: Head, limits: Limits, time_ms: int
-) -> Callable[[bytes], Known | None]:
+def _find_keys(
+    connection: sqlite3.Connection,
+    head: Head,
+    parts: Sequence[Part],
+    limits: Limits,
+    time_ms: int,
+) -> dict[bytes, Known]:
+    """Those of the parts' keys that are known, many in one statement."""
+    keys = [part.key for part in parts if part.key is not None]
     oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
     floor = head.next_key - limits.max_keys
-
-    def known(key: bytes) -> Known | None:
-        row = connection.execute(
-            "SELECT seq, count, fingerprint FROM keys"
-            " WHERE model = ? AND key = ? AND time_ms > ? AND number >= ?",
-            (head.model, key, oldest_ms, floor),
-        ).fetchone()
-        return None if row is None else Known(*row)
-
+    known: dict[bytes, Known] = {}
+    for at in range(0, len(keys), LOOKED_UP_KEYS):
+        some = keys[at : at + LOOKED_UP_KEYS]
+        padding = [None] * (LOOKED_UP_KEYS - len(some))  # so that there is one statement
+        for key, *found in connection.execute(
+            _KEYS, (head.model, oldest_ms, floor, *some, *padding)
+        ):
+            known[key] = Known(*found)
     return known
 
 

@@ -31,8 +31,9 @@ CREATE TABLE entries (
 CREATE TABLE keys (
     model INTEGER NOT NULL, number INTEGER NOT NULL, key BLOB NOT NULL, seq INTEGER NOT NULL,
     count INTEGER NOT NULL, fingerprint BLOB, time_ms INTEGER NOT NULL,
-    PRIMARY KEY (model, number), UNIQUE (model, key)
+    PRIMARY KEY (model, number)
 ) WITHOUT ROWID;
+CREATE UNIQUE INDEX keys_by_key ON keys (model, key);
 -- number = how many came before it
 CREATE TABLE nonces (
     model INTEGER NOT NULL, nonce BLOB NOT NULL, number INTEGER NOT NULL, result BLOB NOT NULL,
