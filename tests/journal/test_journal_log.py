@@ -120,6 +120,16 @@ async def test_a_reopened_store_knows_everything(store: Store):
         assert places(await log.append(rows(4))) == [(4, 4, "new")]
 
 
+async def test_a_journal_may_be_opened_again(journal: Journal):
+    log = await Log.create(journal)
+    await log.append(rows(1))
+    await journal.close()
+    await journal.close()
+    await journal.open()
+    await log.append(rows(2))
+    assert await log.tags() == [1, 2]
+
+
 async def happened(log: Log, *ids: str) -> list[str]:
     return [places(await log.append(rows(1, id=id)))[0][2] for id in ids]
 

@@ -65,6 +65,10 @@ class Line:
         self._turn = asyncio.Lock()
         self.durability = "memory"
 
+    def open(self) -> None:
+        """Take commands, after `close` too; the connection is made by the first one."""
+        self._is_closed = False
+
     async def close(self) -> None:
         self._is_closed = True
         connection, self._connection = self._connection, None

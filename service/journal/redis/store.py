@@ -96,6 +96,8 @@ class RedisJournal:
         self._others = Line(url, durability, timeout_s)
 
     async def open(self) -> None:
+        self._appends.open()
+        self._others.open()
         await self.ping()
 
     async def close(self) -> None:
