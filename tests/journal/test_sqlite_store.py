@@ -158,6 +158,18 @@ async def test_rows_of_a_deleted_model_that_were_left_go_at_the_next_start(
         assert [count for (count,) in execute(path, *counts)] == [0] * len(tables)
 
 
+async def test_what_is_written_moves_into_the_database_beside_the_appends(
+    sqlite_store: Store, path: str
+):
+    wide = rows(*range(4000))
+    async with sqlite_store.journal() as journal:
+        log = await Log.create(journal)
+        for _ in range(500):
+            await log.append(wide)
+        written = 500 * len(wide.body)
+        assert Path(path).stat().st_size > written / 2
+
+
 async def test_calls_after_closing_are_refused(sqlite_store: Store):
     async with sqlite_store.journal() as journal:
         pass
