@@ -1,0 +1,70 @@
+"""The stores answer alike: the rules of an append are written twice, in Python and in Lua."""
+
+import random
+
+import pytest
+
+from service.journal.protocol import CursorMove, CursorMoved, Part
+from service.journal.record import KeyKind
+from tests.journal.conftest import Store
+from tests.journal.groups import Log, keyed, request, rows
+
+pytestmark = pytest.mark.anyio
+
+
+def some_rows(chance: random.Random) -> Part:
+    """Rows with or without an id, of few ids and payloads, so that they meet again."""
+    tags = [chance.randrange(1000) for _ in range(chance.randint(1, 3))]
+    id = chance.choice([None, None, *"abcdefgh"])
+    return rows(*tags, id=id, payload=chance.choice("xxxy"))
+
+
+def some_request(chance: random.Random) -> list[Part]:
+    parts = [some_rows(chance) for _ in range(chance.randint(1, 4))]
+    kind = chance.choice([KeyKind.REQUEST, KeyKind.CHUNK])
+    key, payload = chance.choice("rstuvw"), chance.choice("xxxy")
+    if chance.random() < 0.5:
+        return request(key, *parts, payload=payload, kind=kind)
+    opening = keyed(key, chance.randrange(1000), payload=payload, kind=kind)
+    return [opening, *request(key, *parts)[1:]]
+
+
+def some_group(chance: random.Random) -> list[Part]:
+    group: list[Part] = []
+    for _ in range(chance.randint(0, 5)):
+        group += some_request(chance) if chance.random() < 0.4 else [some_rows(chance)]
+    return group
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_same_appends_have_the_same_answers(
+    sqlite_store: Store, redis_store: Store, seed: int
+):
+    chance = random.Random(seed)
+    async with sqlite_store.journal() as one, redis_store.journal() as other:
+        logs = [await Log.create(one), await Log.create(other)]
+        nonces = [bytes(16)]
+        for _ in range(60):
+            group, known_seq = some_group(chance), chance.randrange(1 + logs[0].known_seq)
+            if chance.random() < 0.9:
+                nonces.append(chance.randbytes(16))
+            nonce = nonces[-1]
+            cursor = None
+            if chance.random() < 0.2:
+                cursor = CursorMove("in", chance.choice([None, "1", "2"]), chance.choice("12"))
+            answers = []
+            for log in logs:
+                try:
+                    appended = await log.append(
+                        *group, nonce=nonce, known_seq=known_seq, cursor=cursor
+                    )
+                    where = (appended.first_seq, appended.seq, appended.more)
+                    seen = [(e.first_seq, e.seq, e.nonce, e.body) for e in appended.entries]
+                    answers.append((appended.placed, where, seen))
+                except CursorMoved as moved:
+                    answers.append(moved.value)
+            assert answers[0] == answers[1]
+        read = [await log.journal.read(log.model, log.incarnation, 0) for log in logs]
+        bodies = [[(e.first_seq, e.seq, e.nonce, e.body) for e in entries] for entries in read]
+        assert bodies[0] == bodies[1]
+        assert len(bodies[0]) > 10
