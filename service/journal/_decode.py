@@ -11,7 +11,7 @@ import numpy.typing as npt
 from google_crc32c import value as crc32c
 
 from service.journal import _format as f
-from service.journal._merge import merged_rows, one_row_parts
+from service.journal._merge import checked_indices, merged_rows, one_row_parts
 
 _NARROW, _WIDE = f.NARROW_HEADER, f.WIDE_HEADER
 _U32 = Struct("<I")
@@ -248,12 +248,6 @@ def _indptr(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.int64]:
     indptr = np.zeros(count + 1, np.int64)
     np.cumsum(lengths, out=indptr[1:])
     return indptr
-
-
-def checked_indices(indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    if indices.dtype.itemsize == 4 and len(indices) and indices.max() > f.MAX_INDEX:
-        raise f.CorruptRecord(f"an index over {f.MAX_INDEX}")
-    return indices.astype(np.int32)
 
 
 def _floats(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.float64] | None:

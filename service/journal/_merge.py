@@ -34,7 +34,7 @@ def one_row_parts(
         within = np.arange(int(indptr[-1]), dtype=np.int64) - np.repeat(indptr[:-1], lengths)
         indices = within.astype(np.int32)
     else:
-        indices = _indices(gather.column(f.UNSIGNED[index_kind], lengths))
+        indices = checked_indices(gather.column(f.UNSIGNED[index_kind], lengths))
     values = _floats(gather, value_kind, lengths)
     rows = f.Rows(
         indptr,
@@ -75,7 +75,11 @@ class _Gather:
         return self.bytes[places].view(dtype)
 
 
-def _indices(indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+def checked_indices(indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """Indices as rows hold them.
+
+    Raises CorruptRecord.
+    """
     if indices.dtype.itemsize == 4 and len(indices) and indices.max() > f.MAX_INDEX:
         raise f.CorruptRecord(f"an index over {f.MAX_INDEX}")
     return indices.astype(np.int32)

@@ -23,8 +23,6 @@
 -- Numbers in Lua are doubles: whole up to 2^53, which no seq reaches. They turn into text as %.14g
 -- when joined, so ids are made by stream_id.
 
-local ENTRY_BYTES = 80  -- an entry without its body
-
 local function stream_id(seq)
   return string.format('%.0f-0', seq)
 end
@@ -38,7 +36,7 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
--- The entries with after < last seq <= through, joined, up to limit bytes, at least one if any;
+-- The entries (80 bytes and a body) with after < last seq <= through, joined, up to limit bytes, at least one if any;
 -- and the last seq among them. Fetches no more at once than the mean size so far lets expect.
 local function entries_after(log, after, through, limit)
   local found, count, size, last, step = {}, 0, 0, after, 1
