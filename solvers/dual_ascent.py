@@ -50,12 +50,12 @@ from solvers.regularizers import l2_sums
 from solvers.windows import Ring, Window
 
 # The numbers of a learner, in two arrays: first its state, then what its specification fixes.
-SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, TYPICAL, DEBT = range(8)
+SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
 RHO, BETA, KAPPA, BIAS, LOSS = range(8, 13)
 N_FLOATS = LOSS + 6
-SAMPLES, SINCE_RESUM, FIRST, LAST = range(4)
-LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY = range(4, 9)
-N_INTS = 9
+SAMPLES, SINCE_RESUM, N_STEPS, FIRST, LAST = range(5)
+LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY = range(5, 10)
+N_INTS = 10
 
 STATE_FLOATS = {
     "scale": SCALE,
@@ -64,10 +64,10 @@ STATE_FLOATS = {
     "average_p": AVG_P,
     "average_k": AVG_K,
     "average_s": AVG_S,
-    "typical_step": TYPICAL,
-    "evicted_steps": DEBT,
+    "steps_in_window": IN_WINDOW,
+    "steps_evicted": EVICTED,
 }
-STATE_INTS = {"samples": SAMPLES, "since_resum": SINCE_RESUM}
+STATE_INTS = {"samples": SAMPLES, "since_resum": SINCE_RESUM, "n_steps": N_STEPS}
 
 # A step within these bounds cannot carry a finite number beyond the largest one: what is added is
 # below half a unit in that one's last place.
@@ -77,7 +77,8 @@ _LARGE = 1e300
 _CACHED = 32_768
 _INFINITY = math.inf
 
-# See learn_rows: when v is summed anew from the retained rows.
+# A sliding window is summed anew from its rows every 100 lengths, and when the steps taken out of
+# it since then are this many times what is in it: their rounding would begin to show.
 _OUTSIZED = 1e8
 
 
@@ -322,7 +323,7 @@ def scale_average(w: Floats, k: float) -> None:
         w[j, 1] *= k
 
 
-@kernel(f8(F8_2D, f8, f8, I8, I4, F8, F8_2D, i8, i8))
+@kernel(types.UniTuple(f8, 2)(F8_2D, f8, f8, I8, I4, F8, F8_2D, i8, i8))
 def resum(
     w: Floats,
     p: float,
@@ -333,11 +334,11 @@ def resum(
     rows: Floats,
     first: int,
     last: int,
-) -> float:
-    """v = sum of c lambda h over the retained rows `first` to `last`; return the sum of c.
+) -> tuple[float, float]:
+    """v = sum of c lambda h over the retained rows `first` to `last`.
 
     Takes away what additions and evictions left behind by rounding; z follows, so that the
-    average stays what it is.
+    average stays what it is. Returns the sums of c and of |c lambda h|.
     """
     averaged = w.shape[1] == 2
     end_of_w = w.shape[0] - 1
@@ -345,17 +346,20 @@ def resum(
         if averaged:
             w[j, 1] += p * w[j, 0]
         w[j, 0] = 0.0
-    delta = 0.0
+    delta = size = 0.0
     for i in range(first, last):
         delta += rows[i, 1]
         g = rows[i, 1] * rows[i, 2]
+        norm = 0.0
         for q in range(starts[i], starts[i + 1]):
+            norm += values[q] * values[q]
             w[indices[q], 0] += g * values[q]
         w[end_of_w, 0] += g * bias
+        size += min(abs(g) * math.sqrt(norm + bias * bias), _LARGE)
     if averaged:
         for j in range(w.shape[0]):
             w[j, 1] -= p * w[j, 0]
-    return delta
+    return delta, size
 
 
 @kernel(
@@ -409,12 +413,14 @@ def learn_rows(
             if y != y or (binary and not (y == 1.0 or y == -1.0 or y == 0.0)):
                 return -1 - i
 
-    scale, delta, conjugate, typical, debt = f[SCALE], f[DELTA], f[CONJUGATE], f[TYPICAL], f[DEBT]
+    scale, delta, conjugate = f[SCALE], f[DELTA], f[CONJUGATE]
+    in_window, evicted_size = f[IN_WINDOW], f[EVICTED]
     avg_p, avg_k, avg_s = f[AVG_P], f[AVG_K], f[AVG_S]
     rho, beta, kappa, bias = f[RHO], f[BETA], f[KAPPA], f[BIAS]
     logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
     b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
-    samples, since_resum, first, last = k[SAMPLES], k[SINCE_RESUM], k[FIRST], k[LAST]
+    samples, since_resum, n_steps = k[SAMPLES], k[SINCE_RESUM], k[N_STEPS]
+    first, last = k[FIRST], k[LAST]
     length, retain, averaged = k[LENGTH], k[RETAIN], k[AVERAGED] != 0
     flush_below = 1e-3 if averaged else 1e-30
     fv, fz = served_factors(f, k)
@@ -475,7 +481,7 @@ def learn_rows(
             is_evicting = g != 0.0
             if is_evicting:
                 pg = avg_p * g
-                norm = bias * bias
+                norm = 0.0
                 at = 0
                 for q in range(ring_starts[evicted], ring_starts[evicted + 1]):
                     x, j = ring_values[q], np.uint32(ring_indices[q])
@@ -491,7 +497,7 @@ def learn_rows(
                 if averaged:
                     saved[at + 1] = w[end_of_w, 1]
                     w[end_of_w, 1] += pg * bias
-                gone = abs(g) * math.sqrt(norm)
+                gone = min(abs(g) * math.sqrt(norm + bias * bias), _LARGE)
                 dv = 0.0
                 for p in range(np.uint64(begin), np.uint64(end)):
                     dv += values[p] * w[np.uint32(indices[p]), 0]
@@ -586,19 +592,19 @@ def learn_rows(
 
         if length > 0:
             size = min(abs(g) * math.sqrt(hh), _LARGE)
-            if typical == 0.0:
-                typical = size
-            elif size > 0.0:
-                typical += (min(size, 4.0 * typical) - typical) / 8.0
-            debt += gone
+            n_steps += (1 if g != 0.0 else 0) - (1 if is_evicting else 0)
+            in_window = in_window + size - gone if n_steps > 0 else 0.0
+            evicted_size += gone
             since_resum += 1
-            if since_resum >= k[RESUM_EVERY] or debt > _OUTSIZED * typical:
-                delta = resum(
+            if since_resum >= k[RESUM_EVERY] or (
+                n_steps > 0 and evicted_size > _OUTSIZED * in_window
+            ):
+                delta, in_window = resum(
                     w, avg_p, bias, ring_starts, ring_indices, ring_values, ring_rows,
                     max(first, last - length), last,
                 )  # fmt: skip
                 since_resum = 0
-                debt = 0.0
+                evicted_size = 0.0
 
         if averaged:
             fz = avg_k / avg_s
@@ -607,7 +613,9 @@ def learn_rows(
             fv = scale / rho_delta(rho, delta)
         i += 1
 
-    f[SCALE], f[DELTA], f[CONJUGATE], f[TYPICAL], f[DEBT] = scale, delta, conjugate, typical, debt
+    f[SCALE], f[DELTA], f[CONJUGATE] = scale, delta, conjugate
+    f[IN_WINDOW], f[EVICTED] = in_window, evicted_size
     f[AVG_P], f[AVG_K], f[AVG_S] = avg_p, avg_k, avg_s
-    k[SAMPLES], k[SINCE_RESUM], k[FIRST], k[LAST] = samples, since_resum, first, last
+    k[SAMPLES], k[SINCE_RESUM], k[N_STEPS] = samples, since_resum, n_steps
+    k[FIRST], k[LAST] = first, last
     return i

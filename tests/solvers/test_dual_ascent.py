@@ -351,28 +351,75 @@ def test_a_sliding_window_stays_exact_over_long_runs():
     assert state["delta"] == pytest.approx(weights[-length:].sum(), rel=1e-12)
 
 
+def sliding_stream(n, length, kappa=None, seed=5, giants=False):
+    """A learner with a short window, and rows of very unequal weight."""
+    random = np.random.default_rng(seed)
+    x, y = random.standard_normal((n, 3)), random.standard_normal(n)
+    weights = 10 ** random.uniform(-1, 1, n)
+    if giants:
+        weights[random.random(n) < 0.02] = 1e15
+    spec = spec_of("absolute", ("sliding", length), kappa, dim=3, retain=length, rho=0.1)
+    return make_learner(spec), Batch.from_dense(x, y, weights)
+
+
+def summed_anew(state):
+    """v and Delta from the rows in the window, in order."""
+    v, delta = np.zeros(4), 0.0
+    for i, (c, dual) in enumerate(zip(state["ring_weights"], state["ring_duals"], strict=True)):
+        at = slice(state["ring_indptr"][i], state["ring_indptr"][i + 1])
+        v[state["ring_indices"][at]] += (c * dual) * state["ring_values"][at]
+        v[3] += c * dual
+        delta += c
+    return v, delta
+
+
+@pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
+def test_a_sliding_window_is_summed_anew_every_hundred_lengths(kappa):
+    learner, batch = sliding_stream(500, 5, kappa)
+    learner.learn(batch[:499])
+    v, _ = summed_anew(learner.state())
+    assert learner.state()["v"].tolist() != v.tolist(), "rounding has gathered"
+    learner.learn(batch[499:])
+    v, delta = summed_anew(learner.state())
+    assert learner.state()["v"].tolist() == v.tolist()
+    assert learner.state()["delta"] == delta
+
+
 @pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
 @pytest.mark.parametrize("place", [0, 20])
 def test_an_outsized_row_leaves_nothing_behind_when_it_leaves_the_window(kappa, place):
-    random = np.random.default_rng(6)
-    x, y = random.standard_normal((200, 3)), random.standard_normal(200)
-    y[place] = 1e14
-    learner = make_learner(
-        spec_of("squared", ("sliding", 8), kappa, dim=3, retain=8, intercept=False, rho=0.1)
-    )
-    learner.learn(Batch.from_dense(x, y))
-    state = learner.state()
-    anew = state["ring_duals"] @ x[-8:]
-    np.testing.assert_allclose(state["v"][:3], anew, rtol=1e-9)
+    learner, batch = sliding_stream(60, 8, kappa)
+    batch.weights[place] = 1e15
+    learner.learn(batch)
+    v, delta = summed_anew(learner.state())
+    np.testing.assert_allclose(learner.state()["v"], v, rtol=1e-12, atol=1e-13)
+    assert learner.state()["delta"] == pytest.approx(delta, rel=1e-14)
 
 
-def test_an_outsized_weight_leaves_nothing_behind_when_it_leaves_the_window():
-    x, y = np.random.default_rng(7).standard_normal((30, 2)), np.ones(30)
-    weights = np.full(30, 0.1)
-    weights[10] = 1e17
-    learner = make_learner(spec_of("hinge", ("sliding", 5), dim=2, retain=5))
-    learner.learn(Batch.from_dense(x, y, weights))
-    assert learner.state()["delta"] == pytest.approx(0.5, rel=1e-14)
+def test_an_outsized_weight_leaves_nothing_behind_though_its_row_had_no_step():
+    window = ("sliding", 3)
+    learner = make_learner(spec_of("epsilon_insensitive", window, dim=1, retain=3))
+    weights = [0.1, 0.1, 1e17, 0.1, 0.1, 0.1, 0.1]
+    rows = Batch.from_dense(np.ones((7, 1)), [1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0], weights)
+    learner.learn(rows[:3])
+    assert learner.state()["ring_duals"][2] == 0.0
+    learner.learn(rows[3:])
+    assert learner.state()["delta"] == pytest.approx(0.3, rel=1e-14)
+
+
+@pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
+@pytest.mark.parametrize("giants", [False, True])
+def test_a_restored_learner_sums_anew_where_the_other_one_does(kappa, giants):
+    whole, batch = sliding_stream(620, 3, kappa, giants=giants)
+    learners = [whole]
+    for first in range(0, 620, 10):
+        part = batch[first : first + 10]
+        for learner in learners:
+            learner.learn(part)
+        other, _ = sliding_stream(1, 3, kappa)
+        other.restore(whole.state())
+        learners = [*learners[:4], other]
+    assert len({bytes_of(learner) for learner in learners}) == 1
 
 
 def test_rounding_left_by_evictions_is_no_weight():
