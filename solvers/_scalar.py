@@ -84,7 +84,7 @@ def logistic_step(c: float, s: float) -> tuple[float, float]:
         u = lo + 0.5 * (hi - lo)
     b = sigmoid(u)
     last = hi - lo
-    for _ in range(400):
+    for _ in range(100):
         residual = u + c + s * b
         if residual > 0.0:
             hi = u

@@ -114,8 +114,8 @@ def step(name, m, s, y, k):
 def _logistic(c, s):
     """sigmoid(u) where u + c + s sigmoid(u) = 0, by bisection alone."""
     lo, hi = -c - s, -c
-    for _ in range(200):
-        u = (lo + hi) / 2
+    for _ in range(1200):
+        u = lo + (hi - lo) / 2
         sigmoid = 1 / (1 + math.exp(-u)) if u > -700 else math.exp(u)
         lo, hi = (lo, u) if u + c + s * sigmoid > 0 else (u, hi)
     return sigmoid

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from solvers import _scalar
@@ -119,6 +119,11 @@ def test_step_without_curvature_is_the_limit_of_small_ones(name, parameter, m, y
     assert loss.dual_step(m, 0.0, y) == pytest.approx(loss.dual_step(m, 1e-14, y), abs=1e-6)
 
 
+def test_step_of_a_row_just_inside_its_margin_is_a_part_of_the_whole_one():
+    assert make_loss("hinge").dual_step(1 - 1e-6, 1e-5, 1.0) == pytest.approx(0.1)
+    assert make_loss("absolute").dual_step(2.0, 1e-9, 2.0 - 1e-10) == pytest.approx(-0.1)
+
+
 def test_step_of_a_zero_row_at_a_tie_is_zero():
     assert make_loss("hinge").dual_step(1.0, 0.0, 1.0) == 0.0
     assert make_loss("absolute").dual_step(2.0, 0.0, 2.0) == 0.0
@@ -139,8 +144,12 @@ def test_logistic_step_is_a_number_in_its_domain_at_any_scale(sign, m, s):
 
 
 @EXAMPLES
-@given(c=st.floats(-700, 700), s=st.floats(-12, 8).map(lambda e: 10.0**e))
+@given(c=st.floats(-700, 700), s=st.floats(-12, 300).map(lambda e: 10.0**e))
+@example(c=-1.0, s=1e300)
+@example(c=500.0, s=1e200)
+@example(c=-700.0, s=350.0)
 def test_logistic_step_solves_its_equation(c, s):
+    """However large s is: Newton's steps alone would come nearer by one unit at a time."""
     b, _ = _scalar.logistic_step(c, s)
     expected = reference._logistic(c, s)
     assert b == pytest.approx(expected, rel=1e-11, abs=1e-300)
