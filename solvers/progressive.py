@@ -67,9 +67,7 @@ class Progressive:
         total, faded = self._sums
         recent = np.zeros(len(total))
         held = min(self.rows, RECENT)
-        # From the oldest on, so that the sum does not depend on where the ring begins.
-        oldest = self.rows % RECENT if held == RECENT else 0
-        sum_rows(self._recent, oldest, held, recent)
+        sum_rows(self._recent, held, recent)
         return {
             "rows": self.rows,
             "since_start": self._view(total),
@@ -200,12 +198,11 @@ def count_rows(
         rows[0] += 1
 
 
-@kernel(void(F8_2D, i8, i8, F8))
-def sum_rows(recent: Floats, oldest: int, held: int, out: Floats) -> None:
-    """out (m + 1,): the sum of `held` rows of a ring from `oldest` on, and how many they are."""
+@kernel(void(F8_2D, i8, F8))
+def sum_rows(recent: Floats, held: int, out: Floats) -> None:
+    """out (m + 1,): the sum of the first `held` rows, in order, and how many they are."""
     m = recent.shape[1]
     for t in range(held):
-        at = (oldest + t) % recent.shape[0]
         for j in range(m):
-            out[j] += recent[at, j]
+            out[j] += recent[t, j]
         out[m] += 1.0
