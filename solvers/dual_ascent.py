@@ -432,8 +432,8 @@ def learn_rows(
         begin, end = indptr[i], indptr[i + 1]
         if last == ring_rows.shape[0] or ring_starts[last] + end - begin > ring_values.shape[0]:
             break
-        if is_far and i + 1 < n:
-            for p in range(end, indptr[i + 2]):
+        if is_far and i + 2 < n:
+            for p in range(indptr[i + 2], indptr[i + 3]):
                 prefetch(w, indices[p])
         y, c = labels[i], weights[i]
         if binary and y == 0.0:
