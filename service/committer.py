@@ -103,6 +103,7 @@ class Committer:
 
     async def _work(self) -> None:
         while self._waiting:
+            await self._gather()
             group = self._next_group()
             before = self._replica.seq
             try:
@@ -119,6 +120,17 @@ class Committer:
                         future.set_result(receipt)
             self._on_advance(before, self._replica.seq)
         self._worker = None
+
+    async def _gather(self) -> None:
+        """Let requests join as long as each turn of the event loop brings more of them.
+
+        Those that arrived together are handled one after the other; without this the first one
+        would be a group of its own. Nobody waits for a request that is not there yet.
+        """
+        known = 0
+        while known < len(self._waiting) < GROUP_ROWS:
+            known = len(self._waiting)
+            await asyncio.sleep(0)
 
     def _next_group(self) -> list[tuple[Request, "asyncio.Future[Receipt]"]]:
         group = [self._waiting.popleft()]

@@ -1,6 +1,7 @@
 """Runs the application under uvicorn and says, once, where it is and what it promises."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         access_log=False,
         server_header=False,
         ws="none",
+        proxy_headers=False,
     )
     _Server(config, app, settings, say).run()
 
@@ -55,6 +57,9 @@ class _Server(uvicorn.Server):
         shown = f"[{host}]" if ":" in host else host
         self._say(f"Dualstream listens on http://{shown}:{port}")
         await startup.finished.wait()
+        # What was loaded stays: a collection that walks through it again would stop the event loop.
+        gc.collect()
+        gc.freeze()
         self._say(f"ready · store {store} · durability {startup.durability.decode()}")
 
 
