@@ -198,11 +198,11 @@ class DualAscent:
             ring.starts, ring.indices, ring.values, ring.rows, first, last,
             self._w, fv, fz, floats[BIAS], floats[BETA], self._loss.numbers, sums,
         )  # fmt: skip
-        room = rho_delta(floats[RHO], delta)
+        room = float(rho_delta(floats[RHO], delta))
         rho = room / delta
-        l2_sums(self._w, fv, fz, floats[SCALE] / room, regularizer)
+        l2_sums(self._w, fv, fz, float(floats[SCALE]) / room, regularizer)
         share, gap, primal, conjugate = sums.tolist()
-        r_served, r_dual, r_excess = (rho * regularizer).tolist()
+        r_served, r_dual, r_excess = (rho * number for number in regularizer.tolist())
         gap = gap / share + r_excess
         if sliding:
             dual = -conjugate / share - r_dual
@@ -514,6 +514,7 @@ def learn_rows(
         shrink, new_p = 1.0, avg_p
         if is_due:
             shrink, new_scale, new_p = new_scale, 1.0, 0.0
+        new_fv = new_scale / room
         g = c * tau / new_scale
         pg = new_p * g
         new_k = fade = avg_k * kappa
@@ -521,12 +522,13 @@ def learn_rows(
             if fade < 1e-100:
                 new_p *= fade
                 new_k = 1.0
-            new_p += new_scale / (room * new_k)
+            new_p += new_fv / new_k
 
         # Nothing is written before every number is known to be finite.
         finite = (
             abs(m) < _INFINITY
             and s < _INFINITY
+            and new_fv < _INFINITY
             and abs(g) < _INFINITY
             and abs(pg) < _INFINITY
             and abs(new_conjugate) < _INFINITY

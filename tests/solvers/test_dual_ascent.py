@@ -491,6 +491,52 @@ def test_no_state_of_another_shape_is_restored():
         small.restore(good)
 
 
+SIZES = st.sampled_from([0.0, 5e-324, 1e-200, 1e-100, 1e-8, 0.5, 1.0, 3.0, 1e8, 1e50, 1e100])
+ROW = st.tuples(SIZES, SIZES, st.booleans(), SIZES)
+
+
+@settings(max_examples=60 if DISABLED else 400, deadline=None)
+@given(
+    rows=st.lists(ROW, min_size=1, max_size=14),
+    loss=st.sampled_from(LOSSES),
+    window=st.sampled_from(
+        [
+            ("infinite",),
+            ("exponential", 0.5),
+            ("exponential", 5e-324),
+            ("sliding", 1),
+            ("sliding", 3),
+        ]
+    ),
+    kappa=st.sampled_from([None, 0.0, 5e-324, 1e-60, 0.9, 1.0]),
+    rho=st.sampled_from([1e-12, 1e-3, 1e12]),
+)
+def test_whatever_comes_in_the_state_is_finite_and_parts_are_the_whole(
+    rows, loss, window, kappa, rho
+):
+    x = np.array([[row[0], -row[1]] for row in rows])
+    signs = np.array([1.0 if row[2] else -1.0 for row in rows])
+    labels = signs if loss in MARGIN_LOSSES else signs * x[:, 0]
+    batch = Batch.from_dense(x, labels, [row[3] for row in rows])
+    spec = spec_of(loss, window, kappa, dim=2, rho=rho, retain=4)
+    whole, parts = make_learner(spec), make_learner(spec)
+    outcome = whole.learn(batch)
+    for i in range(len(rows)):
+        before = bytes_of(parts)
+        if parts.learn(batch[i : i + 1]).rejected[0]:
+            assert outcome.rejected[i]
+            assert bytes_of(parts) == before
+        assert all(np.isfinite(array).all() for array in parts.state().values())
+    assert bytes_of(whole) == bytes_of(parts)
+    assert whole.samples == len(rows) - outcome.rejected.sum()
+    assert np.isfinite(outcome.scores[~outcome.rejected]).all()
+    assert np.isfinite(outcome.losses[~outcome.rejected]).all()
+    other = make_learner(spec)
+    other.restore(whole.state())
+    assert bytes_of(other) == bytes_of(whole)
+    assert not whole.certificate().gap < 0.0
+
+
 def test_an_empty_batch_changes_nothing():
     batch, _ = rows_of(10)
     learner = make_learner(spec_of())
