@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers import Batch, InvalidRow, ShapeMismatch, _scalar
 from solvers._jit import DISABLED
+from tests.fuzzing import examples
 
-EXAMPLES = settings(max_examples=50 if DISABLED else 300, deadline=None)
+EXAMPLES = examples(50 if DISABLED else 300)
 NUMBERS = st.floats(-1e100, 1e100)
 
 

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers import Batch, CorruptState, InvalidRow, ShapeMismatch, dual_ascent, dump, make_learner
+from solvers import (
+    Batch,
+    CorruptState,
+    InvalidRow,
+    ShapeMismatch,
+    _odca,
+    dual_ascent,
+    dump,
+    make_learner,
+)
 from solvers._jit import DISABLED
 from solvers.losses import LOSSES, MARGIN_LOSSES
 from tests.solvers import reference
@@ -461,8 +470,8 @@ def test_a_long_row_does_not_keep_its_room_for_ever():
 
 
 def test_every_number_that_learning_changes_is_part_of_the_state():
-    assert sorted(dual_ascent.STATE_FLOATS.values()) == list(range(dual_ascent.RHO))
-    assert sorted(dual_ascent.STATE_INTS.values()) == list(range(dual_ascent.FIRST))
+    assert sorted(dual_ascent.STATE_FLOATS.values()) == list(range(_odca.RHO))
+    assert sorted(dual_ascent.STATE_INTS.values()) == list(range(_odca.FIRST))
 
 
 def test_no_state_of_another_shape_is_restored():

@@ -6,13 +6,14 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from solvers import Batch
 from solvers._jit import DISABLED
+from tests.fuzzing import examples
 
-EXAMPLES = settings(max_examples=60 if DISABLED else 400, deadline=None)
+EXAMPLES = examples(60 if DISABLED else 400)
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 DIM = 9
 
