@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo serve test lint bench chaos clean
+.PHONY: demo serve test lint bench chaos fuzz clean
 
 demo: $(STAMP)-core
 	$(BIN)/dualstream demo
@@ -30,6 +30,11 @@ bench: $(STAMP)-bench
 chaos: $(STAMP)-dev
 	tests/fetch_tool.sh redis
 	DUALSTREAM_CHAOS_ROUNDS=20 $(BIN)/python -m pytest tests/chaos
+
+# The property tests of whatever reads bytes from outside, with many more examples.
+fuzz: $(STAMP)-dev
+	DUALSTREAM_FUZZ_SCALE=10 $(BIN)/python -m pytest -n 2 tests/service/test_codecs.py \
+	  tests/solvers/test_libsvm.py tests/solvers/test_batch.py tests/journal/test_record.py
 
 clean:
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,7 +3,7 @@
 import google_crc32c
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from service.journal.record import (
@@ -20,6 +20,7 @@ from service.journal.record import (
     encode_rows,
     make_key,
 )
+from tests.fuzzing import examples
 
 FINGERPRINT = bytes(range(16))
 COLUMNS = ("labels", "weights", "ids", "served_scores", "served_seqs")
@@ -375,7 +376,7 @@ def test_garbage_is_refused(garbage):
             read(garbage)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(bodies, st.data())
 def test_damage_under_a_right_checksum_raises_nothing_else(body, data):
     """What a fuzzer that mends checksums would find."""

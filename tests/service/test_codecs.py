@@ -3,16 +3,17 @@
 import json
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.codecs import Door, as_batch, parse_body
 from service.errors import Problem
 from solvers import Batch, resolve_spec
+from tests.fuzzing import examples
 
 DIM = 4
 DOOR = Door(resolve_spec({"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": DIM}}))
-MANY = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = examples(400)
 
 scalars = st.one_of(
     st.none(),
