@@ -342,3 +342,13 @@ def test_row_whose_step_would_not_be_finite_is_journalled_and_rejected(client):
     assert client.get("/models/m/weights").json() == before | {"seq": 3}
     assert client.get("/models/m").json()["rejected"] == 1
     assert client.get("/models/m/metrics").json()["rows"] == 2
+
+
+def test_certificate_of_absurd_weights_is_null_and_not_an_error(client):
+    spec = SPEC | {"task": "regression", "loss": "squared", "rho": 1e-12, "intercept": False}
+    client.put("/models/m", json=spec)
+    for x in (1, 1e-60):
+        client.post("/models/m/learn", json={"x": {"1": x}, "y": 1e100})
+    for path in ("", "/certificate", "/weights", "/metrics", "/predict?x=1:1e100"):
+        assert client.get(f"/models/m{path}").status_code == 200, path
+    assert client.get("/metrics").status_code == 200
