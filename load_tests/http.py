@@ -1,0 +1,202 @@
+"""Durable learning over HTTP, one sample a request, against what a user would have written.
+
+The server runs on core 0; the generator (wrk), and Redis where it is used, on core 1. After each
+run of ours the journal is read: what was answered stands in it once and is in the state, or the
+row is void.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from load_tests.measure import Row, interleaved
+from service.demo.run import adult_lines
+from service.demo.server_process import ServerProcess
+from service.journal import open_journal
+from service.replica import Replica
+from tests.history import HistoryBroken, check_history
+from tests.redis_server import running_redis
+
+ROOT = Path(__file__).parent.parent
+CONNECTIONS = 64
+SECONDS = 5
+SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
+SERVER_CORE, GENERATOR_CORE = "0", "1"
+
+
+@dataclass
+class Side:
+    """One server under load: where to send, and how to check afterwards."""
+
+    url: str
+    server: int
+    check: Callable[[list[int]], str] = lambda acks: ""
+    generator_share: list[float] = field(default_factory=list)
+    void: str = ""
+
+
+def rows() -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder, ExitStack() as stack:
+        bodies = Path(folder) / "bodies"
+        bodies.write_text("\n".join(map(as_json, adult_lines()[:5000])) + "\n")
+        redis = stack.enter_context(running_redis(appendfsync="everysec"))
+        os.sched_setaffinity(redis.pid, {int(GENERATOR_CORE)})
+        sides = {
+            "SQLite normal": stack.enter_context(ours(f"sqlite:///{folder}/bench.db", "normal")),
+            "Redis everysec": stack.enter_context(ours(redis.url, "everysec")),
+            "FastAPI": stack.enter_context(peer("load_tests.peers.plain:app")),
+            "River": stack.enter_context(peer("load_tests.peers.river_app:app")),
+        }
+        figures = interleaved(
+            {name: (lambda side=side: load(side, bodies, folder)) for name, side in sides.items()}
+        )
+        return [
+            compare(store, name, sides, figures)
+            for name in ("FastAPI", "River")
+            for store in ("SQLite normal", "Redis everysec")
+        ]
+
+
+def compare(store: str, name: str, sides: dict[str, Side], figures: dict[str, list[float]]) -> Row:
+    peers = {
+        "FastAPI": "FastAPI + pydantic, keeps nothing",
+        "River": "River in FastAPI, not durable",
+    }
+    share = max(sides[store].generator_share)
+    void = sides[store].void or ("the generator was the limit" if share > 0.9 else "")
+    return Row(
+        f"durable single-sample JSON learn, {CONNECTIONS} connections, one worker, {store}",
+        "requests/s",
+        figures[store],
+        peers[name],
+        figures[name],
+        gate=1.5,
+        goal=2.0,
+        notes=[
+            f"generator's CPU share at most {share:.0%} (ours), "
+            f"{max(sides[name].generator_share):.0%} (peer)"
+        ],
+        void=void,
+    )
+
+
+def as_json(line: bytes) -> str:
+    label, *pairs = line.decode().split()
+    x = {index: float(value) for index, value in (pair.split(":") for pair in pairs)}
+    return json.dumps({"x": x, "y": int(label)}, separators=(",", ":"))
+
+
+def pinned(core: str) -> list[str]:
+    return ["taskset", "-c", core]
+
+
+@contextmanager
+def ours(store: str, durability: str) -> Iterator[Side]:
+    """Dualstream on a store, with a model `bench`."""
+    flags = ["--durability", durability]
+    with ServerProcess(store, flags, prefix=pinned(SERVER_CORE)) as server:
+        httpx.put(f"{server.url}/models/bench", json=SPEC).raise_for_status()
+        side = Side(server.url, server.process.pid)
+        side.check = lambda acks: asyncio.run(check(store, acks))
+        yield side
+
+
+@contextmanager
+def peer(target: str) -> Iterator[Side]:
+    """A peer under the same uvicorn with the same options."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [*pinned(SERVER_CORE), sys.executable, "-m", "uvicorn", target, "--port", str(port)]
+    command += ["--log-level", "warning", "--no-access-log", "--no-server-header", "--ws", "none"]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    httpx.get(url)
+                    break
+                except httpx.TransportError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
+            yield Side(url, process.pid)
+        finally:
+            process.terminate()
+
+
+def load(side: Side, bodies: Path, folder: str, target: str = "/models/bench/learn") -> float:
+    """Requests per second of one run; a failed check makes the side void."""
+    acks = Path(folder) / "acks"
+    before = _cpu_seconds()
+    began = time.perf_counter()
+    done = subprocess.run(
+        [
+            *pinned(GENERATOR_CORE),
+            wrk(),
+            "-t1",
+            f"-c{CONNECTIONS}",
+            f"-d{SECONDS}s",
+            "--latency",
+            "-s",
+            str(Path(__file__).parent / "walk.lua"),
+            side.url,
+        ],
+        env={
+            **os.environ,
+            "BODIES": str(bodies),
+            "ACKS": str(acks),
+            "TARGET": target,
+            "LD_LIBRARY_PATH": str(ROOT / ".cache/wrk/usr/lib/x86_64-linux-gnu"),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    side.generator_share.append((_cpu_seconds() - before) / (time.perf_counter() - began))
+    result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
+    requests, micros, bad, *_ = map(float, result.split()[1:])
+    if bad:
+        side.void = f"{bad:.0f} requests failed"
+    side.void = side.void or side.check([int(line) for line in acks.read_text().split()])
+    return requests / (micros / 1e6)
+
+
+def wrk() -> str:
+    return shutil.which("wrk") or str(ROOT / ".cache/wrk/usr/bin/wrk")
+
+
+def _cpu_seconds() -> float:
+    """CPU seconds of this process's finished children: the generator's, between two calls."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+async def check(store: str, acks: list[int]) -> str:
+    """Empty when each answered row stands in the journal once and in the state."""
+    journal = await open_journal(store)
+    try:
+        replica = Replica(await journal.get("bench"))
+        await replica.load(journal)
+        report = await check_history(journal, "bench", [], samples=replica.learner.samples)
+        # Rows carry no key here: each answer names a seq, and each seq holds one row.
+        if len(set(acks)) != len(acks) or not set(acks) <= set(range(1, report.rows + 1)):
+            return "history: an answered row is lost or doubled"
+    except HistoryBroken as broken:
+        return f"history: {broken}"
+    finally:
+        await journal.close()
+    return ""

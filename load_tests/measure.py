@@ -1,0 +1,77 @@
+"""Paired measurements: A B A B ..., medians, and the spread beside them."""
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of RESULTS.md: a figure, the peer's figure, and their ratio round by round."""
+
+    what: str
+    unit: str
+    ours: list[float]
+    peer: str
+    theirs: list[float]
+    gate: float | None = None
+    goal: float | None = None
+    smaller_is_better: bool = False
+    notes: list[str] = field(default_factory=list)
+    void: str = ""
+
+    @property
+    def ratios(self) -> list[float]:
+        """Ours to theirs, one for each round."""
+        return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+    @property
+    def verdict(self) -> str:
+        if self.void:
+            return f"void: {self.void}"
+        if self.gate is None:
+            return "no gate"
+        sign = -1 if self.smaller_is_better else 1
+        if self.goal is not None and sign * self.ratio >= sign * self.goal:
+            return "goal met"
+        return "gate met" if sign * self.ratio >= sign * self.gate else "gate MISSED"
+
+    def markdown(self) -> str:
+        ratios = self.ratios
+        gate = "-" if self.gate is None else f"{self.gate:g}x / {self.goal:g}x"
+        cells = [
+            self.what,
+            f"{_shown(statistics.median(self.ours))} {self.unit}",
+            f"{self.peer}: {_shown(statistics.median(self.theirs))}",
+            f"**{self.ratio:.2f}x** ({min(ratios):.2f} to {max(ratios):.2f})",
+            gate,
+            self.verdict,
+        ]
+        return "| " + " | ".join(cells) + " |"
+
+
+HEADING = (
+    "| what | ours, median | peer, median | ratio, median (spread) | gate / goal | verdict |\n"
+    "|---|---|---|---|---|---|"
+)
+
+
+def interleaved(
+    sides: Mapping[str, Callable[[], float]], rounds: int = ROUNDS
+) -> dict[str, list[float]]:
+    """Each side's figures; the sides take turns, so that a drifting machine is fair to all."""
+    figures: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, measure in sides.items():
+            figures[name].append(measure())
+    return figures
+
+
+def _shown(figure: float) -> str:
+    return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"

@@ -1,0 +1,1 @@
+"""What a user would have written instead."""

@@ -1,0 +1,16 @@
+"""The least FastAPI can do with a sample: check it by pydantic; learn nothing, keep nothing."""
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+app = FastAPI()
+
+
+class Sample(BaseModel):
+    x: dict[str, float]
+    y: float
+
+
+@app.post("/models/bench/learn")
+async def learn(sample: Sample) -> dict[str, bool]:
+    return {"ok": True}

@@ -1,0 +1,49 @@
+"""From the start of a process to its first learned sample, with a warm kernel cache."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+
+from load_tests.measure import Row, interleaved
+from service.demo.server_process import ServerProcess
+
+SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 5}}
+
+
+def rows() -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder:
+        store = f"sqlite:///{Path(folder) / 'start.db'}"
+        with ServerProcess(store) as server:
+            httpx.put(f"{server.url}/models/m", json=SPEC).raise_for_status()
+        to_first_sample(store)
+        figures = interleaved({"ours": lambda: to_first_sample(store), "peer": import_peer})
+    return [
+        Row(
+            "process start to first learned sample, warm cache",
+            "s",
+            figures["ours"],
+            'python -c "import fastapi, numba, numpy"',
+            figures["peer"],
+            gate=3.0,
+            goal=2.0,
+            smaller_is_better=True,
+        )
+    ]
+
+
+def to_first_sample(store: str) -> float:
+    began = time.perf_counter()
+    with ServerProcess(store) as server:
+        sample = {"x": [1, 0, 0, 0, 2], "y": 1}
+        httpx.post(f"{server.url}/models/m/learn", json=sample).raise_for_status()
+        return time.perf_counter() - began
+
+
+def import_peer() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import fastapi, numba, numpy"], check=True)
+    return time.perf_counter() - began
