@@ -70,6 +70,8 @@ class Batch:
     weights: Floats
     """(n,), finite, >= 0."""
     dim: int
+    classes: tuple[str, ...] = ()
+    """Where it is not empty, a label is a place in it: the name of the row's class."""
 
     UNLABELLED: ClassVar[float] = float("nan")
 
@@ -91,6 +93,8 @@ class Batch:
         )
         if row >= 0:
             raise InvalidRow(row, _reason(fault, at, self.dim))
+        if self.classes:
+            _check_classes(self.labels, self.classes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -115,6 +119,7 @@ class Batch:
             self.labels[start:stop],
             self.weights[start:stop],
             self.dim,
+            self.classes,
         )
 
     def take(self, rows: npt.ArrayLike) -> "Batch":
@@ -132,7 +137,25 @@ class Batch:
             self.labels[places],
             self.weights[places],
             self.dim,
+            self.classes,
         )
+
+    def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
+        """The same rows with other labels. Raises InvalidRow, ShapeMismatch."""
+        column = _column(labels, np.float64)
+        if column.shape != self.labels.shape:
+            raise ShapeMismatch(f"labels has shape {column.shape}, expected {self.labels.shape}")
+        too_large = np.flatnonzero(np.abs(column) > LARGEST)
+        if len(too_large):
+            raise InvalidRow(int(too_large[0]), _REASONS[_LABEL])
+        if classes:
+            _check_classes(column, classes)
+        columns = (self.indptr, self.indices, self.values, column, self.weights)
+        return _trusted(*columns, self.dim, classes)
+
+    def with_rows(self, indptr: Ints, indices: Indices, values: Floats, dim: int) -> "Batch":
+        """Other entries beside the same labels and weights; they are taken as they are."""
+        return _trusted(indptr, indices, values, self.labels, self.weights, dim, self.classes)
 
     @classmethod
     def concat(cls, batches: Sequence["Batch"]) -> "Batch":
@@ -152,13 +175,15 @@ class Batch:
         for batch in batches[1:]:
             pointers.append(batch.indptr[1:] + total)
             total += len(batch.values)
+        labels, classes = _joined_labels(batches)
         return _trusted(
             np.concatenate(pointers),
             np.concatenate([batch.indices for batch in batches]),
             np.concatenate([batch.values for batch in batches]),
-            np.concatenate([batch.labels for batch in batches]),
+            labels,
             np.concatenate([batch.weights for batch in batches]),
             dim,
+            classes,
         )
 
     @classmethod
@@ -190,11 +215,14 @@ class Batch:
         weights: npt.ArrayLike | None = None,
         *,
         dim: int,
+        sum_duplicates: bool = False,
     ) -> "Batch":
         """Rows whose entries may stand in any order and hold zeros, which are dropped.
 
-        `indices` count from 0. Raises InvalidRow (index out of range or twice in a row, a number
-        that is not finite or beyond 1e100), ShapeMismatch.
+        `indices` count from 0. With `sum_duplicates` the values of an index that stands more than
+        once in a row are added, in their order. Raises InvalidRow (index out of range or, without
+        `sum_duplicates`, twice in a row; a number that is not finite or beyond 1e100),
+        ShapeMismatch.
         """
         pointers = np.array(indptr, np.int64, ndmin=1)
         columns = np.array(indices, np.int64, ndmin=1)
@@ -202,6 +230,10 @@ class Batch:
         n = len(pointers) - 1
         _check_pointers(pointers, columns, numbers)
         narrow = np.clip(columns, -1, MAX_DIM).astype(np.int32)
+        if sum_duplicates:
+            order = np.lexsort((narrow, np.repeat(np.arange(n), np.diff(pointers))))
+            narrow, numbers = narrow[order], numbers[order]
+            sum_equal_indices(pointers, narrow, numbers)
         faults, at = np.zeros(n, np.int64), np.zeros(n, np.int64)
         nnz = tidy_rows(pointers, narrow, numbers, dim, faults, at)
         bad = np.flatnonzero(faults)
@@ -256,6 +288,7 @@ class LibsvmRows:
             found.labels,
             np.ones(n),
             dim,
+            (),
         )
         if not bad:
             return cls(whole, found.rows, found.spans, found.bad)
@@ -274,6 +307,32 @@ def _trusted(*columns: Any) -> Batch:
     for name, column in zip(Batch.__slots__, columns, strict=True):
         object.__setattr__(batch, name, column)
     return batch
+
+
+def _check_classes(labels: Floats, classes: tuple[str, ...]) -> None:
+    """Raise InvalidRow unless each label is a place in `classes`, or missing."""
+    is_place = (labels >= 0) & (labels < len(classes)) & (labels == np.floor(labels))
+    wrong = np.flatnonzero(~(is_place | np.isnan(labels)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise InvalidRow(row, f"the label {labels[row]!r} is no place among {len(classes)} classes")
+
+
+def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:
+    """The labels of all batches, as places in one tuple of classes where they are such."""
+    classes = batches[0].classes
+    if all(batch.classes == classes for batch in batches):
+        return np.concatenate([batch.labels for batch in batches]), classes
+    if not all(batch.classes for batch in batches):
+        raise ShapeMismatch("batches with classes and batches without")
+    places: dict[str, int] = {}
+    columns = []
+    for batch in batches:
+        moved = [places.setdefault(name, len(places)) for name in batch.classes]
+        missing = np.isnan(batch.labels)
+        at = np.where(missing, 0.0, batch.labels).astype(np.int64)
+        columns.append(np.where(missing, np.nan, np.array(moved, np.float64)[at]))
+    return np.concatenate(columns), tuple(places)
 
 
 def _column(values: Any, dtype: Any) -> npt.NDArray[Any]:
@@ -321,6 +380,30 @@ def drop_zeros(matrix: Floats, indptr: Ints, indices: Indices, values: Floats) -
                 nnz += 1
         indptr[i + 1] = nnz
     return nnz
+
+
+@kernel(i8(I8, I4, F8))
+def sum_equal_indices(indptr: Ints, indices: Indices, values: Floats) -> int:
+    """Add what stands at one index of a sorted row, in order; return the entries left, in place.
+
+    A term that is no number of a row makes its sum NaN, which is none either.
+    """
+    written = 0
+    begin = indptr[0]
+    for i in range(indptr.shape[0] - 1):
+        end = indptr[i + 1]
+        for p in range(begin, end):
+            j, x = indices[p], values[p]
+            if not abs(x) <= _MOST:
+                x = np.nan
+            if p > begin and indices[written - 1] == j:
+                values[written - 1] += x
+            else:
+                indices[written], values[written] = j, x
+                written += 1
+        begin = end
+        indptr[i + 1] = written
+    return written
 
 
 @kernel(i8(I8, I4, F8, i8, I8, I8))

@@ -1,4 +1,4 @@
-"""What happens to a row on its way into a learner. In this version: the intercept.
+"""How wide rows are as they come in, and the constant that may stand behind them.
 
 The intercept is a last coordinate, of index `dim`, that holds 1 in every row. Kernels add it
 themselves (`bias`), so that no row is copied for it.
@@ -21,7 +21,7 @@ class Features:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Features":
-        return cls(spec["features"]["dim"], spec["intercept"])
+        return cls(width_of(spec["features"]), spec["intercept"])
 
     @property
     def width(self) -> int:
@@ -37,3 +37,10 @@ class Features:
         """Raise ShapeMismatch unless the rows have this width."""
         if batch.dim != self.dim:
             raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {self.dim}")
+
+
+def width_of(features: Mapping[str, Any]) -> int:
+    """The width of rows as they come in, from the `features` of a resolved specification."""
+    if features["kind"] == "hashed":
+        return 1 << int(features["bits"])
+    return int(features["dim"])
