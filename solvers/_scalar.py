@@ -18,7 +18,20 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from solvers._jit import DISABLED, F8, I4, Floats, Indices, f8, i8, kernel, types, void
+from solvers._jit import (
+    DISABLED,
+    F8,
+    I4,
+    RO_F8,
+    Floats,
+    Indices,
+    b1,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
 
 
 @kernel(f8(f8, f8, f8))
@@ -299,3 +312,47 @@ def _no_prefetch(matrix: Floats, row: int) -> None:
 
 prefetch: Any = _no_prefetch if DISABLED else intrinsic(_prefetch)
 """For tables larger than a cache: the rows that are needed next come while this one is used."""
+
+
+@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8))
+def loss_curvature(
+    z: float,
+    y: float,
+    logistic: float,
+    margin: float,
+    eps: float,
+    gamma: float,
+    lo: float,
+    hi: float,
+) -> float:
+    """The second derivative of Q( . ; y) at z; at a jump of it, 0. For gamma = 0: 0."""
+    if logistic != 0.0:
+        b = sigmoid(-y * z)
+        return b * (1.0 - b)
+    r = 1.0 - y * z if margin != 0.0 else y - z
+    b = best_b(r, gamma, eps, lo, hi)
+    return 1.0 / gamma if gamma > 0.0 and b != 0.0 and lo < b < hi else 0.0
+
+
+@kernel(i8(RO_F8, b1))
+def unknown_label(labels: Floats, binary: bool) -> int:
+    """The first row whose label a task does not know, or -1: NaN; for binary all but -1, 0, 1."""
+    for i in range(labels.shape[0]):
+        y = labels[i]
+        if y != y or (binary and not (y == 1.0 or y == -1.0 or y == 0.0)):
+            return i
+    return -1
+
+
+@kernel(f8(RO_F8, i8, i8, f8))
+def scaled_norm(values: Floats, begin: int, end: int, bias: float) -> float:
+    """The 2-norm of entries `begin` to `end` and `bias`, where squares of them would vanish."""
+    largest = abs(bias)
+    for p in range(begin, end):
+        largest = max(largest, abs(values[p]))
+    if largest == 0.0:
+        return 0.0
+    total = (bias / largest) ** 2
+    for p in range(begin, end):
+        total += (values[p] / largest) ** 2
+    return largest * math.sqrt(total)
