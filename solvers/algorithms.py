@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from solvers.errors import NotAvailable
+from solvers.errors import InvalidSpec, NotAvailable
 from solvers.spec_fields import (
     Spec,
     read_average,
+    read_choice,
+    read_flag,
     read_kind,
     read_loss,
     read_number,
@@ -80,6 +82,122 @@ def _replay(spec: Mapping[str, Any]) -> Spec:
     return {"steps": 0}
 
 
+def read_dc(spec: Mapping[str, Any], task: str) -> Spec:
+    refuse_regression(task)
+    kinds = {
+        "pil1": ("tau1", "zero_tol"),
+        "pil2": ("tau2", "tau3", "relative_tau2"),
+        "sigmoid": ("kappa", "epsilon"),
+    }
+    surrogate = read_kind(spec, "surrogate", "pil2", kinds)
+    inner = read_kind(spec, "inner", "one_step", {"one_step": (), "complete": ("tol", "max_inner")})
+    step = read_kind(spec, "step", "sqrt_t", {"sqrt_t": (), "sqrt_T": ("horizon",)})
+    is_complete = inner["kind"] == "complete"
+    c, kappa, owner = 16.0, 0.5, "/surrogate"
+    if surrogate["kind"] == "pil1":
+        surrogate["tau1"] = _positive(surrogate, owner, "tau1", 0.125)
+        surrogate["zero_tol"] = read_number(
+            surrogate, owner, "zero_tol", 1e-12, 0.0, 1.0, "a number in [0, 1]"
+        )
+    elif surrogate["kind"] == "pil2":
+        c = 8.0
+        surrogate["tau2"] = _positive(surrogate, owner, "tau2", 16.0)
+        surrogate["tau3"] = _positive(surrogate, owner, "tau3", 1.0)
+        surrogate.setdefault("relative_tau2", True)
+        if not isinstance(surrogate["relative_tau2"], bool):
+            raise InvalidSpec(
+                "/surrogate/relative_tau2", surrogate["relative_tau2"], "true or false"
+            )
+    else:
+        c, kappa = (0.25, 0.3) if is_complete else (4.0, 0.5)
+        surrogate["kappa"] = _positive(surrogate, owner, "kappa", kappa)
+        surrogate["epsilon"] = read_number(
+            surrogate, owner, "epsilon", 0.9, 0.0, 1 - 1e-12, "a number in [0, 1 - 1e-12]"
+        )
+    if is_complete:
+        inner["tol"] = read_number(inner, "/inner", "tol", 1e-4, 0.0, 1.0, "a number in [0, 1]")
+        inner["max_inner"] = read_whole(inner, "/inner", "max_inner", 5000, 1, 1_000_000)
+    if step["kind"] == "sqrt_T":
+        step["horizon"] = read_whole(step, "/step", "horizon", 10_000, 1, 2**53)
+    return {
+        "surrogate": surrogate,
+        "inner": short_form(inner),
+        "C": _positive(spec, "", "C", c),
+        "step": short_form(step),
+    }
+
+
+def read_passive_aggressive(spec: Mapping[str, Any], task: str) -> Spec:
+    refuse_regression(task)
+    variant = read_choice(spec, "variant", "pa1", ("pa", "pa1", "pa2"))
+    if variant == "pa":
+        if "C" in spec:
+            raise InvalidSpec("/C", spec["C"], "left out where variant is pa")
+        return {"variant": variant}
+    return {"variant": variant, "C": _positive(spec, "", "C", 1.0)}
+
+
+def read_alma(spec: Mapping[str, Any], task: str) -> Spec:
+    refuse_regression(task)
+    return {
+        "alpha": read_number(spec, "", "alpha", 0.6, 1e-12, 1.0, "a number in [1e-12, 1]"),
+        "C": _positive(spec, "", "C", 0.0625),
+        "p": read_number(spec, "", "p", 2.0, 2.0, 1e12, "a number in [2, 1e12]"),
+        "normalize": read_flag(spec, "normalize", True),
+    }
+
+
+def read_nothing(spec: Mapping[str, Any], task: str) -> Spec:
+    refuse_regression(task)
+    return {}
+
+
+def refuse_regression(task: str) -> None:
+    """For algorithms that know margins only."""
+    if task == "regression":
+        raise InvalidSpec("/task", task, "binary for this algorithm")
+
+
+def _positive(fields: Mapping[str, Any], owner: str, name: str, default: float) -> float:
+    return read_number(fields, owner, name, default, 1e-12, 1e12, "a number in [1e-12, 1e12]")
+
+
+_POSITIVE = (1e-12, 1e12, "a number in [1e-12, 1e12]")
+_NOT_NEGATIVE = (0.0, 1e12, "a number in [0, 1e12]")
+
+
+def read_gradient_steps(spec: Mapping[str, Any], task: str) -> Spec:
+    rho = read_number(spec, "", "rho", 0.001, *_NOT_NEGATIVE)
+    mu = read_number(spec, "", "mu", 0.05, *_POSITIVE)
+    if not mu * rho < 1.0:
+        raise InvalidSpec("/mu", mu, f"below 1 / rho = {1.0 / rho}")
+    loss = read_loss(spec, task)
+    average = read_average({"average": spec.get("average")}, loss["kind"])
+    return {"loss": short_form(loss), "rho": rho, "mu": mu, "average": average}
+
+
+def read_ogd(spec: Mapping[str, Any], task: str) -> Spec:
+    if task == "regression":
+        raise InvalidSpec("/task", task, "binary")
+    return {"C": read_number(spec, "", "C", 0.5, *_POSITIVE)}
+
+
+def read_fobos(spec: Mapping[str, Any], task: str) -> Spec:
+    return {
+        "loss": short_form(read_loss(spec, task)),
+        "lambda": read_number(spec, "", "lambda", 0.001, *_NOT_NEGATIVE),
+        "gamma": read_number(spec, "", "gamma", 2.0, *_POSITIVE),
+    }
+
+
+def read_truncated_gradient(spec: Mapping[str, Any], task: str) -> Spec:
+    theta = spec.get("theta")
+    if theta is not None:
+        theta = read_number(spec, "", "theta", 0.0, *_NOT_NEGATIVE)
+    period = read_whole(spec, "", "period", 10, 1, 1_000_000_000)
+    return read_fobos(spec, task) | {"period": period, "theta": theta}
+
+
 ALGORITHMS: Mapping[str, Algorithm] = {
     "dual_ascent": Algorithm(
         "solvers.dual_ascent",
@@ -87,22 +205,44 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ("loss", "regularizer", "rho", "strength", "window", "average", "replay", "retain"),
         read_dual_ascent,
     ),
+    "sgd": Algorithm(
+        "solvers.first_order",
+        "FirstOrder",
+        ("loss", "rho", "mu", "average"),
+        read_gradient_steps,
+    ),
+    "spg": Algorithm(
+        "solvers.first_order",
+        "FirstOrder",
+        ("loss", "rho", "mu", "average"),
+        read_gradient_steps,
+    ),
+    "ogd": Algorithm("solvers.first_order", "FirstOrder", ("C",), read_ogd),
+    "truncated_gradient": Algorithm(
+        "solvers.truncated_gradient",
+        "TruncatedGradient",
+        ("loss", "lambda", "gamma", "period", "theta"),
+        read_truncated_gradient,
+    ),
+    "fobos": Algorithm(
+        "solvers.truncated_gradient",
+        "TruncatedGradient",
+        ("loss", "lambda", "gamma"),
+        read_fobos,
+    ),
+    "dc": Algorithm("solvers.dc", "DC", ("surrogate", "inner", "C", "step"), read_dc),
+    "perceptron": Algorithm("solvers.margin", "Perceptron", (), read_nothing),
+    "passive_aggressive": Algorithm(
+        "solvers.margin", "PassiveAggressive", ("variant", "C"), read_passive_aggressive
+    ),
+    "romma": Algorithm("solvers.margin", "Romma", (), read_nothing),
+    "alma": Algorithm("solvers.margin", "Alma", ("alpha", "C", "p", "normalize"), read_alma),
 }
 
 LATER_ALGORITHMS = (
-    "dc",
     "rda",
     "rda_plus",
-    "sgd",
-    "spg",
-    "truncated_gradient",
-    "fobos",
     "asset",
-    "ogd",
-    "perceptron",
-    "romma",
-    "alma",
-    "passive_aggressive",
     "portfolio",
 )
 """Known, and not in this version."""
