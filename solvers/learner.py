@@ -1,13 +1,13 @@
 """What every learner can do, and what it says about each row."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import Flags, Floats
+from solvers._jit import Flags, Floats, Ints
 from solvers.batch import Batch
 from solvers.certificate import Certificate
 from solvers.errors import CorruptState
@@ -28,6 +28,45 @@ class Outcome:
     """Whether the row's own step moved the weights: not a hinge row beyond its margin, say."""
     rejected: Flags
     """Whether the row was left out, without a trace, as some number would not be finite."""
+    predicted: Ints | None = None
+    """Multiclass: the best class, a place in `classes`; -1 where none was known, or rejected."""
+    classes: tuple[str, ...] = ()
+    """Multiclass: the classes known after the last row, in the order in which they were met."""
+    log_losses: Floats | None = None
+    """Multiclass: -log of the probability of the row's class, where the loss gives any."""
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, rows: slice) -> "Outcome":
+        """Some rows in a row; the columns are views."""
+        predicted, log_losses = self.predicted, self.log_losses
+        return Outcome(
+            self.scores[rows],
+            self.losses[rows],
+            self.updated[rows],
+            self.rejected[rows],
+            None if predicted is None else predicted[rows],
+            self.classes,
+            None if log_losses is None else log_losses[rows],
+        )
+
+    @classmethod
+    def joined(cls, outcomes: Sequence["Outcome"]) -> "Outcome":
+        """The outcome of consecutive batches, at least one, as one."""
+        if len(outcomes) == 1:
+            return outcomes[0]
+        predicted = [o.predicted for o in outcomes if o.predicted is not None]
+        log_losses = [o.log_losses for o in outcomes if o.log_losses is not None]
+        return cls(
+            np.concatenate([o.scores for o in outcomes]),
+            np.concatenate([o.losses for o in outcomes]),
+            np.concatenate([o.updated for o in outcomes]),
+            np.concatenate([o.rejected for o in outcomes]),
+            np.concatenate(predicted) if predicted else None,
+            outcomes[-1].classes,
+            np.concatenate(log_losses) if log_losses else None,
+        )
 
 
 class Learner(Protocol):

@@ -6,14 +6,13 @@ from typing import Any
 
 from solvers import _jit
 from solvers.algorithms import ALGORITHMS, LATER_ALGORITHMS, Algorithm
-from solvers.batch import MAX_DIM
 from solvers.errors import InvalidSpec, NotAvailable
+from solvers.features.fields import has_stages, read_features, read_map, read_scaling
 from solvers.learner import Learner
 from solvers.spec_fields import (
     Spec,
     read_choice,
     read_flag,
-    read_kind,
     read_whole,
     refuse_unknown,
 )
@@ -40,10 +39,10 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     resolved = ALGORITHMS[algorithm].read(spec, task) | {
         "algorithm": algorithm,
         "task": task,
-        "features": _features(spec),
-        "map": _map(spec),
-        "scaling": read_kind(spec, "scaling", "none", {"none": ()}, ("balanced",))["kind"],
-        "norm": read_choice(spec, "norm", "none", ("none",), ("row", "running")),
+        "features": read_features(spec),
+        "map": read_map(spec),
+        "scaling": read_scaling(spec),
+        "norm": read_choice(spec, "norm", "none", ("none", "row", "running")),
         "intercept": read_flag(spec, "intercept", True),
         "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
         "labels": _labels(spec, task),
@@ -54,6 +53,16 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
 def make_learner(spec: Mapping[str, Any]) -> Learner:
     """A learner with no rows yet. Raises InvalidSpec."""
     resolved = resolve_spec(spec)
+    if not has_stages(resolved):
+        return _make_core(resolved)
+    # Imported when needed, as its kernels are compiled then.
+    module: Any = importlib.import_module("solvers.features.make")
+    learner: Learner = module.make_staged(resolved, _make_core)
+    return learner
+
+
+def _make_core(resolved: Spec) -> Learner:
+    """The learner itself, of a specification without stages."""
     algorithm = ALGORITHMS[resolved["algorithm"]]
     maker: Callable[[Spec], Learner] = getattr(_load(algorithm), algorithm.maker)
     return maker(resolved)
@@ -66,25 +75,13 @@ def warm(*algorithms: str) -> int:
     """
     for name in algorithms or ALGORITHMS:
         _load(ALGORITHMS[name])
-    importlib.import_module("solvers.progressive")
+    for name in ("solvers.progressive", "solvers.features.make"):
+        importlib.import_module(name)
     return _jit.warm()
 
 
 def _load(algorithm: Algorithm) -> Any:
     return importlib.import_module(algorithm.module)
-
-
-def _features(spec: Mapping[str, Any]) -> Spec:
-    if "features" not in spec:
-        raise InvalidSpec("/features", None, 'an object, {"kind": "indexed", "dim": N}')
-    features = read_kind(spec, "features", "indexed", {"indexed": ("dim",)}, ("hashed",))
-    return {"kind": "indexed", "dim": read_whole(features, "/features", "dim", None, 1, MAX_DIM)}
-
-
-def _map(spec: Mapping[str, Any]) -> Spec | None:
-    if spec.get("map") is not None:
-        raise NotAvailable("/map", spec["map"])
-    return None
 
 
 def _labels(spec: Mapping[str, Any], task: str) -> list[str] | None:

@@ -1,0 +1,45 @@
+"""The fields of a specification that say what stands in front of a learner."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from solvers.batch import MAX_DIM
+from solvers.errors import InvalidSpec, NotAvailable
+from solvers.hashing import MAX_BITS
+from solvers.spec_fields import Spec, read_kind, read_number, read_whole
+
+
+def has_stages(spec: Mapping[str, Any]) -> bool:
+    """Whether rows are changed between the door and the learner of a resolved specification."""
+    return spec["map"] is not None or spec["scaling"] != "none" or spec["norm"] != "none"
+
+
+def read_features(spec: Mapping[str, Any]) -> Spec:
+    """`features`: by index, or by hashed name."""
+    if "features" not in spec:
+        raise InvalidSpec("/features", None, 'an object, {"kind": "indexed", "dim": N}')
+    kinds = {"indexed": ("dim",), "hashed": ("bits",)}
+    features = read_kind(spec, "features", "indexed", kinds)
+    if features["kind"] == "hashed":
+        return features | {"bits": read_whole(features, "/features", "bits", 18, 1, MAX_BITS)}
+    return features | {"dim": read_whole(features, "/features", "dim", None, 1, MAX_DIM)}
+
+
+def read_scaling(spec: Mapping[str, Any]) -> str | Spec:
+    """`scaling`: none, or balanced with its parameters."""
+    kinds = {"none": (), "balanced": ("power", "moments")}
+    scaling = read_kind(spec, "scaling", "none", kinds)
+    if scaling["kind"] == "none":
+        return "none"
+    power = read_number(scaling, "/scaling", "power", 0.25, 0.0, 1.0, "a number in [0, 1]")
+    moments = scaling.get("moments", True)
+    if not isinstance(moments, bool):
+        raise InvalidSpec("/scaling/moments", moments, "true or false")
+    return {"kind": "balanced", "power": power, "moments": moments}
+
+
+def read_map(spec: Mapping[str, Any]) -> Spec | None:
+    """`map`: null."""
+    if spec.get("map") is not None:
+        raise NotAvailable("/map", spec["map"])
+    return None
