@@ -122,6 +122,8 @@ class Ring:
         except SolverError as error:
             raise CorruptState(f"the retained rows are damaged: {error}") from error
         n = len(retained)
+        if not np.isfinite(labels).all():
+            raise CorruptState("a retained row has no label")
         if n > self.retain:
             raise CorruptState(f"{n} retained rows where at most {self.retain} are kept")
         duals = state["ring_duals"]

@@ -1,0 +1,107 @@
+"""One specification of each algorithm and of its main variants, by name, for the contract suite.
+
+A new learner is one more line here, and the whole suite runs on it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from solvers import Batch
+
+DIM = 12
+FEATURES = {"features": {"kind": "indexed", "dim": DIM}}
+_EXPONENTIAL = {"kind": "exponential", "beta": 0.98}
+_SLIDING = {"kind": "sliding", "length": 20}
+_REGRESSION = {"task": "regression"}
+
+_SPECS: dict[str, dict[str, Any]] = {
+    "dual_ascent-logistic": {"algorithm": "dual_ascent", "retain": 50},
+    "dual_ascent-hinge-exponential": {
+        "algorithm": "dual_ascent",
+        "loss": "hinge",
+        "window": _EXPONENTIAL,
+        "retain": 30,
+    },
+    "dual_ascent-hinge-sliding": {
+        "algorithm": "dual_ascent",
+        "loss": "hinge",
+        "window": _SLIDING,
+        "retain": 30,
+    },
+    "dual_ascent-squared_hinge-no-intercept": {
+        "algorithm": "dual_ascent",
+        "loss": "squared_hinge",
+        "intercept": False,
+        "retain": 10,
+    },
+    "dual_ascent-huber": {
+        "algorithm": "dual_ascent",
+        "loss": "huber",
+        "window": _SLIDING,
+        "retain": 20,
+        **_REGRESSION,
+    },
+    "dual_ascent-absolute": {
+        "algorithm": "dual_ascent",
+        "loss": "absolute",
+        "retain": 10,
+        **_REGRESSION,
+    },
+    "sgd-logistic": {"algorithm": "sgd"},
+    "sgd-hinge": {"algorithm": "sgd", "loss": "hinge"},
+    "sgd-squared": {"algorithm": "sgd", **_REGRESSION},
+    "spg-hinge": {"algorithm": "spg", "loss": "hinge"},
+    "spg-quantile": {"algorithm": "spg", "loss": "quantile", **_REGRESSION},
+    "ogd": {"algorithm": "ogd"},
+    "truncated_gradient": {"algorithm": "truncated_gradient"},
+    "truncated_gradient-squared": {"algorithm": "truncated_gradient", "period": 1, **_REGRESSION},
+    "fobos": {"algorithm": "fobos"},
+    "fobos-hinge": {"algorithm": "fobos", "loss": "hinge"},
+    "dc-pil1": {"algorithm": "dc", "surrogate": "pil1"},
+    "dc-pil1-complete": {"algorithm": "dc", "surrogate": "pil1", "inner": "complete"},
+    "dc-pil2": {"algorithm": "dc", "surrogate": "pil2"},
+    "dc-pil2-complete": {"algorithm": "dc", "surrogate": "pil2", "inner": "complete"},
+    "dc-pil2-printed": {
+        "algorithm": "dc",
+        "surrogate": {"kind": "pil2", "relative_tau2": False},
+        "step": {"kind": "sqrt_T", "horizon": 100},
+        "intercept": False,
+    },
+    "dc-sigmoid": {"algorithm": "dc", "surrogate": "sigmoid"},
+    "dc-sigmoid-complete": {
+        "algorithm": "dc",
+        "surrogate": "sigmoid",
+        "inner": {"kind": "complete", "max_inner": 100},
+    },
+    "perceptron": {"algorithm": "perceptron"},
+    "perceptron-no-intercept": {"algorithm": "perceptron", "intercept": False},
+    "passive_aggressive-pa": {"algorithm": "passive_aggressive", "variant": "pa"},
+    "passive_aggressive-pa1": {"algorithm": "passive_aggressive"},
+    "passive_aggressive-pa2": {
+        "algorithm": "passive_aggressive",
+        "variant": "pa2",
+        "intercept": False,
+    },
+    "romma": {"algorithm": "romma"},
+    "romma-no-intercept": {"algorithm": "romma", "intercept": False},
+    "alma": {"algorithm": "alma"},
+    "alma-raw": {"algorithm": "alma", "normalize": False, "p": 4, "intercept": False},
+}
+
+SPECS = {name: FEATURES | spec for name, spec in _SPECS.items()}
+
+WITHOUT_STAND: frozenset[str] = frozenset()
+"""Algorithms that stand in no line above, with the reason in a comment beside them."""
+
+
+def stream(spec: dict[str, Any], n: int, *, seed: int = 0, weighted: bool = True) -> Batch:
+    """n sparse rows with some noise in their labels, of a weight in 0, 0.5, 1, 2; the last is 1."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, DIM)) * (rng.random((n, DIM)) < 0.5)
+    y = x @ np.linspace(-1.0, 2.0, DIM) + 0.5 * rng.normal(size=n)
+    if spec.get("task", "binary") == "binary":
+        y = np.where(y > 0.0, 1.0, -1.0)
+    weights = rng.choice([0.0, 0.5, 1.0, 1.0, 1.0, 2.0], n) if weighted else np.ones(n)
+    weights[-1] = 1.0
+    return Batch.from_dense(x, y, weights)

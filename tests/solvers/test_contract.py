@@ -1,0 +1,322 @@
+"""What every learner promises, whatever its algorithm: one suite over `specs.SPECS`."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from solvers import (
+    Batch,
+    CorruptState,
+    InvalidRow,
+    Progressive,
+    ShapeMismatch,
+    compiled_signatures,
+    dump,
+    load,
+    make_learner,
+    warm,
+)
+from solvers._jit import DISABLED
+from solvers.algorithms import ALGORITHMS
+from tests.solvers.specs import DIM, SPECS, WITHOUT_STAND, stream
+
+N = 40 if DISABLED else 240
+MANY = 1_000 if DISABLED else 100_000
+COLUMNS = ("indptr", "indices", "values", "labels", "weights")
+
+
+@pytest.fixture(params=SPECS)
+def spec(request):
+    return SPECS[request.param]
+
+
+def learned(spec, *batches):
+    """A learner that has learned these batches in order."""
+    learner = make_learner(spec)
+    for batch in batches:
+        learner.learn(batch)
+    return learner
+
+
+def content(learner, *, counts=True):
+    """All of a learner's state as bytes; without its counts of rows of weight 0, if so asked."""
+    state = learner.state()
+    if not counts:
+        state = {name: a for name, a in state.items() if name.split(".")[-1] != "samples"}
+    return dump(state, {})
+
+
+def pieces(batch, seed):
+    """The batch, cut at random places, so that some pieces are empty."""
+    cuts = np.sort(np.random.default_rng(seed).integers(0, len(batch) + 1, 9)).tolist()
+    return [batch[a:b] for a, b in zip([0, *cuts], [*cuts, len(batch)], strict=True)]
+
+
+def rescaled(batch, rows, factor):
+    """The same batch with some rows `factor` times as long, no number beyond 1e100."""
+    values = batch.values.copy()
+    for row in rows:
+        entries = slice(batch.indptr[row], batch.indptr[row + 1])
+        values[entries] = np.clip(values[entries] * factor, -1e100, 1e100)
+    return Batch(batch.indptr, batch.indices, values, batch.labels, batch.weights, batch.dim)
+
+
+def relabelled(batch, labels, weights=None):
+    weights = batch.weights if weights is None else weights
+    return Batch(batch.indptr, batch.indices, batch.values, labels, weights, batch.dim)
+
+
+def assert_finite(learner):
+    for name, array in learner.state().items():
+        assert np.all(np.isfinite(array)), name
+    assert np.all(np.isfinite(learner.weights)) and np.isfinite(learner.intercept)
+
+
+def assert_rejected_leave_no_trace(spec, batch):
+    """Rows are finite or rejected, and the rejected might as well not have been there."""
+    learner = make_learner(spec)
+    out = learner.learn(batch)
+    assert_finite(learner)
+    for numbers in (out.scores, out.losses):
+        assert np.all(np.isnan(numbers) == out.rejected)
+        assert np.all(np.isfinite(numbers[~out.rejected]))
+    assert not np.any(out.updated & out.rejected)
+    assert learner.samples == np.count_nonzero(~out.rejected)
+    assert content(learner) == content(learned(spec, batch.take(~out.rejected)))
+    return out
+
+
+def test_every_algorithm_stands_in_the_suite():
+    named = {spec["algorithm"] for spec in SPECS.values()}
+    assert named | WITHOUT_STAND == set(ALGORITHMS)
+
+
+def test_no_kernel_is_compiled_while_learners_run():
+    warm()
+    before = compiled_signatures()
+    for spec in SPECS.values():
+        learner = learned(spec, stream(spec, 20))
+        learner.predict(stream(spec, 20, seed=1))
+        learner.certificate()
+        learner.restore(learner.state())
+        metrics = Progressive.of(learner.spec)
+        batch = stream(spec, 5, seed=2)
+        out = learner.learn(batch)
+        metrics.update(batch.labels, out.scores, out.losses, ~out.rejected)
+        metrics.summary()
+    assert compiled_signatures() == before
+    assert set(before.values()) <= {1}
+
+
+def test_a_batch_is_its_rows_one_by_one(spec):
+    batch = stream(spec, N)
+    whole = make_learner(spec)
+    out = whole.learn(batch)
+    for cuts in (pieces(batch, 1), pieces(batch, 2), [batch[i : i + 1] for i in range(N)]):
+        learner = make_learner(spec)
+        outs = [learner.learn(piece) for piece in cuts]
+        assert content(learner) == content(whole)
+        for name in ("scores", "losses", "updated", "rejected"):
+            joined = np.concatenate([getattr(each, name) for each in outs])
+            assert joined.tobytes() == getattr(out, name).tobytes(), name
+
+
+def test_a_restored_learner_goes_on_as_if_never_stopped(spec):
+    first, second = stream(spec, N), stream(spec, N, seed=1)
+    learner, restored = learned(spec, first), make_learner(spec)
+    arrays, _ = load(content(learner))
+    restored.restore(arrays)
+    assert content(restored) == content(learner)
+    a, b = learner.learn(second), restored.learn(second)
+    assert a.scores.tobytes() == b.scores.tobytes()
+    assert content(restored) == content(learner)
+
+
+def test_a_restore_forgets_what_was_before(spec):
+    learner, other = learned(spec, stream(spec, N)), learned(spec, stream(spec, N, seed=3))
+    other.restore(learner.state())
+    batch = stream(spec, N, seed=1)
+    learner.learn(batch)
+    other.learn(batch)
+    assert content(other) == content(learner)
+
+
+def test_state_is_a_copy(spec):
+    learner = learned(spec, stream(spec, N))
+    before, state = content(learner), learner.state()
+    learner.learn(stream(spec, N, seed=1))
+    assert dump(state, {}) == before
+    other = make_learner(spec)
+    other.restore(state)
+    for array in state.values():
+        array[...] = 0
+    assert content(other) == before
+
+
+def test_a_broken_state_changes_nothing(spec):
+    learner = learned(spec, stream(spec, N))
+    before = content(learner)
+    for name, array in learner.state().items():
+        states = [{k: v for k, v in learner.state().items() if k != name}]
+        states.append(learner.state() | {name: np.zeros((3, 3, 3))})
+        if array.dtype == np.float64 and array.size:
+            states.append(learner.state() | {name: np.full_like(array, np.nan)})
+        for state in states:
+            with pytest.raises(CorruptState):
+                learner.restore(state)
+            assert content(learner) == before
+
+
+def test_the_same_rows_give_the_same_bytes(spec):
+    batch = stream(spec, N)
+    assert content(learned(spec, batch)) == content(learned(spec, batch))
+
+
+def test_rows_are_not_written_to(spec):
+    batch = stream(spec, N)
+    before = [getattr(batch, name).copy() for name in COLUMNS]
+    for name in COLUMNS:
+        getattr(batch, name).setflags(write=False)
+    learner = learned(spec, batch)
+    learner.predict(batch)
+    for name, column in zip(COLUMNS, before, strict=True):
+        assert getattr(batch, name).tobytes() == column.tobytes(), name
+    assert content(learner) == content(learned(spec, stream(spec, N)))
+
+
+def test_reading_changes_no_bit(spec):
+    learner, batch = learned(spec, stream(spec, N)), stream(spec, N, seed=1)
+    before = content(learner)
+    scores = learner.predict(batch)
+    learner.probabilities(scores)
+    learner.certificate()
+    assert isinstance(learner.nonzeros, int) and isinstance(learner.intercept, float)
+    weights = learner.weights
+    weights[:] = np.nan
+    assert content(learner) == before
+    assert learner.predict(batch).tobytes() == scores.tobytes()
+
+
+def test_a_row_is_scored_before_it_is_learned(spec):
+    learner = learned(spec, stream(spec, N))
+    for i in range(10):
+        row = stream(spec, 10, seed=1)[i : i + 1]
+        score = learner.predict(row)
+        assert learner.learn(row).scores.tobytes() == score.tobytes()
+
+
+def test_zero_rows_are_learned(spec):
+    labels = np.tile([1.0, -1.0], 4)
+    zeros = Batch.from_dense(np.zeros((8, DIM)), labels)
+    for learner in (make_learner(spec), learned(spec, stream(spec, N))):
+        before = learner.samples
+        assert not learner.learn(zeros).rejected.any()
+        assert learner.samples == before + 8
+        assert_finite(learner)
+
+
+def test_duplicate_rows_are_learned(spec):
+    batch = stream(spec, 3, weighted=False).take([1] * 50)
+    flips = relabelled(batch, batch.labels * np.tile([1.0, -1.0], 25))
+    for rows in (batch, flips):
+        learner = make_learner(spec)
+        assert not learner.learn(rows).rejected.any()
+        assert_finite(learner)
+
+
+@pytest.mark.parametrize("label", [1.0, -1.0])
+def test_one_label_only_is_learned(spec, label):
+    batch = stream(spec, N)
+    learner = make_learner(spec)
+    assert not learner.learn(relabelled(batch, np.full(N, label))).rejected.any()
+    assert_finite(learner)
+
+
+def test_label_0_is_the_negative_one(spec):
+    if spec.get("task", "binary") != "binary":
+        pytest.skip("0 is a number like others")
+    batch = stream(spec, N)
+    zeros = relabelled(batch, np.maximum(batch.labels, 0.0))
+    assert content(learned(spec, zeros)) == content(learned(spec, batch))
+
+
+def test_an_unknown_label_learns_no_row(spec):
+    learner, batch = learned(spec, stream(spec, N)), stream(spec, 10, seed=1)
+    before, labels = content(learner), batch.labels.copy()
+    labels[7] = np.nan
+    with pytest.raises(InvalidRow) as error:
+        learner.learn(relabelled(batch, labels))
+    assert error.value.row == 7
+    assert content(learner) == before
+
+
+def test_rows_of_another_width_are_refused(spec):
+    learner, wide = make_learner(spec), Batch.from_dense(np.ones((2, DIM + 1)), [1.0, -1.0])
+    for method in (learner.learn, learner.predict):
+        with pytest.raises(ShapeMismatch):
+            method(wide)
+
+
+def test_a_row_of_weight_0_is_counted_and_nothing_else(spec):
+    batch = stream(spec, N)
+    learner = learned(spec, batch)
+    before, samples = content(learner, counts=False), learner.samples
+    row = relabelled(batch[:5], batch.labels[:5], np.zeros(5))
+    out = learner.learn(row)
+    assert np.all(np.isfinite(out.scores)) and not out.updated.any() and not out.rejected.any()
+    assert learner.samples == samples + 5
+    assert content(learner, counts=False) == before
+    positive = learned(spec, batch.take(batch.weights > 0.0))
+    assert content(positive, counts=False) == before
+
+
+def test_huge_rows_are_learned_or_rejected_without_a_trace(spec):
+    batch = rescaled(stream(spec, N), range(3, N, 7), 1e100)
+    assert_rejected_leave_no_trace(spec, batch)
+
+
+def test_tiny_rows_are_learned_or_rejected_without_a_trace(spec):
+    for factor in (1e-100, 1e-200, 1e-300):
+        batch = rescaled(stream(spec, N), range(3, N, 7), factor)
+        assert_rejected_leave_no_trace(spec, batch)
+
+
+def test_rows_of_every_size_are_learned_or_rejected_without_a_trace(spec):
+    batch = stream(spec, N)
+    for i, factor in enumerate((1e-300, 1e-100, 1e-30, 1e30, 1e100)):
+        batch = rescaled(batch, range(i, N, 6), factor)
+    sizes = np.where(np.arange(N) % 4 == 1, 1e100, np.where(np.arange(N) % 4 == 2, 1e-100, 1.0))
+    assert_rejected_leave_no_trace(spec, relabelled(batch, batch.labels, sizes))
+
+
+def test_memory_does_not_grow_with_the_rows_learned(spec):
+    learner, batch = make_learner(spec), stream(spec, MANY // 20)
+    for _ in range(10):
+        learner.learn(batch)
+    size = len(content(learner))
+    tracemalloc.start()
+    try:
+        learner.learn(batch)
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(10):
+            learner.learn(batch)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 65_536
+    assert len(content(learner)) < 1.5 * size
+    assert_finite(learner)
+
+
+def test_metrics_count_what_was_learned(spec):
+    learner, batch = make_learner(spec), rescaled(stream(spec, N), range(3, N, 7), 1e100)
+    whole, by_row = Progressive.of(learner.spec), Progressive.of(learner.spec)
+    out = learner.learn(batch)
+    whole.update(batch.labels, out.scores, out.losses, ~out.rejected)
+    for i in range(N):
+        row = slice(i, i + 1)
+        by_row.update(batch.labels[row], out.scores[row], out.losses[row], ~out.rejected[row])
+    assert dump(by_row.state(), {}) == dump(whole.state(), {})
+    assert whole.summary()["rows"] == np.count_nonzero(~out.rejected)
+    assert np.isfinite(whole.summary()["since_start"]["loss"])
