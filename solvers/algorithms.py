@@ -176,6 +176,24 @@ def read_gradient_steps(spec: Mapping[str, Any], task: str) -> Spec:
     return {"loss": short_form(loss), "rho": rho, "mu": mu, "average": average}
 
 
+def read_dual_averaging(spec: Mapping[str, Any], task: str) -> Spec:
+    kinds = {"l1": ("lambda",), "l2": ("sigma",), "elastic_net": ("lambda", "sigma")}
+    regularizer = read_kind(spec, "regularizer", "l1", kinds)
+    for name in kinds[regularizer["kind"]]:
+        regularizer[name] = read_number(regularizer, "/regularizer", name, 0.001, *_NOT_NEGATIVE)
+    schedule = read_kind(spec, "schedule", "sqrt", {"sqrt": ("gamma",), "log": ("sigma",)})
+    if schedule["kind"] == "sqrt":
+        schedule["gamma"] = _positive(schedule, "/schedule", "gamma", 2.0)
+    else:
+        schedule["sigma"] = _positive(schedule, "/schedule", "sigma", 1.0)
+    return {
+        "loss": short_form(read_loss(spec, task)),
+        "regularizer": regularizer,
+        "schedule": schedule,
+        "prox": read_choice(spec, "prox", "thesis", ("thesis", "xiao")),
+    }
+
+
 def read_ogd(spec: Mapping[str, Any], task: str) -> Spec:
     if task == "regression":
         raise InvalidSpec("/task", task, "binary")
@@ -204,6 +222,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "DualAscent",
         ("loss", "regularizer", "rho", "strength", "window", "average", "replay", "retain"),
         read_dual_ascent,
+    ),
+    "rda": Algorithm(
+        "solvers.dual_averaging",
+        "DualAveraging",
+        ("loss", "regularizer", "schedule", "prox"),
+        read_dual_averaging,
     ),
     "sgd": Algorithm(
         "solvers.first_order",
@@ -240,7 +264,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 }
 
 LATER_ALGORITHMS = (
-    "rda",
     "rda_plus",
     "asset",
     "portfolio",
