@@ -6,6 +6,7 @@ only labels stand beside the model. This is part of the replicated state: as the
 the same bits for the same rows, however they are cut into batches.
 """
 
+import importlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +16,19 @@ import numpy.typing as npt
 
 from solvers._jit import B1, F8, F8_2D, I8, RO_F8, Flags, Floats, Ints, f8, i8, kernel, types, void
 from solvers._scalar import log1pexp
-from solvers.learner import State, check_arrays
+from solvers.batch import Batch
+from solvers.learner import Outcome, State, check_arrays
 
 RECENT = 1000
 """Rows in the rolling view."""
 FADING = 0.999
 """What a row counts for one row later, in the fading view."""
 
-_LARGEST = 1e290  # one absurd row must not make a sum infinite
+LARGEST_TERM = 1e290
+"""One absurd row must not make a sum infinite."""
 
-# What is summed, per row. Binary: errors are 0 or 1. Regression: absolute and squared errors.
-_BINARY = ("loss", "error_rate", "log_loss", "most_frequent", "last_label")
+# What is summed, per row. Classes: errors are 0 or 1. Regression: absolute and squared errors.
+_CLASSES = ("loss", "error_rate", "log_loss", "most_frequent", "last_label")
 _REGRESSION = ("loss", "mae", "mse", "mean_mae", "mean_mse", "last_mae", "last_mse")
 
 # What is remembered of the labels. Regression uses the sum and the last one.
@@ -38,7 +41,7 @@ class Progressive:
     def __init__(self, task: str, *, log_loss: bool = False) -> None:
         self.task = task
         self.log_loss = log_loss
-        self._names = _BINARY if task == "binary" else _REGRESSION
+        self._names = _REGRESSION if task == "regression" else _CLASSES
         columns = len(self._names)
         self._rows = np.zeros(1, np.int64)
         self._seen = np.zeros(5)
@@ -48,12 +51,21 @@ class Progressive:
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Progressive":
         """Metrics for the learner of a resolved specification."""
+        if spec["task"] == "multiclass":
+            # It is made of this one.
+            module: Any = importlib.import_module("solvers.class_progressive")
+            metrics: Progressive = module.ClassProgressive.of(spec)
+            return metrics
         return cls(spec["task"], log_loss=spec.get("loss") == "logistic")
 
     @property
     def rows(self) -> int:
         """Rows counted."""
         return int(self._rows[0])
+
+    def count(self, batch: Batch, outcome: Outcome) -> None:
+        """Count the rows of a batch that were learned, in order."""
+        self.update(batch.labels, outcome.scores, outcome.losses, ~outcome.rejected)
 
     def update(self, labels: Floats, scores: Floats, losses: Floats, learned: Flags) -> None:
         """Count the rows that were learned, in order; all arrays are (n,), as in Outcome."""
@@ -82,7 +94,7 @@ class Progressive:
             name: float(number) / weight if weight > 0.0 else None
             for name, number in zip(self._names, sums[:-1], strict=True)
         }
-        if self.task == "binary":
+        if self.task != "regression":
             return {
                 "loss": means["loss"],
                 "error_rate": means["error_rate"],
@@ -168,12 +180,12 @@ def count_rows(
             continue
         y, score = labels[i], scores[i]
         at = rows[0] % recent.shape[0]
-        recent[at, 0] = min(losses[i], _LARGEST)
+        recent[at, 0] = min(losses[i], LARGEST_TERM)
         if binary:
             positive = y > 0.0
             recent[at, 1] = 1.0 if positive != (score >= 0.0) else 0.0
             recent[at, 2] = (
-                min(log1pexp(-score if positive else score), _LARGEST) if log_loss else 0.0
+                min(log1pexp(-score if positive else score), LARGEST_TERM) if log_loss else 0.0
             )
             ahead = seen[_N_POSITIVE] - seen[_N_NEGATIVE]
             guess = ahead > 0.0 or (ahead == 0.0 and seen[_FIRST] > 0.0)

@@ -35,7 +35,7 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     algorithm = read_choice(spec, "algorithm", "dual_ascent", tuple(ALGORITHMS), LATER_ALGORITHMS)
     fields = (*_FIRST, *ALGORITHMS[algorithm].fields, *_LAST)
     refuse_unknown(spec, "", fields)
-    task = read_choice(spec, "task", "binary", ("binary", "regression"), ("multiclass",))
+    task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
     resolved = ALGORITHMS[algorithm].read(spec, task) | {
         "algorithm": algorithm,
         "task": task,
@@ -63,6 +63,10 @@ def make_learner(spec: Mapping[str, Any]) -> Learner:
 
 def _make_core(resolved: Spec) -> Learner:
     """The learner itself, of a specification without stages."""
+    if resolved["task"] == "multiclass":
+        module: Any = importlib.import_module("solvers.multiclass")
+        learner: Learner = module.make_multiclass(resolved, _make_core)
+        return learner
     algorithm = ALGORITHMS[resolved["algorithm"]]
     maker: Callable[[Spec], Learner] = getattr(_load(algorithm), algorithm.maker)
     return maker(resolved)
@@ -75,7 +79,7 @@ def warm(*algorithms: str) -> int:
     """
     for name in algorithms or ALGORITHMS:
         _load(ALGORITHMS[name])
-    for name in ("solvers.progressive", "solvers.features.make"):
+    for name in ("solvers.class_progressive", "solvers.features.make"):
         importlib.import_module(name)
     return _jit.warm()
 

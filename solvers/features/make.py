@@ -6,8 +6,9 @@ from solvers.features.intercept import width_of
 from solvers.features.norm import Norm
 from solvers.features.scaling import Balanced
 from solvers.features.stage import Stage
-from solvers.features.staged import Staged
+from solvers.features.staged import Staged, StagedMulticlass
 from solvers.learner import Learner
+from solvers.multiclass import Multiclass
 from solvers.rewind import Rewind
 from solvers.spec_fields import Spec
 
@@ -24,4 +25,6 @@ def make_staged(spec: Spec, make_core: Callable[[Spec], Learner]) -> Learner:
     if norm != "none":
         stages["norm"] = Norm(running=norm == "running")
     core = make_core(spec | _NO_STAGES)
+    if isinstance(core, Multiclass):
+        return StagedMulticlass(spec, stages, core)
     return Staged(spec, stages, core, Rewind(core, row_is_whole=True))

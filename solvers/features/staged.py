@@ -18,6 +18,7 @@ from solvers.errors import InvalidRow, ShapeMismatch
 from solvers.features.intercept import width_of
 from solvers.features.stage import Stage
 from solvers.learner import Learner, Outcome, State
+from solvers.multiclass import ClassScores, Multiclass
 from solvers.rewind import learn_in_pieces
 
 
@@ -51,16 +52,17 @@ class Staged:
         return learn_in_pieces(batch, self._learn_prefix)
 
     def _learn_prefix(self, batch: Batch) -> Outcome:
-        """Learn rows up to the first that is rejected; the outcome ends with it."""
+        """Learn rows up to the first that is rejected, or fewer; only a last one is rejected."""
         rows = self._advance(batch)
         try:
             outcome = self._prefix.learn_prefix(rows)
         except (InvalidRow, ShapeMismatch):
             self._undo()
             raise
-        if len(outcome) and outcome.rejected[-1]:
+        learned = len(outcome) - int(np.count_nonzero(outcome.rejected))
+        if learned < len(batch):
             self._undo()
-            self._advance(batch[: len(outcome) - 1])
+            self._advance(batch[:learned])
         return outcome
 
     def _advance(self, batch: Batch) -> Batch:
@@ -135,6 +137,34 @@ class Staged:
         self._prefix.forget()
         for owner, stage in self._stages.items():
             stage.restore(under(f"{owner}.", state))
+
+
+class StagedMulticlass(Staged):
+    """Stages in front of a multiclass learner, which all its binary learners share."""
+
+    def __init__(
+        self, spec: Mapping[str, Any], stages: Mapping[str, Stage], learner: Multiclass
+    ) -> None:
+        super().__init__(spec, stages, learner, learner)
+        self._multiclass = learner
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """See Multiclass."""
+        return self._multiclass.classes
+
+    @property
+    def intercepts(self) -> Floats:
+        """See Multiclass."""
+        return self._multiclass.intercepts
+
+    def predict_classes(self, batch: Batch) -> ClassScores:
+        """See Multiclass."""
+        return self._multiclass.predict_classes(self._peek(batch))
+
+    def class_probabilities(self, scores: Floats) -> Floats | None:
+        """See Multiclass."""
+        return self._multiclass.class_probabilities(scores)
 
 
 def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:
