@@ -78,8 +78,8 @@ def xlogx(x: float) -> float:
 
 
 @kernel(types.UniTuple(f8, 2)(f8, f8))
-def logistic_step(c: float, s: float) -> tuple[float, float]:
-    """b = sigmoid(u) at the root u of F(u) = u + c + s sigmoid(u), and b log b + (1-b) log(1-b).
+def logistic_root(c: float, s: float) -> tuple[float, float]:
+    """The root u of F(u) = u + c + s sigmoid(u), and b = sigmoid(u).
 
     For finite c and s >= 0. Newton's method kept inside a bracket, bisecting where a step is not
     half of the one before (Press et al., Numerical Recipes, rtsafe): where s sigmoid(u) is
@@ -117,7 +117,13 @@ def logistic_step(c: float, s: float) -> tuple[float, float]:
             break
         u += step
         b = sigmoid(u)
-    b = min(b, 1.0)
+    return u, min(b, 1.0)
+
+
+@kernel(types.UniTuple(f8, 2)(f8, f8))
+def logistic_step(c: float, s: float) -> tuple[float, float]:
+    """b = sigmoid(u) at the root of logistic_root, and b log b + (1 - b) log(1 - b)."""
+    u, b = logistic_root(c, s)
     # log b - log(1 - b) = u: one logarithm is enough, the one that does not cancel.
     if u < 0.0:
         return b, math.log1p(-b) + b * u
@@ -356,3 +362,30 @@ def scaled_norm(values: Floats, begin: int, end: int, bias: float) -> float:
     for p in range(begin, end):
         total += (values[p] / largest) ** 2
     return largest * math.sqrt(total)
+
+
+@kernel(f8(f8, f8))
+def shrink(x: float, eps: float) -> float:
+    """The soft threshold for finite x and eps >= 0, without a branch to mispredict."""
+    at_least = x if x > -eps else -eps
+    return x - (at_least if at_least < eps else eps)
+
+
+@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8, f8))
+def dual_argmin(
+    m: float,
+    s: float,
+    y: float,
+    logistic: float,
+    margin: float,
+    eps: float,
+    gamma: float,
+    lo: float,
+    hi: float,
+) -> float:
+    """The first of what dual_step gives, for who does not need Q*."""
+    if logistic != 0.0:
+        _, b = logistic_root(y * m, s)
+        return y * b
+    sgn, t = (y, 1.0) if margin != 0.0 else (1.0, y)
+    return sgn * best_b(t - sgn * m, s + gamma, eps, lo, hi)

@@ -44,7 +44,7 @@ from solvers._jit import (
     types,
     void,
 )
-from solvers._scalar import loss_slope, loss_value, prefetch, soft
+from solvers._scalar import loss_slope, loss_value, prefetch, shrink
 from solvers.batch import Batch
 from solvers.learner import Outcome
 from solvers.support import Support
@@ -69,6 +69,7 @@ _WAS_ACTIVE = 2.0
 
 _FADE = 0.999
 _CACHED = 32_768
+_SMALL_STEP = 1e190
 _INFINITY = math.inf
 
 
@@ -155,7 +156,7 @@ def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
     inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
     cut, end = k[STEPS] * f[LAMBDA], out.shape[0] - 1
     for j in range(end):
-        out[j] = inverse * soft(-w[j, GRADIENT], cut)
+        out[j] = inverse * shrink(-w[j, GRADIENT], cut)
     out[end] = -inverse_free * w[end, GRADIENT]
 
 
@@ -170,7 +171,7 @@ def score_rows(
     for i in range(scores.shape[0]):
         dot = 0.0
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
-            dot += values[p] * soft(-w[np.uint32(indices[p]), GRADIENT], cut)
+            dot += values[p] * shrink(-w[np.uint32(indices[p]), GRADIENT], cut)
         scores[i] = inverse * dot + f[BIAS] * intercept
 
 
@@ -285,17 +286,20 @@ def learn_rows(
         if binary and y == 0.0:
             y = -1.0
 
-        dot, widest = 0.0, bias
+        dot = 0.0
         for p in range(np.uint64(begin), np.uint64(end)):
-            x, j = values[p], np.uint32(indices[p])
-            dot += x * soft(-w[j, GRADIENT], cut)
-            widest = max(widest, abs(x))
+            dot += values[p] * shrink(-w[np.uint32(indices[p]), GRADIENT], cut)
         score = inverse * dot + bias * (-inverse_free * w[end_of_w, GRADIENT])
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         g = c * loss_slope(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
         # Nothing is written before every number is known to be finite: sums are, and a term
-        # below 1e290 cannot carry one beyond the largest number.
-        if not (abs(score) < _INFINITY and loss < _INFINITY and abs(g) * widest < 1e290):
+        # below 1e290 cannot carry one beyond the largest number. No entry is beyond 1e100.
+        if finite and not abs(g) < _SMALL_STEP:
+            finite = abs(g) < 1e290
+            for p in range(begin, end):
+                finite = finite and abs(g * values[p]) < 1e290
+        if not finite:
             scores[i] = losses[i] = np.nan
             rejected[i] = True
             i += 1

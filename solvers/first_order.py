@@ -40,7 +40,7 @@ from solvers._jit import (
     types,
     void,
 )
-from solvers._scalar import dual_step, loss_slope, loss_value, prefetch
+from solvers._scalar import dual_argmin, loss_slope, loss_value, prefetch
 from solvers.batch import Batch
 from solvers.learner import Outcome
 from solvers.losses import make_loss
@@ -231,7 +231,7 @@ def learn_rows(
             size = step * c * tau
         elif rule == SPG:
             m, s = new_scale * dv, step * c * hh
-            tau, _ = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
+            tau = dual_argmin(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
             size = step * c * tau
         else:
             size = c * (step / math.sqrt(steps + 1.0)) * y if loss > 0.0 else 0.0

@@ -42,7 +42,7 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers._scalar import loss_slope, loss_value, prefetch, soft
+from solvers._scalar import loss_slope, loss_value, prefetch, shrink
 from solvers.batch import Batch
 from solvers.learner import Outcome
 from solvers.table import SAMPLES, TableLearner, loss_of
@@ -57,6 +57,7 @@ PERIOD, BINARY = range(2, 4)
 N_INTS = 4
 
 _CACHED = 32_768
+_SMALL_STEP = 1e190
 _INFINITY = math.inf
 
 
@@ -108,7 +109,7 @@ def current(
     first_cut   alpha_t lambda period for t = 1: the cut at t is that divided by sqrt(t)
     """
     if abs(w) <= theta:
-        return soft(w, cut_sum - mark)
+        return shrink(w, cut_sum - mark)
     if mark < cuts and abs(w) <= first_cut / math.sqrt((mark + 1.0) * period):
         return 0.0
     return w
@@ -185,20 +186,23 @@ def learn_rows(
         if binary and y == 0.0:
             y = -1.0
 
-        score, widest = 0.0, bias
+        score = 0.0
         for p in range(np.uint64(begin), np.uint64(end)):
             x, j = values[p], np.uint32(indices[p])
             score += x * current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period)
-            widest = max(widest, abs(x))
         at_end = current(w[end_of_w, 0], w[end_of_w, 1], cut_sum, cuts, theta, first_cut, period)
         score += bias * at_end
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         slope = loss_slope(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         alpha = math.sqrt(2.0 / (steps + 1.0)) / gamma_star
         g = alpha * c * slope
+        finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
         # Nothing is written before every number is known to be finite: weights are, and a step
-        # below 1e290 cannot carry one beyond the largest number.
-        finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) * widest < 1e290
+        # below 1e290 cannot carry one beyond the largest number. No entry is beyond 1e100.
+        if finite and not abs(g) < _SMALL_STEP:
+            finite = abs(g) < 1e290
+            for p in range(begin, end):
+                finite = finite and abs(g * values[p]) < 1e290
         if not finite:
             scores[i] = losses[i] = np.nan
             rejected[i] = True
@@ -221,13 +225,13 @@ def learn_rows(
                 x, j = values[p], np.uint32(indices[p])
                 at = current(w[j, 0], w[j, 1], cut_sum, cuts, theta, first_cut, period) - g * x
                 if abs(at) <= max(theta, cut):
-                    at = soft(at, cut)
+                    at = shrink(at, cut)
                 w[j, 0] = at
                 w[j, 1] = new_sum if abs(at) <= theta else float(new_cuts)
             if bias != 0.0:
                 at = at_end - g * bias
                 if abs(at) <= max(theta, cut):
-                    at = soft(at, cut)
+                    at = shrink(at, cut)
                 w[end_of_w, 0] = at
                 w[end_of_w, 1] = new_sum if abs(at) <= theta else float(new_cuts)
             updated[i] = end > begin or bias != 0.0
