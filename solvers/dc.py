@@ -72,6 +72,8 @@ _TINY = 1e-280
 _FALL = 1e-6
 _LARGE = 1e300
 _CACHED = 32_768
+# Entries from one that is read to the one whose weight is asked for.
+_AHEAD = np.uint64(64)
 
 
 class DC(PlainLearner):
@@ -150,6 +152,12 @@ def sigmoid_surrogate(u: float, epsilon: float) -> tuple[float, float]:
     return above, 4.0 * e / ((1.0 + e) * (1.0 + e))
 
 
+@kernel(f8(f8))
+def root(square: float) -> float:
+    """Its square root; 0 where rounding has left nothing, or no number, to take one of."""
+    return math.sqrt(square) if square > 0.0 else 0.0
+
+
 @kernel(types.Tuple((f8, i8))(f8, f8, f8, f8, f8, f8, types.boolean, f8, i8))
 def descend_pil(
     m: float,
@@ -171,7 +179,7 @@ def descend_pil(
         margin = m + beta * x2
         is_due = inner == 1 or margin < limit or (closed and margin == limit)
         moved = step if is_due else 0.0
-        size = math.sqrt(max(0.0, ww + beta * (2.0 * m + beta * x2)))
+        size = root(ww + beta * (2.0 * m + beta * x2))
         beta += moved
         if not abs(moved) * norm > tol * (size + 1.0):
             return beta, inner
@@ -226,7 +234,7 @@ def descend_sigmoid(
     beta = 0.0
     for inner in range(1, max_inner + 1):
         moved = step * sigmoid_slope(u, kappa * beta * x2, gap, sech2)
-        size = math.sqrt(max(0.0, ww + beta * (2.0 * m + beta * x2)))
+        size = root(ww + beta * (2.0 * m + beta * x2))
         beta += moved
         if not abs(moved) * norm > tol * (size + 1.0):
             return beta, inner
@@ -286,21 +294,27 @@ def learn_rows(
     until_resum = k[RESUM_EVERY] - rounds % k[RESUM_EVERY]
     last = w.shape[0] - 1
     is_far = w.shape[0] > _CACHED
+    final = np.uint64(max(1, indices.shape[0]) - 1)
 
     for i in range(n):
         begin, end = indptr[i], indptr[i + 1]
-        if is_far and i + 1 < n:
-            for p in range(end, indptr[i + 2]):
-                prefetch(table, indices[p])
         y, c = labels[i], weights[i]
         if y == 0.0:
             y = -1.0
 
         dot, x2 = 0.0, 0.0
-        for p in range(np.uint64(begin), np.uint64(end)):
-            x = values[p]
-            dot += x * w[np.uint32(indices[p])]
-            x2 += x * x
+        if is_far:
+            # While this sum waits for its terms, weights that are needed soon come in.
+            for p in range(np.uint64(begin), np.uint64(end)):
+                prefetch(table, indices[min(p + _AHEAD, final)])
+                x = values[p]
+                dot += x * w[np.uint32(indices[p])]
+                x2 += x * x
+        else:
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x = values[p]
+                dot += x * w[np.uint32(indices[p])]
+                x2 += x * x
         score = dot + bias * w[last]
         x2 += bias * bias
         norm = math.sqrt(x2) if x2 >= _TINY else scaled_norm(values, begin, end, bias)
@@ -345,7 +359,9 @@ def learn_rows(
                     )  # fmt: skip
                 beta /= unit
             long = beta * norm
-            new_ww = max(0.0, ww + 2.0 * beta * m + long * long)
+            new_ww = ww + 2.0 * beta * m + long * long
+            if new_ww < 0.0:
+                new_ww = 0.0
 
             # Nothing is written before every number is known to be finite.
             g = y * beta

@@ -13,6 +13,10 @@ classification" (2020) has them, with m = y w.x:
     passive_aggressive   where l = max(0, 1 - m) > 0:  w += tau y x with (Crammer et al. 2006)
                          pa: tau = l / |x|^2; pa1: at most C; pa2: tau = l / (|x|^2 + 1 / (2 C))
 
+On labels that no weights separate ROMMA's |w| grows without end, by a factor at each mistake. Once
+it is above 1e120, where the 1 of its margin is far below rounding for any ordinary row, w is
+divided by 2^256, which changes no prediction then or later.
+
 The appendix prints k = k + l_t for ALMA, where Gentile (2002) and the published results have
 k + 1. Its p only scales the steps: all norms are the 2-norm. A row of zeros is never a step.
 
@@ -52,9 +56,9 @@ from solvers.plain import ROUNDS, SAMPLES, SCALE, PlainLearner
 
 # The numbers of a learner: first its state, then what its specification fixes.
 assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)
-NORM2, STEPS = 1, 2
-C, ALPHA, P, BIAS = range(3, 7)
-N_FLOATS = 7
+NORM2, STEPS, SUMMED = range(1, 4)
+C, ALPHA, P, BIAS = range(4, 8)
+N_FLOATS = 8
 KIND, NORMALIZE, RESUM_EVERY = range(2, 5)
 N_INTS = 5
 PERCEPTRON, PA, PA1, PA2, ROMMA, ALMA = range(6)
@@ -64,11 +68,17 @@ _INFINITY = math.inf
 _SMALL_STEP, _SMALL_NORM2 = 1e90, 1e180
 # Below it, a sum of squares has lost digits to underflow.
 _TINY = 1e-280
-# sin^2 of an angle that is no longer told from 0, and one below which |w|^2 is summed anew.
-_PARALLEL, _NEARLY_PARALLEL = 1e-12, 1e-6
+# sin^2 of an angle that is no longer told from 0.
+_PARALLEL = 1e-12
+# ROMMA's |w|^2 carries a relative error that grows as itself does: here it is summed anew.
+_GROWTH = 1e3
 _LEAST_SCALE, _MOST_SCALE = 1e-30, 1e30
 _LARGE = 1e300
+# |w|^2 of ROMMA from which on w is taken _SMALLER.
+_OUTSIZED, _SMALLER = 1e240, 2.0**-256
 _CACHED = 32_768
+# Entries from one that is read to the one whose weight is asked for.
+_AHEAD = np.uint64(64)
 
 
 class Perceptron(PlainLearner):
@@ -106,7 +116,7 @@ class Romma(Perceptron):
     """The learner of `algorithm: romma`. Its weights are derived: scale v."""
 
     kind = ROMMA
-    STATE_FLOATS = {"scale": SCALE, "norm_squared": NORM2}
+    STATE_FLOATS = {"scale": SCALE, "norm_squared": NORM2, "norm_squared_summed": SUMMED}
 
 
 class Alma(Romma):
@@ -136,25 +146,25 @@ def additive_step(
     return min(1.0, c) * full if kind == PA else min(c * c_step, full)
 
 
-@kernel(types.UniTuple(f8, 4)(f8, f8, f8, f8))
-def romma_step(m: float, norm: float, ww: float, share: float) -> tuple[float, float, float, float]:
-    """a, beta, |w'|^2 and sin^2 of the angle, of w' = a w + beta y x; a = 1, beta = 0: no step.
+@kernel(types.UniTuple(f8, 3)(f8, f8, f8, f8))
+def romma_step(m: float, norm: float, ww: float, share: float) -> tuple[float, float, float]:
+    """a, beta and |w'|^2 of w' = a w + beta y x; a = 1 and beta = 0 where there is no step.
 
     The appendix's fractions over |x|^2 |w|^2 sin^2, with lengths and the cosine in place of
     fourth powers, which would overflow. By the two constraints, both tight, the whole step has
     |w'|^2 = (|w|^2 + (1 - 2 m) / |x|^2) / sin^2, a sum without cancellation.
     """
     if ww == 0.0:
-        return 1.0, share, (share * norm) * (share * norm), 1.0
+        return 1.0, share, (share * norm) * (share * norm)
     length = math.sqrt(ww)
     cosine = m / norm / length
     sin2 = (1.0 - cosine) * (1.0 + cosine)
     if sin2 <= _PARALLEL:
-        return 1.0, 0.0, ww, 1.0
+        return 1.0, 0.0, ww
     a = (1.0 - cosine / (norm * length)) / sin2
     beta = (1.0 - m) / norm / norm / sin2
     whole = (ww + (1.0 - 2.0 * m) / norm / norm) / sin2
-    return 1.0 + share * (a - 1.0), share * beta, ww + share * share * (whole - ww), sin2
+    return 1.0 + share * (a - 1.0), share * beta, ww + share * share * (whole - ww)
 
 
 @kernel(f8(F8, f8))
@@ -194,7 +204,7 @@ def learn_rows(
     table   (width, 1)    the same memory
     f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
     Cost O(entries) a row. For ROMMA and ALMA all of v is gone through once in RESUM_EVERY >= width
-    rows, where scale leaves [1e-30, 1e30], and after a ROMMA step at an angle below 1e-3 rad.
+    rows, where scale leaves [1e-30, 1e30], and where ROMMA's |w|^2 has grown a thousandfold.
     """
     n = labels.shape[0]
     for i in range(n):
@@ -202,7 +212,7 @@ def learn_rows(
         if not (y == 1.0 or y == -1.0 or y == 0.0):
             return -1 - i
 
-    scale, ww, steps = f[SCALE], f[NORM2], f[STEPS]
+    scale, ww, steps, summed = f[SCALE], f[NORM2], f[STEPS], f[SUMMED]
     samples, rounds = k[SAMPLES], k[ROUNDS]
     c_step, bias, kind = f[C], f[BIAS], k[KIND]
     is_derived = kind == ROMMA or kind == ALMA
@@ -212,21 +222,27 @@ def learn_rows(
     until_fold = k[RESUM_EVERY] - rounds % k[RESUM_EVERY]
     last = v.shape[0] - 1
     is_far = v.shape[0] > _CACHED
+    final = np.uint64(max(1, indices.shape[0]) - 1)
 
     for i in range(n):
         begin, end = indptr[i], indptr[i + 1]
-        if is_far and i + 1 < n:
-            for p in range(end, indptr[i + 2]):
-                prefetch(table, indices[p])
         y, c = labels[i], weights[i]
         if y == 0.0:
             y = -1.0
 
         dot, x2 = 0.0, 0.0
-        for p in range(np.uint64(begin), np.uint64(end)):
-            x = values[p]
-            dot += x * v[np.uint32(indices[p])]
-            x2 += x * x
+        if is_far:
+            # While this sum waits for its terms, weights that are needed soon come in.
+            for p in range(np.uint64(begin), np.uint64(end)):
+                prefetch(table, indices[min(p + _AHEAD, final)])
+                x = values[p]
+                dot += x * v[np.uint32(indices[p])]
+                x2 += x * x
+        else:
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x = values[p]
+                dot += x * v[np.uint32(indices[p])]
+                x2 += x * x
         dot += bias * v[last]
         x2 += bias * bias
         score = scale * dot
@@ -236,21 +252,23 @@ def learn_rows(
         finite = abs(score) < _INFINITY
 
         # The step: w' = shrink (a w + beta y x).
-        a, beta, shrink, new_ww, sin2 = 1.0, 0.0, 1.0, ww, 1.0
+        a, beta, shrink, new_ww = 1.0, 0.0, 1.0, ww
         share = min(1.0, c)
         if c > 0.0 and norm > 0.0 and finite:
             if not is_derived:
                 beta = additive_step(m, loss, x2, norm, kind, c_step, c)
             elif kind == ROMMA:
                 if m <= 0.0:
-                    a, beta, new_ww, sin2 = romma_step(m, norm, ww, share)
+                    a, beta, new_ww = romma_step(m, norm, ww, share)
             else:
                 d = norm if normalize else 1.0
                 root = math.sqrt(steps)
                 if alma_margin / root > m / d:
                     beta = c * alma_step / root / d
                     long = beta * norm
-                    new_ww = max(0.0, ww + 2.0 * beta * m + long * long)
+                    new_ww = ww + 2.0 * beta * m + long * long
+                    if new_ww < 0.0:
+                        new_ww = 0.0
                     if new_ww > 1.0:
                         shrink = 1.0 / math.sqrt(new_ww)
 
@@ -270,10 +288,15 @@ def learn_rows(
                 v[last] += g * bias
                 updated[i] = True
                 if is_derived:
-                    scale, ww = new_scale, min(new_ww, 1.0) if kind == ALMA else new_ww
-                    steps += share
-                    if sin2 < _NEARLY_PARALLEL or not _LEAST_SCALE < scale < _MOST_SCALE:
-                        ww = fold(v, scale)
+                    scale, ww = new_scale, new_ww
+                    if kind == ALMA:
+                        ww, steps = min(ww, 1.0), steps + share
+                    elif ww > _OUTSIZED:
+                        scale *= _SMALLER
+                        ww *= _SMALLER * _SMALLER
+                    is_due = kind == ROMMA and ww > _GROWTH * summed
+                    if is_due or not _LEAST_SCALE < scale < _MOST_SCALE:
+                        ww = summed = fold(v, scale)
                         scale = 1.0
         if not finite:
             scores[i] = losses[i] = np.nan
@@ -288,9 +311,9 @@ def learn_rows(
         if until_fold == 0:
             until_fold = k[RESUM_EVERY]
             if is_derived:
-                ww = fold(v, scale)
+                ww = summed = fold(v, scale)
                 scale = 1.0
 
-    f[SCALE], f[NORM2], f[STEPS] = scale, ww, steps
+    f[SCALE], f[NORM2], f[STEPS], f[SUMMED] = scale, ww, steps, summed
     k[SAMPLES], k[ROUNDS] = samples, rounds
     return int(n)
