@@ -36,11 +36,12 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     fields = (*_FIRST, *ALGORITHMS[algorithm].fields, *_LAST)
     refuse_unknown(spec, "", fields)
     task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
+    features = read_features(spec)
     resolved = ALGORITHMS[algorithm].read(spec, task) | {
         "algorithm": algorithm,
         "task": task,
-        "features": read_features(spec),
-        "map": read_map(spec),
+        "features": features,
+        "map": read_map(spec, features),
         "scaling": read_scaling(spec),
         "norm": read_choice(spec, "norm", "none", ("none", "row", "running")),
         "intercept": read_flag(spec, "intercept", True),

@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from solvers.batch import MAX_DIM
-from solvers.errors import InvalidSpec, NotAvailable
+from solvers.errors import InvalidSpec
 from solvers.hashing import MAX_BITS
 from solvers.spec_fields import Spec, read_kind, read_number, read_whole
+
+MAX_MAPPED_DIM = 2**24
+MAX_COMPONENTS = 2**16
+MAX_FREQUENCIES = 2**26
+"""Of dim x components: 512 MiB of frequencies."""
+MAX_LANDMARKS = 2048
 
 
 def has_stages(spec: Mapping[str, Any]) -> bool:
@@ -38,8 +44,21 @@ def read_scaling(spec: Mapping[str, Any]) -> str | Spec:
     return {"kind": "balanced", "power": power, "moments": moments}
 
 
-def read_map(spec: Mapping[str, Any]) -> Spec | None:
-    """`map`: null."""
-    if spec.get("map") is not None:
-        raise NotAvailable("/map", spec["map"])
-    return None
+def read_map(spec: Mapping[str, Any], features: Mapping[str, Any]) -> Spec | None:
+    """`map`: null, random Fourier features or Nystroem landmarks, of indexed features."""
+    if spec.get("map") is None:
+        return None
+    kinds = {"fourier": ("components", "gamma", "seed"), "nystroem": ("components", "gamma")}
+    mapping = read_kind(spec, "map", "fourier", kinds)
+    if features["kind"] != "indexed":
+        raise InvalidSpec("/map", spec["map"], "null where features are hashed")
+    dim, most = features["dim"], MAX_LANDMARKS
+    if dim > MAX_MAPPED_DIM:
+        raise InvalidSpec("/map", spec["map"], f"null where dim is above {MAX_MAPPED_DIM}")
+    if mapping["kind"] == "fourier":
+        most = min(MAX_COMPONENTS, MAX_FREQUENCIES // dim)
+        mapping["seed"] = read_whole(mapping, "/map", "seed", 0, 0, 2**63 - 1)
+    mapping["components"] = read_whole(mapping, "/map", "components", min(512, most), 1, most)
+    allowed = "a number in [1e-12, 1e12]"
+    mapping["gamma"] = read_number(mapping, "/map", "gamma", 1.0 / dim, 1e-12, 1e12, allowed)
+    return {name: mapping[name] for name in ("kind", *kinds[mapping["kind"]])}

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 
+from solvers.features.fourier import Fourier
 from solvers.features.intercept import width_of
+from solvers.features.landmarks import Landmarks, LandmarksMulticlass
 from solvers.features.norm import Norm
+from solvers.features.nystroem import Nystroem
 from solvers.features.scaling import Balanced
 from solvers.features.stage import Stage
 from solvers.features.staged import Staged, StagedMulticlass
+from solvers.features.wrapped import Wrapped
 from solvers.learner import Learner
 from solvers.multiclass import Multiclass
 from solvers.rewind import Rewind
@@ -17,14 +21,40 @@ _NO_STAGES: Spec = {"map": None, "scaling": "none", "norm": "none"}
 
 def make_staged(spec: Spec, make_core: Callable[[Spec], Learner]) -> Learner:
     """The stages that `spec` names in front of the learner that it names."""
-    stages: dict[str, Stage] = {}
-    scaling, norm = spec["scaling"], spec["norm"]
-    width = width_of(spec["features"])
-    if scaling != "none":
-        stages["scaling"] = Balanced(width, scaling["power"], scaling["moments"])
-    if norm != "none":
-        stages["norm"] = Norm(running=norm == "running")
-    core = make_core(spec | _NO_STAGES)
-    if isinstance(core, Multiclass):
-        return StagedMulticlass(spec, stages, core)
-    return Staged(spec, stages, core, Rewind(core, row_is_whole=True))
+    width, mapping = width_of(spec["features"]), spec["map"]
+    core = spec | _NO_STAGES
+    if mapping is not None:
+        core["features"] = {"kind": "indexed", "dim": mapping["components"]}
+    front: dict[str, Stage] = {}
+    if spec["scaling"] != "none":
+        scaling = spec["scaling"]
+        front["scaling"] = Balanced(width, scaling["power"], scaling["moments"])
+    if mapping is None:
+        return _staged(spec, front | _norm(spec), make_core(core))
+    components, gamma = mapping["components"], mapping["gamma"]
+    if mapping["kind"] == "fourier":
+        fourier = Fourier(width, components, gamma, mapping["seed"])
+        return _staged(spec, front | {"map": fourier} | _norm(spec), make_core(core))
+    nystroem = Nystroem(width, components, gamma)
+
+    def make_mapped() -> Wrapped:
+        return _staged(spec, {"map": nystroem} | _norm(spec), make_core(core))
+
+    blank = make_core(core)
+    kind = LandmarksMulticlass if isinstance(blank, Multiclass) else Landmarks
+    landmarks = kind(spec, nystroem, make_mapped, blank)
+    if not front:
+        return landmarks
+    if isinstance(landmarks, LandmarksMulticlass):
+        return StagedMulticlass(spec, front, landmarks, landmarks)
+    return Staged(spec, front, landmarks, landmarks)
+
+
+def _norm(spec: Spec) -> dict[str, Stage]:
+    return {} if spec["norm"] == "none" else {"norm": Norm(running=spec["norm"] == "running")}
+
+
+def _staged(spec: Spec, stages: dict[str, Stage], learner: Learner) -> Wrapped:
+    if isinstance(learner, Multiclass):
+        return StagedMulticlass(spec, stages, learner, learner)
+    return Staged(spec, stages, learner, Rewind(learner, row_is_whole=True))

@@ -24,10 +24,27 @@ STAGES = {
     "counts, row": {"scaling": {"kind": "balanced", "moments": False}, "norm": "row"},
     "running": {"norm": "running"},
 }
+MAPS = {
+    "fourier": {"map": {"kind": "fourier", "components": 20, "gamma": 0.1}},
+    "balanced, fourier, row": {
+        "scaling": "balanced",
+        "map": {"kind": "fourier", "components": 20, "gamma": 0.1},
+        "norm": "row",
+    },
+}
+LANDMARKS = {
+    "nystroem": {"map": {"kind": "nystroem", "components": 30, "gamma": 0.1}},
+    "balanced, nystroem, running": {
+        "scaling": "balanced",
+        "map": {"kind": "nystroem", "components": 30, "gamma": 0.1},
+        "norm": "running",
+    },
+}
+ALL = STAGES | MAPS | LANDMARKS
 
 
 def spec_of(stages, **fields):
-    return {"features": {"kind": "indexed", "dim": 8}} | STAGES.get(stages, {}) | fields
+    return {"features": {"kind": "indexed", "dim": 8}} | ALL.get(stages, {}) | fields
 
 
 def same_outcome(outcome, other):
@@ -58,7 +75,7 @@ def test_learner_sees_the_rows_of_the_definition(stages):
     assert learner.probabilities(np.zeros(1)) == [0.5]
 
 
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", ALL)
 def test_a_batch_is_its_rows_one_by_one(stages):
     batch = mixed_rows(200)
     batch.weights[7:12] = 0.0
@@ -74,7 +91,7 @@ def test_a_batch_is_its_rows_one_by_one(stages):
     assert as_bytes(whole.state()) == as_bytes(single.state())
 
 
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", ALL)
 def test_a_restored_learner_goes_on(stages):
     batch = mixed_rows(200)
     learner, other = make_learner(spec_of(stages)), make_learner(spec_of(stages))
@@ -85,7 +102,7 @@ def test_a_restored_learner_goes_on(stages):
     assert as_bytes(learner.state()) == as_bytes(other.state())
 
 
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGES | MAPS)
 def test_a_row_of_weight_0_changes_no_stage(stages):
     batch = mixed_rows(60)
     batch.weights[30:50] = 0.0
@@ -117,7 +134,7 @@ class Picky:
         return Outcome(scores, losses, updated, ~good)
 
 
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGES | MAPS)
 @pytest.mark.parametrize("cuts", [[], [1, 2, 3, 55, 56, 57], [20, 21, 22, 90], list(range(1, 120))])
 def test_a_rejected_row_leaves_no_trace_in_any_stage(stages, cuts):
     places = [20, 21, 55, 56, 57, 58, 90, 119]
@@ -137,9 +154,11 @@ def test_a_rejected_row_leaves_no_trace_in_any_stage(stages, cuts):
     assert as_bytes(learner.state()) == as_bytes(other.state())
 
 
-def test_an_unknown_label_is_found_before_any_row_is_learned():
-    learner = make_learner(spec_of("balanced, running"))
-    learner.learn(mixed_rows(50))
+@pytest.mark.parametrize("stages", ALL)
+@pytest.mark.parametrize("rows", [0, 20, 50])
+def test_an_unknown_label_is_found_before_any_row_is_learned(stages, rows):
+    learner = make_learner(spec_of(stages))
+    learner.learn(mixed_rows(50)[:rows])
     before = as_bytes(learner.state())
     batch = mixed_rows(50, seed=1)
     batch.labels[40] = 3.0
@@ -150,16 +169,18 @@ def test_an_unknown_label_is_found_before_any_row_is_learned():
         learner.learn(Batch.from_dense([[1, 2, 3]], [1]))
 
 
-def test_a_damaged_state_changes_nothing():
-    learner = make_learner(spec_of("balanced, running"))
-    learner.learn(mixed_rows(50))
+@pytest.mark.parametrize("stages", ALL)
+@pytest.mark.parametrize("rows", [0, 20, 50])
+def test_a_damaged_state_changes_nothing(stages, rows):
+    learner = make_learner(spec_of(stages))
+    learner.learn(mixed_rows(50)[:rows])
     before = learner.state()
     for name in before:
-        damaged = dict(before)
-        del damaged[name]
-        with pytest.raises((CorruptState, KeyError)):
-            learner.restore(damaged)
-        assert as_bytes(learner.state()) == as_bytes(before)
+        missing = {other: array for other, array in before.items() if other != name}
+        for damaged in (missing, before | {name: np.zeros((3, 3, 3))}):
+            with pytest.raises(CorruptState):
+                learner.restore(damaged)
+            assert as_bytes(learner.state()) == as_bytes(before)
 
 
 def test_input_is_not_changed():
@@ -197,6 +218,12 @@ def test_fields_of_the_stages_are_written_out():
         ({"scaling": {"kind": "none", "power": 1}}, "/scaling/power"),
         ({"scaling": "standard"}, "/scaling"),
         ({"norm": "column"}, "/norm"),
+        ({"map": {"kind": "fourier", "components": 0}}, "/map/components"),
+        ({"map": {"kind": "nystroem", "components": 2049}}, "/map/components"),
+        ({"map": {"kind": "nystroem", "seed": 1}}, "/map/seed"),
+        ({"map": {"kind": "fourier", "gamma": 0}}, "/map/gamma"),
+        ({"map": "spline"}, "/map"),
+        ({"map": "fourier", "features": "hashed"}, "/map"),
         ({"features": {"kind": "hashed", "bits": 29}}, "/features/bits"),
         ({"features": {"kind": "hashed", "dim": 9}}, "/features/dim"),
     ],

@@ -1,0 +1,215 @@
+"""Nystroem features of the kernel exp(-gamma |x - z|^2), from landmarks of the stream.
+
+With landmarks S and a pivoted Cholesky factor of K_SS = L L' (in the order of the pivots),
+phi(x) = L^(-1) k_S(x) has phi(x)'phi(z) = k_S(x)' K_SS^(-1) k_S(z): the kernel of Williams and
+Seeger, "Using the Nystroem method to speed up kernel machines" (2001), and of (3.20) of the
+thesis up to a rotation. Pivots below 1e-12 of the first are cut, with their landmarks; so the rank,
+and the number of features in use, may be below the number of landmarks.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import (
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    void,
+)
+from solvers.batch import Batch
+from solvers.errors import CorruptState, SolverError
+from solvers.features.fourier import with_dense_rows
+from solvers.learner import State, check_arrays
+
+RANK_CUT = 1e-12
+
+
+class Nystroem:
+    """The stage `map: nystroem`: rows of `components` features, the first `rank` of them in use.
+
+    It can transform nothing before it has its landmarks. 8 rank^2 / 2 operations a row.
+    """
+
+    def __init__(self, dim: int, components: int, gamma: float) -> None:
+        self.dim = dim
+        self.components = components
+        self.gamma = gamma
+        self._factor = np.zeros((0, 0))
+        self._take_landmarks(Batch.from_csr([0], [], [], dim=dim))
+
+    @property
+    def rank(self) -> int:
+        """Features in use; 0 as long as there are no landmarks."""
+        return len(self._factor)
+
+    def set_landmarks(self, rows: Batch) -> None:
+        """Make the map of these rows, at most `components` of them."""
+        self._take_landmarks(rows)
+        gram = np.empty((len(rows), len(rows)))
+        self._kernel_rows(rows, gram)
+        factor, order = np.zeros(gram.shape), np.arange(len(rows))
+        rank = pivoted_cholesky(gram, factor, order, RANK_CUT)
+        self._take_landmarks(rows.take(order[:rank]))
+        self._factor = np.ascontiguousarray(factor[:rank, :rank])
+
+    def _take_landmarks(self, rows: Batch) -> None:
+        """Keep them by column, as rows are compared with all of them at once."""
+        self._landmarks = rows
+        order = np.argsort(rows.indices, kind="stable")
+        owners = np.repeat(np.arange(len(rows)), np.diff(rows.indptr))
+        self._columns = np.zeros(self.dim + 1, np.int64)
+        np.cumsum(np.bincount(rows.indices, minlength=self.dim), out=self._columns[1:])
+        self._owners, self._values = owners[order], rows.values[order]
+        self._norms = np.empty(len(rows))
+        row_norms(rows.indptr, rows.values, self._norms)
+
+    def _kernel_rows(self, rows: Batch, out: Floats) -> None:
+        kernel_rows(
+            rows.indptr, rows.indices, rows.values,
+            self._columns, self._owners, self._values, self._norms, self.gamma, out,
+        )  # fmt: skip
+
+    def learn(self, batch: Batch) -> Batch:
+        """See Stage."""
+        return self.peek(batch)
+
+    def peek(self, batch: Batch) -> Batch:
+        """See Stage."""
+        out = np.zeros((len(batch), self.components))
+        near = np.empty((len(batch), self.rank))
+        self._kernel_rows(batch, near)
+        solve_rows(self._factor, near, out)
+        return with_dense_rows(batch, out)
+
+    def undo(self) -> None:
+        """See Stage: there is nothing that rows change."""
+
+    def state(self) -> State:
+        """See Stage."""
+        rows = self._landmarks
+        return {
+            "factor": self._factor.copy(),
+            "indptr": rows.indptr.copy(),
+            "indices": rows.indices.astype(np.int64),
+            "values": rows.values.copy(),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Stage."""
+        try:
+            indptr, n = state["indptr"], len(state["indptr"]) - 1
+            columns = (indptr, state["indices"].astype(np.int32), state["values"])
+            rows = Batch(*columns, np.zeros(n), np.ones(n), self.dim)
+        except (KeyError, SolverError) as error:
+            raise CorruptState(f"the landmarks are damaged: {error!r}") from error
+        if len(rows) > self.components:
+            raise CorruptState(f"{len(rows)} landmarks where at most {self.components} are kept")
+        check_arrays(state, {"factor": (len(rows), len(rows))})
+        if not np.all(np.diagonal(state["factor"]) > 0.0):
+            raise CorruptState("the factor of the landmarks is damaged")
+        self._take_landmarks(rows)
+        self._factor = np.array(state["factor"], np.float64, order="C")
+
+
+@kernel(void(RO_I8, RO_F8, F8))
+def row_norms(indptr: Ints, values: Floats, out: Floats) -> None:
+    """out (n,) = |x|^2 of each row."""
+    for i in range(out.shape[0]):
+        out[i] = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            out[i] += values[p] * values[p]
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_I8, RO_I8, RO_F8, RO_F8, f8, F8_2D))
+def kernel_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    columns: Ints,
+    owners: Ints,
+    column_values: Floats,
+    norms: Floats,
+    gamma: float,
+    out: Floats,
+) -> None:
+    """out (n, s) = exp(-gamma |x - z|^2) of each row x and each of s landmarks z.
+
+    columns (dim + 1,)  column j of the landmarks holds entries columns[j] to columns[j + 1]
+    owners, column_values   which landmark an entry belongs to, and its value
+    norms   (s,)        |z|^2. A row equal to a landmark is at distance 0: the same terms in order.
+    """
+    s = norms.shape[0]
+    for i in range(out.shape[0]):
+        square = 0.0
+        for k in range(s):
+            out[i, k] = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            x, j = values[p], indices[p]
+            square += x * x
+            for q in range(columns[j], columns[j + 1]):
+                out[i, owners[q]] += x * column_values[q]
+        for k in range(s):
+            distance = square + norms[k] - 2.0 * out[i, k]
+            out[i, k] = math.exp(-gamma * max(distance, 0.0))
+
+
+@kernel(i8(RO_F8_2D, F8_2D, I8, f8))
+def pivoted_cholesky(gram: Floats, factor: Floats, order: Ints, cut: float) -> int:
+    """gram[order, order] = L L' for the first r of `order`; return the rank r.
+
+    gram   (s, s)           positive semidefinite
+    factor (s, s), zeros    on return its first r rows and columns hold L
+    order  (s,), 0 to s - 1 on return the pivots come first, largest remaining diagonal at each step
+    Stops before a pivot below `cut` times the first. O(s r^2), in one order of summation.
+    """
+    s = order.shape[0]
+    first = 0.0
+    for k in range(s):
+        best, largest = k, -1.0
+        for i in range(k, s):
+            left = gram[order[i], order[i]]
+            for j in range(k):
+                left -= factor[i, j] * factor[i, j]
+            if left > largest:
+                best, largest = i, left
+        if k == 0:
+            first = largest
+        if not largest > cut * first:
+            return int(k)
+        order[k], order[best] = order[best], order[k]
+        for j in range(k):
+            factor[k, j], factor[best, j] = factor[best, j], factor[k, j]
+        pivot = math.sqrt(largest)
+        factor[k, k] = pivot
+        for i in range(k + 1, s):
+            rest = gram[order[i], order[k]]
+            for j in range(k):
+                rest -= factor[i, j] * factor[k, j]
+            factor[i, k] = rest / pivot
+    return int(s)
+
+
+@kernel(void(RO_F8_2D, RO_F8_2D, F8_2D))
+def solve_rows(factor: Floats, near: Floats, out: Floats) -> None:
+    """out (n, >= r): L^(-1) k for each row k of `near` (n, r), forward substitution."""
+    r = factor.shape[0]
+    for i in range(near.shape[0]):
+        for k in range(r):
+            rest = near[i, k]
+            for j in range(k):
+                rest -= factor[k, j] * out[i, j]
+            out[i, k] = rest / factor[k, k]

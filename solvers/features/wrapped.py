@@ -1,0 +1,152 @@
+"""A learner around a learner: what the outer one leaves to the inner one."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import Floats
+from solvers.batch import Batch
+from solvers.certificate import Certificate
+from solvers.errors import ShapeMismatch
+from solvers.features.intercept import width_of
+from solvers.learner import Learner, Outcome, State
+from solvers.multiclass import ClassScores
+from solvers.rewind import learn_in_pieces
+
+
+class PrefixLearner(Protocol):
+    """See Rewind."""
+
+    def learn_prefix(self, batch: Batch) -> Outcome: ...
+
+    def forget(self) -> None: ...
+
+
+class ClassLearner(Learner, Protocol):
+    """A multiclass learner; see Multiclass."""
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def intercepts(self) -> Floats: ...
+
+    def predict_classes(self, batch: Batch) -> ClassScores: ...
+
+    def class_probabilities(self, scores: Floats) -> Floats | None: ...
+
+
+class Wrapped:
+    """The Learner protocol, but for `learn_prefix`, `_behind`, `state` and `_take`."""
+
+    spec: Mapping[str, Any]
+    _learner: Learner
+    """Whoever answers questions about weights."""
+
+    def learn_prefix(self, batch: Batch) -> Outcome:
+        """Learn rows up to the first that is rejected, or fewer; only a last one is rejected."""
+        raise NotImplementedError
+
+    def _behind(self, batch: Batch) -> Batch:
+        """Rows as the inner learner would be shown them, without a change of anything."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        """See Learner."""
+        raise NotImplementedError
+
+    def _take(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Be in this state, or raise CorruptState in the midst of it."""
+        raise NotImplementedError
+
+    def check(self, batch: Batch) -> None:
+        """Raise ShapeMismatch unless the rows have this model's width."""
+        width = width_of(self.spec["features"])
+        if batch.dim != width:
+            raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {width}")
+
+    def learn(self, batch: Batch) -> Outcome:
+        """See Learner."""
+        self.check(batch)
+        return learn_in_pieces(batch, self.learn_prefix)
+
+    def forget(self) -> None:
+        """See Rewind: nothing is kept here that this object does not change itself."""
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        self.check(batch)
+        return self._learner.predict(self._behind(batch))
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """See Learner."""
+        return self._learner.probabilities(scores)
+
+    @property
+    def weights(self) -> Floats:
+        """See Learner; one for each feature that the inner learner sees."""
+        return self._learner.weights
+
+    @property
+    def intercept(self) -> float:
+        """See Learner."""
+        return self._learner.intercept
+
+    @property
+    def nonzeros(self) -> int:
+        """See Learner."""
+        return self._learner.nonzeros
+
+    @property
+    def samples(self) -> int:
+        """See Learner."""
+        return self._learner.samples
+
+    def certificate(self) -> Certificate | None:
+        """See Learner: of the problem that the inner learner solves."""
+        return self._learner.certificate()
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        before = self.state()
+        try:
+            self._take(state)
+        except BaseException:
+            self._take(before)
+            raise
+
+
+class WrappedClasses(Wrapped):
+    """The same around a multiclass learner."""
+
+    _learner: ClassLearner
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """See Multiclass."""
+        return self._learner.classes
+
+    @property
+    def intercepts(self) -> Floats:
+        """See Multiclass."""
+        return self._learner.intercepts
+
+    def predict_classes(self, batch: Batch) -> ClassScores:
+        """See Multiclass."""
+        self.check(batch)
+        return self._learner.predict_classes(self._behind(batch))
+
+    def class_probabilities(self, scores: Floats) -> Floats | None:
+        """See Multiclass."""
+        return self._learner.class_probabilities(scores)
+
+
+def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:
+    """The arrays whose names begin with `prefix`, without it."""
+    return {
+        name[len(prefix) :]: np.asarray(array)
+        for name, array in state.items()
+        if name.startswith(prefix)
+    }
