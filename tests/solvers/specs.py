@@ -58,6 +58,15 @@ _SPECS: dict[str, dict[str, Any]] = {
     "truncated_gradient-squared": {"algorithm": "truncated_gradient", "period": 1, **_REGRESSION},
     "fobos": {"algorithm": "fobos"},
     "fobos-hinge": {"algorithm": "fobos", "loss": "hinge"},
+    "rda-l1": {"algorithm": "rda"},
+    "rda-elastic_net-log": {
+        "algorithm": "rda",
+        "loss": "squared_hinge",
+        "regularizer": "elastic_net",
+        "schedule": "log",
+        "prox": "xiao",
+    },
+    "rda-squared": {"algorithm": "rda", **_REGRESSION},
     "dc-pil1": {"algorithm": "dc", "surrogate": "pil1"},
     "dc-pil1-complete": {"algorithm": "dc", "surrogate": "pil1", "inner": "complete"},
     "dc-pil2": {"algorithm": "dc", "surrogate": "pil2"},
@@ -87,9 +96,18 @@ _SPECS: dict[str, dict[str, Any]] = {
     "romma-no-intercept": {"algorithm": "romma", "intercept": False},
     "alma": {"algorithm": "alma"},
     "alma-raw": {"algorithm": "alma", "normalize": False, "p": 4, "intercept": False},
+    "balanced-dual_ascent": {"scaling": "balanced", "retain": 20},
+    "balanced-dc": {"algorithm": "dc", "scaling": {"kind": "balanced", "moments": False}},
+    "norm-row-perceptron": {"algorithm": "perceptron", "norm": "row"},
+    "norm-running-sgd": {"algorithm": "sgd", "norm": "running", **_REGRESSION},
+    "balanced-norm-running-romma": {
+        "algorithm": "romma",
+        "scaling": "balanced",
+        "norm": "running",
+    },
 }
 
-SPECS = {name: FEATURES | spec for name, spec in _SPECS.items()}
+SPECS = {name: {"algorithm": "dual_ascent"} | FEATURES | spec for name, spec in _SPECS.items()}
 
 WITHOUT_STAND: frozenset[str] = frozenset()
 """Algorithms that stand in no line above, with the reason in a comment beside them."""
