@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solvers.errors import InvalidSpec, NotAvailable
+from solvers.losses import NONSMOOTH_LOSSES
 from solvers.spec_fields import (
     Spec,
     read_average,
@@ -194,6 +195,42 @@ def read_dual_averaging(spec: Mapping[str, Any], task: str) -> Spec:
     }
 
 
+def read_rda_plus(spec: Mapping[str, Any], task: str) -> Spec:
+    fields = read_dual_averaging(spec, task)
+    loss = fields["loss"] if isinstance(fields["loss"], str) else fields["loss"]["kind"]
+    if loss in NONSMOOTH_LOSSES:
+        raise InvalidSpec("/loss", loss, f"none of {', '.join(NONSMOOTH_LOSSES)} for rda_plus")
+    tiny, share = (1e-15, 1.0, "a number in [1e-15, 1]"), (1e-12, 1.0, "a number in [1e-12, 1]")
+    return fields | {
+        "stable": read_whole(spec, "", "stable", 100, 1, 1_000_000_000),
+        "safeguard": read_number(spec, "", "safeguard", 0.85, *share),
+        "tol": read_number(spec, "", "tol", 1e-8, *tiny),
+        "retain": read_whole(spec, "", "retain", 1000, 2, MAX_RETAIN),
+    }
+
+
+def read_asset(spec: Mapping[str, Any], task: str) -> Spec:
+    refuse_regression(task)
+    step = read_choice(spec, "step", "sqrt", ("sqrt", "strongly_convex"))
+    bound = spec.get("bound")
+    if bound is not None:
+        if step != "sqrt" or spec.get("intercept", True) is not True:
+            raise InvalidSpec("/bound", bound, "null without an intercept or with strongly_convex")
+        bound = read_number(spec, "", "bound", 10.0, *_POSITIVE)
+    average = spec.get("average")
+    if isinstance(average, Mapping) and "from" in average:
+        average = read_object(average, "/average", ("from",), "an object with kappa or from")
+        average = {"from": read_whole(average, "/average", "from", None, 1, 2**53)}
+    else:
+        average = read_average(spec, "hinge")
+    return {
+        "lambda": read_number(spec, "", "lambda", 1e-5, *_POSITIVE),
+        "step": step,
+        "average": average,
+        "bound": bound,
+    }
+
+
 def read_ogd(spec: Mapping[str, Any], task: str) -> Spec:
     if task == "regression":
         raise InvalidSpec("/task", task, "binary")
@@ -229,6 +266,21 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ("loss", "regularizer", "schedule", "prox"),
         read_dual_averaging,
     ),
+    "rda_plus": Algorithm(
+        "solvers.rda_plus",
+        "DualAveragingPlus",
+        (
+            "loss",
+            "regularizer",
+            "schedule",
+            "prox",
+            "stable",
+            "safeguard",
+            "tol",
+            "retain",
+        ),
+        read_rda_plus,
+    ),
     "sgd": Algorithm(
         "solvers.first_order",
         "FirstOrder",
@@ -242,6 +294,9 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         read_gradient_steps,
     ),
     "ogd": Algorithm("solvers.first_order", "FirstOrder", ("C",), read_ogd),
+    "asset": Algorithm(
+        "solvers.asset", "Asset", ("lambda", "step", "average", "bound"), read_asset
+    ),
     "truncated_gradient": Algorithm(
         "solvers.truncated_gradient",
         "TruncatedGradient",
@@ -263,9 +318,5 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "alma": Algorithm("solvers.margin", "Alma", ("alpha", "C", "p", "normalize"), read_alma),
 }
 
-LATER_ALGORITHMS = (
-    "rda_plus",
-    "asset",
-    "portfolio",
-)
+LATER_ALGORITHMS = ("portfolio",)
 """Known, and not in this version."""
