@@ -71,6 +71,8 @@ _TINY = 1e-280
 # |w|^2 is summed anew where it has fallen this far since it was last exact.
 _FALL = 1e-6
 _LARGE = 1e300
+# exp of it is still a number.
+_MOST = 709.0
 _CACHED = 32_768
 # Entries from one that is read to the one whose weight is asked for.
 _AHEAD = np.uint64(64)
@@ -197,8 +199,8 @@ def sigmoid_slope(u: float, d: float, gap: float, sech2: float) -> float:
         return sech2
     if d < gap or u < 0.0:
         # exp(-2 u) in two factors: expm1(-2 d) is small where it is beyond all numbers.
-        half = math.exp(-u)
-        slope = 4.0 * half * (half * math.expm1(-2.0 * d)) + sech2
+        half = math.exp(min(-u, _MOST))
+        slope = 4.0 * half * (half * math.expm1(min(-2.0 * d, _MOST))) + sech2
         if d < gap:
             return slope
         e = math.exp(-2.0 * abs(u + d))

@@ -304,7 +304,8 @@ def test_memory_does_not_grow_with_the_rows_learned(spec):
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert after - before < 65_536
+    # A few batches may be held to go back to; ten bytes a row would be more.
+    assert after - before < 524_288
     assert len(content(learner)) < 1.5 * size
     assert_finite(learner)
 
