@@ -48,11 +48,13 @@ from solvers._jit import (
     i8,
     kernel,
     types,
+    void,
 )
 from solvers._scalar import prefetch, scaled_norm
 from solvers.batch import Batch
 from solvers.learner import Outcome
-from solvers.plain import ROUNDS, SAMPLES, SCALE, PlainLearner
+from solvers.plain import ROUNDS, SCALE, PlainLearner
+from solvers.table import SAMPLES
 
 # The numbers of a learner: first its state, then what its specification fixes.
 assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)
@@ -96,11 +98,11 @@ class Perceptron(PlainLearner):
         self._ints[KIND] = self.kind
         self._ints[RESUM_EVERY] = max(1000, self._features.width)
 
-    def _learn_rows(self, batch: Batch, out: Outcome) -> int:
-        return learn_rows(
+    def _learn_rows(self, batch: Batch, out: Outcome) -> None:
+        learn_rows(
             batch.indptr, batch.indices, batch.values, batch.labels, batch.weights,
             out.scores, out.losses, out.updated, out.rejected,
-            self._v, self._table, self._floats, self._ints,
+            self._v, self._w, self._floats, self._ints,
         )  # fmt: skip
 
 
@@ -177,7 +179,7 @@ def fold(v: Floats, scale: float) -> float:
     return min(total, _LARGE)
 
 
-@kernel(i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8, F8_2D, F8, I8))
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8, F8_2D, F8, I8))
 def learn_rows(
     indptr: Ints,
     indices: Indices,
@@ -192,8 +194,8 @@ def learn_rows(
     table: Floats,
     f: Floats,
     k: Ints,
-) -> int:
-    """Score and learn all rows; return n, or -1 - i, and nothing is done, where label i is unknown.
+) -> None:
+    """Score and learn all rows; labels are -1, 0 or 1.
 
     A row for which any number would not be finite is rejected: it changes nothing. A row of
     weight 0 is scored and counted and changes nothing else.
@@ -207,11 +209,6 @@ def learn_rows(
     rows, where scale leaves [1e-30, 1e30], and where ROMMA's |w|^2 has grown a thousandfold.
     """
     n = labels.shape[0]
-    for i in range(n):
-        y = labels[i]
-        if not (y == 1.0 or y == -1.0 or y == 0.0):
-            return -1 - i
-
     scale, ww, steps, summed = f[SCALE], f[NORM2], f[STEPS], f[SUMMED]
     samples, rounds = k[SAMPLES], k[ROUNDS]
     c_step, bias, kind = f[C], f[BIAS], k[KIND]
@@ -316,4 +313,3 @@ def learn_rows(
 
     f[SCALE], f[NORM2], f[STEPS], f[SUMMED] = scale, ww, steps, summed
     k[SAMPLES], k[ROUNDS] = samples, rounds
-    return int(n)
