@@ -109,7 +109,7 @@ class Landmarks(Wrapped):
 
     def state(self) -> State:
         """See Learner: the kept rows as long as there is no map, the mapped learner after that."""
-        arrays: State = {"scored": np.array(self._scored)}
+        arrays: State = {"samples": np.array(self.samples)}
         if self._map.rank:
             return arrays | {f"mapped.{k}": array for k, array in self._mapped.state().items()}
         rows = self._kept_rows()
@@ -127,7 +127,7 @@ class Landmarks(Wrapped):
         return arrays | {f"kept.{name}": array for name, array in kept.items()}
 
     def _take(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        check_arrays(state, {"scored": ()})
+        check_arrays(state, {"samples": ()})
         self._map.set_landmarks(self._nothing)
         self._mapped = self._make_mapped()
         self._kept, self._places, self._rows = [], {}, 0
@@ -140,13 +140,19 @@ class Landmarks(Wrapped):
         else:
             self._keep(self._batch_of(under("kept.", state)))
             self._learner = self._blank
-        self._scored = int(state["scored"])
+        self._scored = int(state["samples"]) - (self._mapped.samples if mapped else 0)
 
     def _batch_of(self, state: State) -> Batch:
         try:
-            columns = (state["indptr"], state["indices"].astype(np.int32), state["values"])
-            labels, weights = state["labels"], state["weights"]
-            rows = Batch(*columns, labels, weights, self._map.dim, names_of(state))
+            rows = Batch(
+                state["indptr"].copy(),
+                state["indices"].astype(np.int32),
+                state["values"].copy(),
+                state["labels"].copy(),
+                state["weights"].copy(),
+                self._map.dim,
+                names_of(state),
+            )
         except (KeyError, SolverError) as error:
             raise CorruptState(f"the kept rows are damaged: {error!r}") from error
         if len(rows) >= KEPT_PER_LANDMARK * self._map.components:

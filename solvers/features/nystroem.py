@@ -112,8 +112,8 @@ class Nystroem:
         """See Stage."""
         try:
             indptr, n = state["indptr"], len(state["indptr"]) - 1
-            columns = (indptr, state["indices"].astype(np.int32), state["values"])
-            rows = Batch(*columns, np.zeros(n), np.ones(n), self.dim)
+            indices, values = state["indices"].astype(np.int32), state["values"].copy()
+            rows = Batch(indptr.copy(), indices, values, np.zeros(n), np.ones(n), self.dim)
         except (KeyError, SolverError) as error:
             raise CorruptState(f"the landmarks are damaged: {error!r}") from error
         if len(rows) > self.components:

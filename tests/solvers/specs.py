@@ -115,6 +115,21 @@ _SPECS: dict[str, dict[str, Any]] = {
     "balanced-dc": {"algorithm": "dc", "scaling": {"kind": "balanced", "moments": False}},
     "norm-row-perceptron": {"algorithm": "perceptron", "norm": "row"},
     "norm-running-sgd": {"algorithm": "sgd", "norm": "running", **_REGRESSION},
+    "asset": {"algorithm": "asset", "lambda": 0.01},
+    "asset-bound": {"algorithm": "asset", "bound": 3, "average": {"from": 50}},
+    "asset-strongly_convex": {"algorithm": "asset", "step": "strongly_convex", "average": None},
+    "asset-fourier": {
+        "algorithm": "asset",
+        "lambda": 0.001,
+        "intercept": False,
+        "map": {"kind": "fourier", "components": 20},
+    },
+    "nystroem-balanced-norm-row": {
+        "scaling": "balanced",
+        "map": {"kind": "nystroem", "components": 25},
+        "norm": "row",
+        "retain": 20,
+    },
     "balanced-norm-running-romma": {
         "algorithm": "romma",
         "scaling": "balanced",
