@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from solvers._jit import (
     B1,
@@ -34,6 +35,8 @@ from solvers._jit import (
     RO_F8_2D,
     RO_I4,
     RO_I8,
+    RO_U1,
+    Bytes,
     Flags,
     Floats,
     Indices,
@@ -42,11 +45,13 @@ from solvers._jit import (
     i8,
     kernel,
     types,
+    u1,
     void,
 )
 from solvers._scalar import loss_slope, loss_value, prefetch, shrink
 from solvers.batch import Batch
-from solvers.learner import Outcome
+from solvers.errors import CorruptState
+from solvers.learner import Outcome, State, check_arrays
 from solvers.support import Support
 from solvers.table import SAMPLES, TableLearner, loss_of
 from solvers.windows import Ring
@@ -60,14 +65,17 @@ STEPS, LAST_CHANGE, NEXT_TRY, LISTED, FIRST, LAST, WANTS = range(1, 8)
 BINARY, LOGARITHMIC, IS_PLUS, RETAIN, STABLE = range(8, 13)
 N_INTS = 13
 
+U1 = u1[::1]
+
 # What learn_rows stops for.
 NOTHING, ROOM, LOCAL_PHASE = range(3)
 
-# The columns of w. A sign is -1, 0 or 1, or _WAS_ACTIVE: 0, and still on the list of RDA+.
-GRADIENT, SIGN = range(2)
-_WAS_ACTIVE = 2.0
+# The sign of a weight; RDA+ adds ON_LIST for those on its list.
+NONE, POSITIVE, NEGATIVE = range(3)
+SIGN_BITS, ON_LIST = 3, 4
 
 _FADE = 0.999
+_LOG_FADE = math.log(_FADE)
 _CACHED = 32_768
 _SMALL_STEP = 1e190
 _INFINITY = math.inf
@@ -78,11 +86,12 @@ class DualAveraging(TableLearner):
 
     STATE_FLOATS = {"recent_changes": RECENT}
     STATE_INTS = {"samples": SAMPLES, "steps": STEPS, "last_change": LAST_CHANGE}
-    COLUMNS = ("gradient_sum", "sign")
+    COLUMNS = ("gradient_sum",)
+    SIGNS = np.uint8(SIGN_BITS)
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         loss = loss_of(spec)
-        super().__init__(spec, loss, N_FLOATS, N_INTS, len(self.COLUMNS))
+        super().__init__(spec, loss, N_FLOATS, N_INTS, 1)
         regularizer, schedule = spec["regularizer"], spec["schedule"]
         floats, ints = self._floats, self._ints
         floats[LAMBDA] = regularizer.get("lambda", 0.0)
@@ -93,6 +102,7 @@ class DualAveraging(TableLearner):
         floats[BIAS], floats[LOSS:] = self._features.bias, loss.numbers
         ints[BINARY] = self._binary
         self._ring = Ring(spec.get("retain", 0))
+        self._signs = np.zeros(self._features.dim, np.uint8)
         self._listed = np.empty(0, np.int32)
 
     def _learn_rows(self, batch: Batch, out: Outcome) -> None:
@@ -100,7 +110,8 @@ class DualAveraging(TableLearner):
         while True:
             row = learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
-                out.scores, out.losses, out.updated, out.rejected, self._w, self._floats, ints,
+                out.scores, out.losses, out.updated, out.rejected,
+                self._w, self._signs, self._floats, ints,
                 ring.starts, ring.indices, ring.values, ring.rows, self._listed,
             )  # fmt: skip
             if ints[WANTS] == ROOM:
@@ -130,11 +141,24 @@ class DualAveraging(TableLearner):
         current_weights(self._w, self._floats, self._ints, served)
         return served
 
+    def state(self) -> State:
+        """See Learner."""
+        return super().state() | {"signs": self._signs.copy()}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        check_arrays(state, {"signs": self._signs.shape})
+        signs = np.asarray(state["signs"])
+        if signs.dtype != np.uint8 or np.any(signs & ~self.SIGNS):
+            raise CorruptState("signs holds what is no sign")
+        super().restore(state)
+        self._signs[:] = signs
+
     def support(self) -> Support:
         """The features in use and since when. O(dim)."""
         weights = self.weights
         active = np.flatnonzero(weights)
-        last_change, recent = pattern_history(self._w, self._floats, self._ints)
+        last_change, recent = pattern_history(self._w, self._signs, self._floats, self._ints)
         zero_weight_rows = self.samples - int(self._ints[STEPS])
         since = last_change + zero_weight_rows if last_change else 0
         return Support(active + 1, weights[active], since, recent)
@@ -156,8 +180,8 @@ def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
     inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
     cut, end = k[STEPS] * f[LAMBDA], out.shape[0] - 1
     for j in range(end):
-        out[j] = inverse * shrink(-w[j, GRADIENT], cut)
-    out[end] = -inverse_free * w[end, GRADIENT]
+        out[j] = inverse * shrink(-w[j, 0], cut)
+    out[end] = -inverse_free * w[end, 0]
 
 
 @kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8))
@@ -167,11 +191,11 @@ def score_rows(
     """Scores (n,), summed as learn_rows does."""
     inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
     cut = k[STEPS] * f[LAMBDA]
-    intercept = -inverse_free * w[w.shape[0] - 1, GRADIENT]
+    intercept = -inverse_free * w[w.shape[0] - 1, 0]
     for i in range(scores.shape[0]):
         dot = 0.0
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
-            dot += values[p] * shrink(-w[np.uint32(indices[p]), GRADIENT], cut)
+            dot += values[p] * shrink(-w[np.uint32(indices[p]), 0], cut)
         scores[i] = inverse * dot + f[BIAS] * intercept
 
 
@@ -187,42 +211,43 @@ def became_zero(gradient: float, lam: float) -> int:
     return int(t)
 
 
-@kernel(types.Tuple((i8, f8))(RO_F8_2D, RO_F8, RO_I8))
-def pattern_history(w: Floats, f: Floats, k: Ints) -> tuple[int, float]:
+@kernel(types.Tuple((i8, f8))(RO_F8_2D, RO_U1, RO_F8, RO_I8))
+def pattern_history(w: Floats, signs: Bytes, f: Floats, k: Ints) -> tuple[int, float]:
     """The last step at which a sign changed, and the recent changes: see Support."""
     steps, last_change, recent = k[STEPS], k[LAST_CHANGE], f[RECENT]
     cut = steps * f[LAMBDA]
-    for j in range(w.shape[0] - 1):
-        if abs(w[j, SIGN]) == 1.0 and abs(w[j, GRADIENT]) <= cut:
-            when = became_zero(w[j, GRADIENT], f[LAMBDA])
+    for j in range(signs.shape[0]):
+        if signs[j] & SIGN_BITS != NONE and abs(w[j, 0]) <= cut:
+            when = became_zero(w[j, 0], f[LAMBDA])
             last_change = max(last_change, when)
-            recent += math.exp((steps - when) * math.log(_FADE))
+            recent += math.exp((steps - when) * _LOG_FADE)
     return last_change, recent
 
 
-@kernel(void(F8_2D, F8, I8, I4))
-def sweep(w: Floats, f: Floats, k: Ints, listed: Indices) -> None:
+@kernel(void(F8_2D, U1, F8, I8, I4))
+def sweep(w: Floats, signs: Bytes, f: Floats, k: Ints, listed: Indices) -> None:
     """Note every listed weight that has become 0; keep on the list those that are active."""
     steps, kept = k[STEPS], 0
     cut = steps * f[LAMBDA]
     for place in range(k[LISTED]):
         j = listed[place]
-        if abs(w[j, SIGN]) == 1.0 and abs(w[j, GRADIENT]) > cut:
+        was_active = signs[j] & SIGN_BITS != NONE
+        if was_active and abs(w[j, 0]) > cut:
             listed[kept] = j
             kept += 1
             continue
-        if w[j, SIGN] != _WAS_ACTIVE:
-            when = became_zero(w[j, GRADIENT], f[LAMBDA])
+        if was_active:
+            when = became_zero(w[j, 0], f[LAMBDA])
             k[LAST_CHANGE] = max(k[LAST_CHANGE], when)
-            f[RECENT] += math.exp((steps - when) * math.log(_FADE))
-        w[j, SIGN] = 0.0
+            f[RECENT] += math.exp((steps - when) * _LOG_FADE)
+        signs[j] = NONE
     k[LISTED] = kept
 
 
 @kernel(
     i8(
         RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8,
-        F8, F8, B1, B1, F8_2D, F8, I8,
+        F8, F8, B1, B1, F8_2D, U1, F8, I8,
         I8, I4, F8, F8_2D, I4,
     )
 )  # fmt: skip
@@ -238,6 +263,7 @@ def learn_rows(
     updated: Flags,
     rejected: Flags,
     w: Floats,
+    signs: Bytes,
     f: Floats,
     k: Ints,
     ring_starts: Ints,
@@ -253,10 +279,11 @@ def learn_rows(
 
     indptr, indices, values, labels, weights   see Batch; labels are known to the task
     scores, losses, updated, rejected          (n,) written; the flags come in as False
-    w       (width, 2)               G and its sign when last touched; the last row the intercept's
+    w       (width, 1)               G; the last row is the intercept's
+    signs   (dim,) uint8             of every weight when last touched
     f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
     ring_*                           RDA+: see windows.Ring; its last column holds losses
-    listed  (width,)                 RDA+: the LISTED weights whose sign is not 0, in any order
+    listed  (width,)                 RDA+: the LISTED weights with that bit, in any order
     Cost O(entries) a row.
     """
     recent, lam, bias = f[RECENT], f[LAMBDA], f[BIAS]
@@ -268,7 +295,7 @@ def learn_rows(
     inverse, inverse_free = inverse_curvatures(steps, f, k)
     cut = steps * lam
     n, end_of_w = labels.shape[0], w.shape[0] - 1
-    is_far = 2 * w.shape[0] > _CACHED
+    is_far = w.shape[0] > _CACHED
     wants = NOTHING
 
     i = start
@@ -288,8 +315,8 @@ def learn_rows(
 
         dot = 0.0
         for p in range(np.uint64(begin), np.uint64(end)):
-            dot += values[p] * shrink(-w[np.uint32(indices[p]), GRADIENT], cut)
-        score = inverse * dot + bias * (-inverse_free * w[end_of_w, GRADIENT])
+            dot += values[p] * shrink(-w[np.uint32(indices[p]), 0], cut)
+        score = inverse * dot + bias * (-inverse_free * w[end_of_w, 0])
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         g = c * loss_slope(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
@@ -316,28 +343,28 @@ def learn_rows(
         if g != 0.0:
             for p in range(np.uint64(begin), np.uint64(end)):
                 j = np.uint32(indices[p])
-                old = w[j, GRADIENT]
+                old = w[j, 0]
                 new = old + g * values[p]
-                w[j, GRADIENT] = new
-                before = (1.0 if -old > cut else 0.0) - (1.0 if old > cut else 0.0)
-                after = (1.0 if -new > new_cut else 0.0) - (1.0 if new > new_cut else 0.0)
-                noted = w[j, SIGN]
+                w[j, 0] = new
+                before = POSITIVE * (-old > cut) + NEGATIVE * (old > cut)
+                after = POSITIVE * (-new > new_cut) + NEGATIVE * (new > new_cut)
+                noted = signs[j] & SIGN_BITS
                 if noted != before or noted != after:
-                    if before == 0.0 and abs(noted) == 1.0:
+                    if before == NONE and noted != NONE:
                         when = became_zero(old, lam)
                         last_change = max(last_change, when)
-                        recent += math.exp((steps - when) * math.log(_FADE))
+                        recent += math.exp((steps - when) * _LOG_FADE)
                     if before != after:
                         last_change = steps
                         recent += 1.0
-                    w[j, SIGN] = after
-                    if is_plus:
-                        if noted == 0.0:
-                            listed[n_listed] = j
-                            n_listed += 1
-                        if after == 0.0:
-                            w[j, SIGN] = _WAS_ACTIVE
-            w[end_of_w, GRADIENT] += g * bias
+                    if not is_plus:
+                        signs[j] = after
+                        continue
+                    if signs[j] & ON_LIST == 0:
+                        listed[n_listed] = j
+                        n_listed += 1
+                    signs[j] = after | ON_LIST
+            w[end_of_w, 0] += g * bias
             updated[i - 1] = end > begin or bias != 0.0
         inverse, inverse_free = inverse_curvatures(steps, f, k)
         cut = new_cut
@@ -345,10 +372,11 @@ def learn_rows(
         if not is_plus:
             continue
         at = ring_starts[last]
-        for p in range(begin, end):
-            ring_indices[at] = indices[p]
-            ring_values[at] = values[p]
-            at += 1
+        shift = np.uint64(at) - np.uint64(begin)
+        for p in range(np.uint64(begin), np.uint64(end)):
+            ring_indices[p + shift] = indices[p]
+            ring_values[p + shift] = values[p]
+        at += end - begin
         ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, loss
         last += 1
         ring_starts[last] = at
@@ -358,7 +386,7 @@ def learn_rows(
             # As far as is known. Now look at the weights that no row touched.
             k[STEPS], k[LAST_CHANGE], k[LISTED], f[RECENT] = steps, last_change, n_listed, recent
             seen = n_listed
-            sweep(w, f, k, listed)
+            sweep(w, signs, f, k, listed)
             last_change, n_listed, recent = k[LAST_CHANGE], k[LISTED], f[RECENT]
             if steps - last_change >= k[STABLE]:
                 wants = LOCAL_PHASE

@@ -29,24 +29,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import F8, F8_2D, I8, RO_F8, RO_I4, Floats, Indices, Ints, f8, kernel, void
+from solvers._jit import F8, F8_2D, I8, RO_F8, RO_I4, Bytes, Floats, Indices, Ints, f8, kernel, void
 from solvers._scalar import clip
 from solvers.dual_averaging import (
     BIAS,
     FIRST,
-    GRADIENT,
     IS_PLUS,
     LAMBDA,
     LAST,
     LAST_CHANGE,
     LISTED,
+    NEGATIVE,
     NEXT_TRY,
+    NONE,
+    ON_LIST,
+    POSITIVE,
     RECENT,
     RETAIN,
     SIGMA,
-    SIGN,
+    SIGN_BITS,
     STABLE,
     STEPS,
+    U1,
     DualAveraging,
     inverse_curvatures,
 )
@@ -64,6 +68,7 @@ class DualAveragingPlus(DualAveraging):
     """The learner of `algorithm: rda_plus`; `spec` is a resolved one."""
 
     STATE_INTS = {**DualAveraging.STATE_INTS, "next_try": NEXT_TRY}
+    SIGNS = np.uint8(SIGN_BITS | ON_LIST)
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__(spec)
@@ -91,9 +96,10 @@ class DualAveragingPlus(DualAveraging):
         if optimum is not None:
             hand_back(
                 columns, optimum.weights, optimum.gradient,
-                *inverse_curvatures(steps, self._floats, ints), self._w, self._floats, ints,
+                *inverse_curvatures(steps, self._floats, ints),
+                self._w, self._signs, self._floats, ints,
             )  # fmt: skip
-            listed = np.flatnonzero(self._w[:-1, SIGN])
+            listed = np.flatnonzero(self._signs)
             self._listed[: len(listed)] = listed
             ints[LISTED] = len(listed)
 
@@ -115,7 +121,7 @@ class DualAveragingPlus(DualAveraging):
         """Over some rows, from the weights as they are; `places` of their columns and intercept."""
         lam, sigma = float(self._floats[LAMBDA]), float(self._floats[SIGMA])
         weights = self._served()[places]
-        mean = np.abs(self._w[places[:-1], GRADIENT]) / int(self._ints[STEPS])
+        mean = np.abs(self._w[places[:-1], 0]) / int(self._ints[STEPS])
         members = (weights[:-1] != 0.0) | (mean > self.spec["safeguard"] * lam)
         objective = Objective(self._loss.numbers, lam, sigma)
         found = minimise(rows, objective, weights, members, self.spec["tol"])
@@ -136,13 +142,14 @@ class DualAveragingPlus(DualAveraging):
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
             (*self.STATE_FLOATS, *self.STATE_INTS), ()
         )
+        shapes["signs"] = self._signs.shape
         check_arrays(state, shapes | dict.fromkeys(self.COLUMNS, (self._features.width,)))
         for name in ("listed", *(f"ring_{part}" for part in _RING)):
             if name not in state:
                 raise CorruptState(f"the state has no {name}")
         listed, losses = np.asarray(state["listed"]), np.asarray(state["ring_losses"])
-        signs = np.asarray(state["sign"])[:-1]
-        if not np.array_equal(np.sort(listed), np.flatnonzero(signs)):
+        on_list = np.asarray(state["signs"]) >= ON_LIST
+        if not np.array_equal(np.sort(listed), np.flatnonzero(on_list)):
             raise CorruptState("the list of active weights does not fit their signs")
         if not np.all(np.isfinite(losses)):
             raise CorruptState("ring_losses is not finite")
@@ -170,7 +177,7 @@ def sum_products(values: Floats, weights: Floats, out: Floats) -> None:
         out[0] += weights[i] * values[i]
 
 
-@kernel(void(RO_I4, RO_F8, RO_F8, f8, f8, F8_2D, F8, I8))
+@kernel(void(RO_I4, RO_F8, RO_F8, f8, f8, F8_2D, U1, F8, I8))
 def hand_back(
     columns: Indices,
     weights: Floats,
@@ -178,6 +185,7 @@ def hand_back(
     inverse: float,
     inverse_free: float,
     w: Floats,
+    signs: Bytes,
     f: Floats,
     k: Ints,
 ) -> None:
@@ -186,7 +194,7 @@ def hand_back(
     columns                 (m,)        places in w
     weights, gradient       (m + 1,)    see local_phase.Optimum
     inverse, inverse_free               see dual_averaging.inverse_curvatures
-    w                       (width, 2)  see dual_averaging.learn_rows; signs are up to date
+    w, signs                            see dual_averaging.learn_rows; signs are up to date
     """
     end, cut = columns.shape[0], k[STEPS] * f[LAMBDA]
     for place in range(end):
@@ -195,9 +203,9 @@ def hand_back(
             g = clip(k[STEPS] * gradient[place], -cut, cut)
         else:
             g = -(weight / inverse + (cut if weight > 0.0 else -cut))
-        after = (1.0 if -g > cut else 0.0) - (1.0 if g > cut else 0.0)
-        if after != w[j, SIGN]:
+        after = POSITIVE if -g > cut else NEGATIVE if g > cut else NONE
+        if after != signs[j] & SIGN_BITS:
             k[LAST_CHANGE] = k[STEPS]
             f[RECENT] += 1.0
-        w[j, GRADIENT], w[j, SIGN] = g, after
-    w[w.shape[0] - 1, GRADIENT] = -weights[end] / inverse_free
+        w[j, 0], signs[j] = g, after | ON_LIST if after != NONE else 0
+    w[w.shape[0] - 1, 0] = -weights[end] / inverse_free

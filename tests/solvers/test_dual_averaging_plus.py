@@ -197,7 +197,10 @@ def test_memory_is_bounded_by_what_is_retained(adult):
         {"listed": np.array([5, 5], np.int64)},
         {"next_try": np.array(-1)},
         {"ring_losses": np.full(300, np.nan)},
-        {"sign": np.full(124, np.inf)},
+        {"gradient_sum": np.full(124, np.inf)},
+        {"signs": np.zeros(123, np.uint8)},
+        {"signs": np.zeros(123)},
+        {"signs": np.full(123, 9, np.uint8)},
     ],
     ids=lambda damage: next(iter(damage)),
 )
