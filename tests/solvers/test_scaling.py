@@ -1,5 +1,6 @@
 """Balanced scaling and norms against their definitions in plain Python."""
 
+import json
 import lzma
 import os
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from solvers import Batch
 from solvers.features.norm import Norm
 from solvers.features.scaling import Balanced
+from solvers.losses import make_loss
+from tests.solvers.conftest import GOLDEN
 from tests.solvers.staging import BalancedReference, NormReference, batch_of, rows_of
 
 OPTIONS = [(0.25, True), (0.0, True), (0.25, False), (0.6, True)]
@@ -119,3 +122,24 @@ def test_real_streams_are_scaled_as_the_definition_says(name):
         reference = BalancedReference(power, moments)
         expected = [reference.scale(row) for row in rows_of(batch)]
         assert_close(Balanced(300, power, moments).learn(batch), expected)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.skipif("DUALSTREAM_DATA" not in os.environ, reason="DUALSTREAM_DATA is not set")
+@pytest.mark.parametrize("name", ["elec2", "phishing", "a9a"])
+def test_published_mistakes_are_met_by_steps_of_fixed_strength(name):
+    text = lzma.decompress((Path(os.environ["DUALSTREAM_DATA"]) / f"{name}.xz").read_bytes())
+    batch = Batch.from_libsvm(text, 300).batch
+    rows = Balanced(300, 0.25, True).learn(batch)
+    u, strength, loss, scores = np.zeros(301), 30.0, make_loss("logistic"), []
+    for i, y in enumerate(np.where(batch.labels > 0, 1.0, -1.0)):
+        entries = slice(rows.indptr[i], rows.indptr[i + 1])
+        places, h = np.append(rows.indices[entries], 300), np.append(rows.values[entries], 1.0)
+        scores.append(h @ u[places] / strength)
+        u[places] += loss.dual_step(scores[-1], h @ h / strength, y) * h
+    wrong = 100 * np.mean((np.array(scores) >= 0) != (batch.labels > 0))
+    streams = json.loads((GOLDEN / "streams.json").read_text())["streams"]
+    assert round(wrong, 3) == pytest.approx(
+        streams[name]["prototype"]["single_papers"][0], abs=2e-3
+    )
