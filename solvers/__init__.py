@@ -3,6 +3,7 @@
 from solvers._jit import APPLY_VERSION, compiled_signatures, numeric_identity
 from solvers.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
 from solvers.certificate import Certificate
+from solvers.class_names import MAX_CLASSES, class_label, class_places, class_text
 from solvers.errors import (
     CorruptState,
     InvalidRow,
@@ -12,6 +13,8 @@ from solvers.errors import (
     ShapeMismatch,
     SolverError,
 )
+from solvers.features import width_of
+from solvers.hashing import NamePlaces, hash_names, hash_row
 from solvers.learner import Learner, Outcome, State
 from solvers.libsvm import BadLine
 from solvers.progressive import Progressive
@@ -29,7 +32,9 @@ __all__ = [
     "LARGEST",
     "Learner",
     "LibsvmRows",
+    "MAX_CLASSES",
     "MAX_DIM",
+    "NamePlaces",
     "NotAvailable",
     "NotConverged",
     "Outcome",
@@ -37,11 +42,17 @@ __all__ = [
     "ShapeMismatch",
     "SolverError",
     "State",
+    "class_label",
+    "class_places",
+    "class_text",
     "compiled_signatures",
     "dump",
+    "hash_names",
+    "hash_row",
     "load",
     "make_learner",
     "numeric_identity",
     "resolve_spec",
     "warm",
+    "width_of",
 ]
