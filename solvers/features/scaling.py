@@ -42,6 +42,7 @@ from solvers._jit import (
     kernel,
     void,
 )
+from solvers._scalar import prefetch
 from solvers.batch import Batch
 from solvers.errors import CorruptState
 from solvers.features.stage import grown
@@ -54,6 +55,8 @@ _COUNT, _MEAN, _M, _IS_DENSE = range(4)
 
 _FIRST_DENSE_ROW = 21
 _TINY = 1e-290
+# Numbers that a cache of the first or second level holds.
+_CACHED = 32_768
 
 
 class Balanced:
@@ -225,8 +228,12 @@ def scale_rows(
     """
     n = indptr.shape[0] - 1
     moments = columns.shape[1] == 4
+    is_far = columns.shape[0] * columns.shape[1] > _CACHED
     for i in range(start, n):
         begin, end = indptr[i], indptr[i + 1]
+        if is_far and i + 1 < n:
+            for p in range(end, indptr[i + 2]):
+                prefetch(columns, indices[p])
         t, held, power = f[_T] + 1.0, int(f[_DENSE]), f[_POWER]
         at = out_indptr[i]
         most = held + end - begin
