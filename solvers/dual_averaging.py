@@ -1,6 +1,7 @@
 """RDA: weights from the mean of all gradients, a regularizer and a pull towards 0 that fades.
 
-Lee, "Optimization methods for statistical learning" (thesis), eq. (2.4), after Xiao (2010):
+Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
+eq. (2.4), after Xiao (2010):
 
     w_(t+1) = argmin  <G_t / t, w> + Psi(w) + (beta_t / t) h(w),   G_t = sum of the gradients
             = soft(-G_t, t lambda) / (sigma t + 2 c_h beta_t)

@@ -8,8 +8,9 @@
 
 The first two are eqs. (32) and (33) of Ying, Yuan, Sayed, "Online dual coordinate ascent learning"
 (2016), for R = |w|^2 / 2; the second is the dual step of that paper with mu in place of alpha(N).
-OGD is that of Zinkevich (2003) for the hinge loss, as Ho et al., "Online learning based on online
-DCA" (2020) compare it; t counts all rows of positive weight.
+OGD is that of Zinkevich (2003) for the hinge loss, as in the appendix of Le Thi, Ho, "Online
+learning based on online DCA and application to online classification" (2020); t counts all rows of
+positive weight.
 
 So that 1 - mu rho costs O(1), w is kept as `scale` v. The average, sum_n kappa^(N-n) w_n / S_N, is
 kept as k (P v + z) / S, and P v is moved into z where `scale` is small: see dual_ascent.py, which

@@ -2,11 +2,12 @@
 
     F(w) = (1/n) sum_i c_i Q(h_i.w; y_i) + lambda |w|_1 + sigma |w|^2 / 2, the intercept free
 
-Lee, "Optimization methods for statistical learning" (thesis), section 2.5 and Algorithm 2, with a
-proximal Newton method in place of LPS. It works on a set M of coordinates: those that are not 0,
-those whose gradient is nearly lambda (2.46), and the intercept. As printed, the algorithm stops at
-the minimum over M, which is not the minimum wherever M lacks a coordinate: so the gradient of all
-coordinates is looked at then, those at 0 with |gradient| > lambda join M, and it goes on.
+Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
+section 2.5 and Algorithm 2, with a proximal Newton method in place of LPS. It works on a set M of
+coordinates: those that are not 0, those whose gradient is nearly lambda (2.46), and the intercept.
+As printed, the algorithm stops at the minimum over M, which is not the minimum wherever M lacks a
+coordinate: so the gradient of all coordinates is looked at then, those at 0 with |gradient| >
+lambda join M, and it goes on.
 
 Each Newton step minimises the quadratic model exactly: coordinate descent finds the signs, one
 factorisation solves for the weights that have them. A model that promises more than it keeps is

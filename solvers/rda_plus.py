@@ -1,7 +1,8 @@
 """RDA+: RDA that solves for the weights once it has found which of them are not 0.
 
-Lee, "Optimization methods for statistical learning" (thesis), Algorithm 2, on a stream that does
-not end and is not kept: the rows N of the local phase are the last `retain` rows.
+Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
+Algorithm 2, on a stream that does not end and is not kept: the rows N of the local phase are the
+last `retain` rows.
 
 When. RDA's iterates have had one sign pattern for `stable` steps, and there are `retain` rows (the
 thesis asks for one pass over all rows: there `retain` is their number). After each try, made or

@@ -1,7 +1,7 @@
 """Gradient steps whose weights are cut towards 0: truncated gradient, and FOBOS for lambda |w|_1.
 
-Lee, "Optimization methods for statistical learning" (thesis), eq. (2.7), after Langford et al.
-(2009): the step t on a row (h, y) of weight c is
+Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
+eq. (2.7), after Langford et al. (2009): the step t on a row (h, y) of weight c is
 
     w <- w - alpha_t c Q'(h.w; y) h,   alpha_t = sqrt(2 / t) / gamma
     where t is a multiple of `period`, each w_j then becomes

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from solvers import Batch, InvalidRow, InvalidSpec, make_learner, resolve_spec
+from solvers import Batch, InvalidRow, InvalidSpec, _scalar, make_learner, resolve_spec
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN
 
@@ -198,3 +198,18 @@ def test_average_is_off_unless_asked_for():
     assert (
         resolve_spec({"algorithm": "sgd", "loss": "hinge", "features": INDEXED})["average"] is None
     )
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_numbers_that_the_kernels_share(loss):
+    loss = reference.loss_from({"loss": loss})
+    rng = np.random.default_rng(1)
+    for z, y, s in zip(
+        rng.normal(size=50), rng.choice([-1.0, 1.0], 50), rng.random(50), strict=True
+    ):
+        argmin = _scalar.dual_argmin(z, s, y, *loss.numbers)
+        assert argmin == _scalar.dual_step(z, s, y, *loss.numbers)[0]
+        slopes = loss.slope(z + 1e-6, y) - loss.slope(z - 1e-6, y)
+        curvature = _scalar.loss_curvature(z, y, *loss.numbers)
+        assert curvature == pytest.approx(slopes / 2e-6, abs=1e-5)
+        assert _scalar.shrink(z, s) == _scalar.soft(z, s)
