@@ -22,6 +22,9 @@ And then. RDA goes on from there: the sums of gradients become those for which i
 minimum found, G_j = t times the gradient at the minimum for weights at 0, and
 -(w_j (sigma t + 2 c_h beta_t) + t lambda sgn w_j) for the others. Features that do not occur in N
 keep theirs. All this is a function of the rows learned and of nothing else.
+
+The row that ends a stable phase waits for it: a few ms for tens of active features on 1,000 rows,
+seconds for MOST_MEMBERS dense ones; where there would be more, there is no local phase.
 """
 
 from collections.abc import Mapping
