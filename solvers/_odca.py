@@ -3,7 +3,9 @@
 Ying, Yuan, Sayed, "Online dual coordinate ascent learning" (2016), eqs. (18)-(27). All windows
 share one state, the numerator u = sum_n delta(n, N) lambda(n) h_n and Delta_N, so that the paper's
 f_N(w') is u / (rho Delta_N) after decay or eviction, alpha(N) is 1 / (rho Delta_N), and N = 1 and
-N = L need no case of their own. A row of weight c enters with delta = c.
+N = L need no case of their own. A row of weight c enters with delta = c. Where `strength` is given,
+rho Delta is that number at every N, and so rho = strength / Delta_N: the sum of the losses plus a
+fixed prior, strength |w|^2 / 2, with a step that does not shrink.
 
 To decay u in O(1) it is kept as `scale` v. The average (27), sum_n kappa^(N-n) w_n / S_N, is kept
 as k (P v + z) / S: a step that adds g to v_j takes P g from z_j, so that neither costs more than
@@ -47,7 +49,7 @@ from solvers._scalar import dual_step, loss_value, prefetch, sigmoid
 
 # The numbers of a learner, in two arrays: first its state, then what its specification fixes.
 SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
-RHO, BETA, KAPPA, BIAS, LOSS = range(8, 13)
+RHO, STRENGTH, BETA, KAPPA, BIAS, LOSS = range(8, 14)
 N_FLOATS = LOSS + 6
 SAMPLES, SINCE_RESUM, N_STEPS, FIRST, LAST = range(5)
 LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY = range(5, 10)
@@ -66,10 +68,10 @@ _INFINITY = math.inf
 _OUTSIZED = 1e8
 
 
-@kernel(f8(f8, f8))
-def rho_delta(rho: float, delta: float) -> float:
-    """rho Delta_N, what u is divided by: the one place that knows how it grows."""
-    return rho * delta
+@kernel(f8(f8, f8, f8))
+def rho_delta(rho: float, strength: float, delta: float) -> float:
+    """rho Delta_N, what u is divided by: `strength`, unless it is 0, holds it fixed."""
+    return strength if strength > 0.0 else rho * delta
 
 
 @kernel(types.UniTuple(f8, 2)(RO_F8, RO_I8))
@@ -78,7 +80,7 @@ def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
     if k[AVERAGED] != 0:
         fz = f[AVG_K] / f[AVG_S] if f[AVG_S] > 0.0 else 0.0
         return fz * f[AVG_P], fz
-    room = rho_delta(f[RHO], f[DELTA])
+    room = rho_delta(f[RHO], f[STRENGTH], f[DELTA])
     return (f[SCALE] / room if room > 0.0 else 0.0), 0.0
 
 
@@ -355,7 +357,7 @@ def learn_rows(
     scale, delta, conjugate = f[SCALE], f[DELTA], f[CONJUGATE]
     in_window, evicted_size = f[IN_WINDOW], f[EVICTED]
     avg_p, avg_k, avg_s = f[AVG_P], f[AVG_K], f[AVG_S]
-    rho, beta, kappa, bias = f[RHO], f[BETA], f[KAPPA], f[BIAS]
+    rho, strength, beta, kappa, bias = f[RHO], f[STRENGTH], f[BETA], f[KAPPA], f[BIAS]
     logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
     b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
     samples, since_resum, n_steps = k[SAMPLES], k[SINCE_RESUM], k[N_STEPS]
@@ -411,7 +413,7 @@ def learn_rows(
                 dv, _, _ = row_products(indices, values, begin, end, w, bias)
 
         # The step.
-        room = rho_delta(rho, new_delta)
+        room = rho_delta(rho, strength, new_delta)
         new_scale = beta * scale
         m = new_scale * dv / room
         s = c * hh / room
@@ -500,7 +502,7 @@ def learn_rows(
             fz = avg_k / avg_s
             fv = fz * avg_p
         else:
-            fv = scale / rho_delta(rho, delta)
+            fv = scale / rho_delta(rho, strength, delta)
         i += 1
 
     f[SCALE], f[DELTA], f[CONJUGATE] = scale, delta, conjugate

@@ -42,19 +42,26 @@ class Algorithm:
 def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
     loss = read_loss(spec, task)
     window = _window(spec)
-    if spec.get("strength") is not None:
-        raise NotAvailable("/strength", spec["strength"])
     regularizer = read_kind(spec, "regularizer", "l2", {"l2": ()}, ("elastic_net", "entropy"))
     length = window.get("length", 1)
     return {
         "loss": short_form(loss),
         "regularizer": short_form(regularizer),
-        "rho": read_number(spec, "", "rho", 0.001, 1e-12, 1e12, "a number in [1e-12, 1e12]"),
+        **_rho_or_strength(spec),
         "window": short_form(window),
         "average": read_average(spec, loss["kind"]),
         "replay": _replay(spec),
         "retain": read_whole(spec, "", "retain", max(1000, length), length, MAX_RETAIN),
     }
+
+
+def _rho_or_strength(spec: Mapping[str, Any]) -> Spec:
+    """rho, or strength = rho Delta held fixed: one of them, rho if there is none."""
+    if spec.get("strength") is None:
+        return {"rho": _positive(spec, "", "rho", 0.001)}
+    if "rho" in spec:
+        raise InvalidSpec("/strength", spec["strength"], "left out where rho is given")
+    return {"strength": _positive(spec, "", "strength", 30.0)}
 
 
 def _window(spec: Mapping[str, Any]) -> Spec:

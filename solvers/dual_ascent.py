@@ -34,6 +34,7 @@ from solvers._odca import (
     SAMPLES,
     SCALE,
     SINCE_RESUM,
+    STRENGTH,
 )
 from solvers.batch import Batch
 from solvers.certificate import Certificate, relative_gap, row_sums
@@ -73,7 +74,8 @@ class DualAscent:
 
         self._floats = floats = np.zeros(N_FLOATS)
         floats[SCALE] = floats[AVG_K] = 1.0
-        floats[RHO], floats[BETA] = spec["rho"], self._window.beta
+        floats[RHO], floats[STRENGTH] = spec.get("rho", 0.0), spec.get("strength", 0.0)
+        floats[BETA] = self._window.beta
         floats[KAPPA], floats[BIAS] = kappa, self._features.bias
         floats[LOSS:] = self._loss.numbers
         self._ints = ints = np.zeros(N_INTS, np.int64)
@@ -173,7 +175,7 @@ class DualAscent:
             ring.starts, ring.indices, ring.values, ring.rows, first, last,
             self._w, fv, fz, floats[BIAS], floats[BETA], self._loss.numbers, sums,
         )  # fmt: skip
-        room = float(_odca.rho_delta(floats[RHO], delta))
+        room = float(_odca.rho_delta(floats[RHO], floats[STRENGTH], delta))
         rho = room / delta
         l2_sums(self._w, fv, fz, float(floats[SCALE]) / room, regularizer)
         share, gap, primal, conjugate = sums.tolist()

@@ -129,6 +129,7 @@ class Reference:
     window: tuple
     rho: float
     kappa: float = 0.0
+    strength: float = 0.0
     rows: list = field(default_factory=list)
     iterates: list = field(default_factory=list)
     scores: list = field(default_factory=list)
@@ -157,12 +158,16 @@ class Reference:
         decay = self.kappa ** np.arange(len(self.iterates) - 1, -1, -1.0)
         return decay @ np.array(self.iterates) / decay.sum()
 
+    def room(self):
+        """rho Delta."""
+        return self.strength or self.rho * self.deltas().sum()
+
     def learn(self, h, y, c=1.0):
         self.scores.append(float(np.sum(h * self.served())))
         if c == 0.0:
             return
         self.rows.append([h, y, c, 0.0])
-        room = self.rho * self.deltas().sum()
+        room = self.room()
         m, s = h @ self.numerator() / room, c * (h @ h) / room
         self.rows[-1][3] = float(step(self.loss, m, s, y, self.k))
         self.iterates.append(self.numerator() / room)
@@ -171,10 +176,10 @@ class Reference:
         """primal, dual and gap of the served weights, from all rows."""
         deltas, w = self.deltas(), self.served()
         total = deltas.sum()
-        dashed = self.numerator() / (self.rho * total)
+        dashed, rho = self.numerator() / self.room(), self.room() / total
         parts = list(zip(deltas, self.rows, strict=True))
         primal = sum(d * value(self.loss, h @ w, y, self.k) for d, (h, y, _, _) in parts) / total
         dual = -sum(d * conjugate(self.loss, t, y, self.k) for d, (_, y, _, t) in parts) / total
-        primal += self.rho * w @ w / 2
-        dual -= self.rho * dashed @ dashed / 2
+        primal += rho * w @ w / 2
+        dual -= rho * dashed @ dashed / 2
         return primal, dual, primal - dual

@@ -48,6 +48,7 @@ _SPECS: dict[str, dict[str, Any]] = {
         "retain": 10,
         **_REGRESSION,
     },
+    "dual_ascent-strength": {"algorithm": "dual_ascent", "strength": 3, "retain": 20},
     "sgd-logistic": {"algorithm": "sgd"},
     "sgd-hinge": {"algorithm": "sgd", "loss": "hinge"},
     "sgd-squared": {"algorithm": "sgd", **_REGRESSION},

@@ -89,6 +89,27 @@ def test_learner_is_the_reference(loss, window, kappa):
     assert learner.samples == 40
 
 
+@pytest.mark.parametrize("kappa", [None, 0.8], ids=["last", "average"])
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+@pytest.mark.parametrize("loss", ["logistic", "absolute"])
+def test_strength_holds_rho_delta_fixed(loss, window, kappa):
+    batch, x = rows_of(40, regression=loss == "absolute")
+    learner = make_learner(spec_of(loss, window, kappa, strength=3))
+    slow = reference.Reference(loss, window, 0.0, kappa or 0.0, strength=3.0)
+    outcome = learner.learn(batch)
+    for h, y, c in zip(x, batch.labels, batch.weights, strict=True):
+        slow.learn(np.append(h, 1.0), y, c)
+    np.testing.assert_allclose(outcome.scores, slow.scores, rtol=1e-9, atol=1e-10)
+    served = np.append(learner.weights, learner.intercept)
+    np.testing.assert_allclose(served, slow.served(), rtol=1e-9, atol=1e-10)
+    certificate = learner.certificate()
+    found = certificate.primal, certificate.dual, certificate.gap
+    assert found == pytest.approx(slow.certificate(), rel=1e-9, abs=1e-10)
+    if kappa is None:
+        state = learner.state()
+        np.testing.assert_allclose(served, state["scale"] * state["v"] / 3, rtol=1e-14)
+
+
 @pytest.mark.parametrize("kappa", [None, 0.9995], ids=["last", "average"])
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 @FEW

@@ -165,6 +165,9 @@ def test_losses_without_margins_know_both_tasks(loss):
          "labels must be left out unless the task is binary, got ['a', 'b']"),
         ({"replay": None}, "/replay", "replay must be an object with steps, got None"),
         ({"replay": {"steps": -1}}, "/replay/steps", None),
+        ({"strength": 0}, "/strength", "strength must be a number in [1e-12, 1e12], got 0"),
+        ({"strength": 3, "rho": 0.1}, "/strength",
+         "strength must be left out where rho is given, got 3"),
         ({"tau": 3}, "/tau", None),
         ({"C": 1.0}, "/C", None),
     ],
@@ -177,6 +180,12 @@ def test_a_wrong_field_is_named_with_its_value_and_range(fields, field, message)
     if message is not None:
         assert str(caught.value) == message
     assert len(str(caught.value)) < 400
+
+
+def test_strength_stands_in_the_place_of_rho():
+    assert resolved(strength=30)["strength"] == 30.0
+    assert "rho" not in resolved(strength=30)
+    assert "strength" not in resolved(strength=None)
 
 
 def test_the_fields_that_an_algorithm_takes_are_named():
@@ -199,7 +208,6 @@ def test_the_fields_that_an_algorithm_takes_are_named():
         {"replay": {"until_gap": 0.05}},
         {"regularizer": "entropy"},
         {"regularizer": {"kind": "elastic_net", "delta": 0.5}},
-        {"strength": 30},
         {"algorithm": "portfolio"},
     ],
 )
