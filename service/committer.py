@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from service.codecs import Rows, as_batch
+from service.codecs import ListedRows, Rows, as_batch, class_texts
 from service.journal.protocol import (
     Appended,
     Journal,
@@ -45,12 +45,14 @@ class Request:
     @classmethod
     def of(cls, rows: Rows, key: bytes | None, fingerprint: bytes | None) -> Self:
         """A request of these rows, under the stored `key` if it has one."""
+        names = rows.names if isinstance(rows, ListedRows) else []
         body = encode_rows(
             rows.indptr,
             rows.indices,
             rows.values,
-            rows.labels,
+            class_texts(rows),
             weights=rows.weights,
+            names=names,
             key=key,
             fingerprint=fingerprint,
         )
@@ -64,6 +66,8 @@ class Receipt:
     placed: Placed
     scores: list[float] | None = None
     losses: list[float] | None = None
+    predicted: list[str | None] | None = None
+    """Multiclass: the class of each row as it was scored; None where no class was known."""
     rejected: list[bool] | None = None
 
 
@@ -216,7 +220,13 @@ class Committer:
             await replica.rebuild(record, self._journal)
             return replica.watched[nonce]
         batch = as_batch([request.rows for request in new])
-        return await replica.apply_own(appended.seq, appended.chain, batch)
+        names = [
+            pair
+            for request in new
+            if isinstance(request.rows, ListedRows)
+            for pair in request.rows.names
+        ]
+        return await replica.apply_own(appended.seq, appended.chain, batch, names)
 
 
 def _receipts(
@@ -227,6 +237,10 @@ def _receipts(
         return [Receipt(place) for place in placed]
     scores, losses = outcome.scores.tolist(), outcome.losses.tolist()
     rejected = outcome.rejected.tolist()
+    predicted: list[str | None] | None = None
+    if outcome.predicted is not None:
+        places = outcome.predicted.tolist()
+        predicted = [outcome.classes[place] if place >= 0 else None for place in places]
     receipts = []
     first = 0
     for request, place in zip(requests, placed, strict=True):
@@ -235,7 +249,13 @@ def _receipts(
             continue
         last = first + request.part.count
         receipts.append(
-            Receipt(place, scores[first:last], losses[first:last], rejected[first:last])
+            Receipt(
+                place,
+                scores[first:last],
+                losses[first:last],
+                None if predicted is None else predicted[first:last],
+                rejected[first:last],
+            )
         )
         first = last
     return receipts

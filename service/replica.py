@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from service.codecs import labels_and_classes
+from service.feature_names import FeatureNames
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import Entry, Journal, ModelRecord, Snapshot
 from service.journal.record import Control, Rows, UnknownRecord, decode_merged
@@ -27,6 +29,7 @@ from solvers import (
     load,
     make_learner,
     numeric_identity,
+    width_of,
 )
 
 # A batch expected to take less runs in the event loop: a thread costs some 80 us to reach.
@@ -60,7 +63,7 @@ class Replica:
         self.id = record.id
         self.incarnation = record.incarnation
         self.spec = json.loads(record.spec)
-        self.dim: int = self.spec["features"]["dim"]
+        self.dim = width_of(self.spec["features"])
         self._start_over()
         self.is_forked = False
         self.certificate: Certificate | None = None
@@ -94,8 +97,11 @@ class Replica:
 
     # -- applying --------------------------------------------------------------------------------
 
-    async def apply_own(self, seq: int, chain: str, batch: Batch) -> Outcome:
+    async def apply_own(
+        self, seq: int, chain: str, batch: Batch, names: Sequence[tuple[int, str]] = ()
+    ) -> Outcome:
         """Learn what this process appended itself; the entry ends at `seq` with `chain`."""
+        self.names.keep(names)
         outcome = await self._learn(batch)
         self.seq = seq
         self.chain = chain
@@ -136,14 +142,13 @@ class Replica:
                 piece = batch[done : done + step]
                 outcomes.append(await asyncio.to_thread(self._learn_slice, piece))
             done += step
-        return _joined(outcomes)
+        return Outcome.joined(outcomes)
 
     def _learn_slice(self, batch: Batch) -> Outcome:
         began = time.perf_counter()
         outcome = self.learner.learn(batch)
-        learned = ~outcome.rejected
-        self.progress.update(batch.labels, outcome.scores, outcome.losses, learned)
-        self.rejected += len(batch) - int(np.count_nonzero(learned))
+        self.progress.count(batch, outcome)
+        self.rejected += int(np.count_nonzero(outcome.rejected))
         self.seq += len(batch)
         # Sets only where batches are cut, which the state cannot tell.
         spent = (time.perf_counter() - began) / max(1, len(batch))
@@ -161,6 +166,7 @@ class Replica:
                     f"model {self.id!r}: the journal holds the control record {block.kind!r}, "
                     "which this version does not know"
                 )
+            self.names.keep(block.names)
             batches.append(as_batch(block, self.dim))
         return Batch.concat(batches)[max(0, self.seq + 1 - entries[0].first_seq) :]
 
@@ -169,7 +175,7 @@ class Replica:
         for entry in entries:
             if entry.nonce in self.watched and entry.first_seq > before:
                 first = entry.first_seq - 1 - before
-                self.watched[entry.nonce] = _cut(outcome, first, entry.seq - before)
+                self.watched[entry.nonce] = outcome[first : entry.seq - before]
 
     # -- the journal -----------------------------------------------------------------------------
 
@@ -208,6 +214,7 @@ class Replica:
     def _start_over(self) -> None:
         self.learner = make_learner(self.spec)
         self.progress = Progressive.of(self.spec)
+        self.names = FeatureNames()
         self.rejected = 0
         self.seq = 0
         self.chain = first_chain(self.incarnation)
@@ -217,6 +224,7 @@ class Replica:
         self.spec = other.spec
         self.learner = other.learner
         self.progress = other.progress
+        self.names = other.names
         self.rejected = other.rejected
         self.seq = other.seq
         self.chain = other.chain
@@ -237,6 +245,7 @@ class Replica:
     def _state(self) -> dict[str, np.ndarray]:
         arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
         arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
+        arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
         arrays["rejected"] = np.array(self.rejected, np.int64)
         return arrays
 
@@ -249,6 +258,7 @@ class Replica:
                 raise CorruptState(f"snapshot has {name} {header.get(name)!r}, expected {value!r}")
         self.learner.restore(_under("learner.", arrays))
         self.progress.restore(_under("progress.", arrays))
+        self.names.restore(_under("names.", arrays))
         self.rejected = int(arrays["rejected"])
         self.seq = int(header["seq"])
         self.chain = header["chain"]
@@ -257,24 +267,9 @@ class Replica:
 def as_batch(rows: Rows, dim: int) -> Batch:
     """Journalled rows as the learner takes them."""
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
-    return Batch(rows.indptr, rows.indices, rows.values, np.asarray(rows.labels), weights, dim)
-
-
-def _joined(outcomes: Sequence[Outcome]) -> Outcome:
-    """The outcome of consecutive slices as one."""
-    return Outcome(
-        scores=np.concatenate([outcome.scores for outcome in outcomes]),
-        losses=np.concatenate([outcome.losses for outcome in outcomes]),
-        updated=np.concatenate([outcome.updated for outcome in outcomes]),
-        rejected=np.concatenate([outcome.rejected for outcome in outcomes]),
-    )
-
-
-def _cut(outcome: Outcome, first: int, last: int) -> Outcome:
-    rows = slice(first, last)
-    return Outcome(
-        outcome.scores[rows], outcome.losses[rows], outcome.updated[rows], outcome.rejected[rows]
-    )
+    assert rows.labels is not None  # only rows that wait for their labels have none
+    labels, classes = labels_and_classes(rows.labels)
+    return Batch(rows.indptr, rows.indices, rows.values, labels, weights, dim, classes)
 
 
 def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -31,7 +31,7 @@ class Predicted(Struct):
     model: str
     seq: Annotated[int, Meta(description="The state that scored: all rows up to this seq.")]
     score: float
-    label: int | str | None
+    label: int | float | bool | str | None
     probability: float | None
 
 
@@ -41,7 +41,7 @@ class PredictedMany(Struct):
     model: str
     seq: int
     scores: list[float | None]
-    labels: list[int | str | None]
+    labels: list[int | float | bool | str | None]
     probabilities: list[float | None] | None
     rejected: int | UnsetType = UNSET
     errors: list[dict[str, Any]] | UnsetType = UNSET

@@ -10,12 +10,11 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import msgspec
-import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http import (
@@ -28,7 +27,7 @@ from service.api.http import (
     read_query,
 )
 from service.catalog import Catalog, Model
-from service.codecs import Intake, as_batch, parse_body, parse_query_row
+from service.codecs import Intake, as_batch, parse_body, parse_named_row, parse_query_row
 from service.committer import Receipt, Request
 from service.errors import MAX_ERRORS, Problem, RowError, as_problem
 from service.journal.record import KeyKind, make_key
@@ -36,6 +35,10 @@ from service.schemas import Learned, Predicted, PredictedMany
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
+from solvers import Batch, class_label
+
+if TYPE_CHECKING:
+    from solvers.multiclass import Multiclass
 
 log = logging.getLogger("dualstream.http")
 
@@ -134,6 +137,7 @@ class HotPath:
         self._refuse_if_nothing_to_learn(model, intake, atomic)
         fingerprint = _fingerprint(head, query, body) if key else None
         receipt = await model.learn(Request.of(intake.rows, key, fingerprint))
+        model.door.told(intake.names)
         if receipt.placed.conflict:
             detail = "the Idempotency-Key was used for another request"
             raise Problem(422, "idempotency-key-reused", detail)
@@ -152,11 +156,9 @@ class HotPath:
 
     async def _predict(self, model_id: str | None, scope: Scope, receive: Receive) -> Any:
         if scope["method"] == "GET":
-            query = read_query(scope, ("x",) if model_id else ("model", "x"))
+            query = read_query(scope, ("x",) if model_id else ("model", "x"), named="x.")
             model = await self._named(model_id if model_id is not None else query.get("model"))
-            if "x" not in query:
-                raise Problem(422, "invalid-query", "x is missing: x=INDEX:VALUE,INDEX:VALUE")
-            intake = parse_query_row(model.door, query["x"])
+            intake = _queried_row(model, query)
         else:
             _check_method(scope, "POST" if model_id else "GET")
             head = read_head(scope)
@@ -168,8 +170,11 @@ class HotPath:
                 raise Problem(422, "invalid-rows", "the request holds no row")
             if not intake.places:
                 raise _refusal(intake)
-        scores, seq, chain = await model.replica.predict(as_batch([intake.rows]))
-        answered = _predicted(model, intake, scores, seq)
+        batch = as_batch([intake.rows])
+        async with model.replica.still():
+            seq, chain = model.replica.seq, model.replica.chain
+            answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
+            answered = answer_of(model, intake, batch, seq)
         return _encode(answered), [(b"etag", f'"{seq}-{chain[:8]}"'.encode())]
 
     async def _named(self, model_id: str | None) -> Model:
@@ -232,53 +237,98 @@ def _learned(model: Model, intake: Intake, receipt: Receipt, with_scores: bool) 
         seq=placed.seq,
         count=placed.count,
         learned=learned,
-        mistakes=_mistakes(model, intake, receipt.scores, rejected),
+        mistakes=_mistakes(model, intake, receipt, rejected),
         loss=sum(losses) / learned if learned else None,
         rejected=len(errors),
         duplicate=False,
         scores=_by_place(intake, receipt.scores) if with_scores else UNSET,
-        errors=[error.as_dict() for error in errors[:MAX_ERRORS]] if errors else UNSET,
+        errors=_first_errors(errors),
     )
 
 
 def _mistakes(
-    model: Model, intake: Intake, scores: Sequence[float], rejected: Sequence[bool]
+    model: Model, intake: Intake, receipt: Receipt, rejected: Sequence[bool]
 ) -> int | None:
     if model.door.task == "regression":
         return None
-    labels = intake.labels
-    return sum(
-        (score >= 0) != (label > 0)
-        for score, label, was in zip(scores, labels, rejected, strict=True)
-        if not was
-    )
+    if receipt.predicted is not None:
+        are_wrong = [p != text for p, text in zip(receipt.predicted, intake.labels, strict=True)]
+    else:
+        scores = receipt.scores or ()
+        are_wrong = [(s >= 0) != (y == 1.0) for s, y in zip(scores, intake.labels, strict=True)]
+    return sum(wrong for wrong, was in zip(are_wrong, rejected, strict=True) if not was)
 
 
 def _by_place(intake: Intake, scores: Sequence[float]) -> list[float | None]:
     """One score for each row of the request, null for refused rows and what is not a number."""
-    told: list[float | None] = [None] * intake.count
-    for place, score in zip(intake.places, scores, strict=True):
-        told[place] = score if math.isfinite(score) else None
-    return told
+    return _spread(intake, [score if math.isfinite(score) else None for score in scores])
 
 
-def _predicted(
-    model: Model, intake: Intake, scores: np.ndarray, seq: int
-) -> Predicted | PredictedMany:
-    door = model.door
-    found = model.replica.learner.probabilities(scores)
+def _queried_row(model: Model, query: dict[str, str]) -> Intake:
+    named = {name[2:]: value for name, value in query.items() if name.startswith("x.")}
+    if bool(named) == ("x" in query):
+        raise Problem(
+            422, "invalid-query", "a row is x=INDEX:VALUE,INDEX:VALUE or x.NAME=VALUE&x.NAME=VALUE"
+        )
+    if named:
+        return parse_named_row(model.door, named)
+    return parse_query_row(model.door, query["x"])
+
+
+def _predicted(model: Model, intake: Intake, batch: Batch, seq: int) -> Predicted | PredictedMany:
+    door, learner = model.door, model.replica.learner
+    scores = learner.predict(batch)
+    found = learner.probabilities(scores)
     if intake.single:
         score = float(scores[0])
         probability = None if found is None else float(found[0])
         return Predicted(model.record.id, seq, score, door.class_name(score), probability)
     told = _by_place(intake, scores.tolist())
-    labels = [None if score is None else door.class_name(score) for score in told]
     return PredictedMany(
         model=model.record.id,
         seq=seq,
         scores=told,
-        labels=labels,
+        labels=[None if score is None else door.class_name(score) for score in told],
         probabilities=None if found is None else _by_place(intake, found.tolist()),
         rejected=len(intake.errors) if intake.errors else UNSET,
-        errors=[e.as_dict() for e in intake.errors[:MAX_ERRORS]] if intake.errors else UNSET,
+        errors=_first_errors(intake.errors),
     )
+
+
+def _predicted_classes(
+    model: Model, intake: Intake, batch: Batch, seq: int
+) -> Predicted | PredictedMany:
+    """The best class of each row: its score, its name, its probability."""
+    learner: Multiclass = model.replica.learner  # type: ignore[assignment]
+    found = learner.predict_classes(batch)
+    best = found.best.tolist()
+    scores = [float(found.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)]
+    labels = [class_label(found.classes[b]) if b >= 0 else None for b in best]
+    chances: list[float | None] | None = None
+    if found.probabilities is not None:
+        of = found.probabilities
+        chances = [float(of[k, b]) if b >= 0 else None for k, b in enumerate(best)]
+    if intake.single:
+        chance = None if chances is None else chances[0]
+        return Predicted(model.record.id, seq, scores[0], labels[0], chance)
+    return PredictedMany(
+        model=model.record.id,
+        seq=seq,
+        scores=_by_place(intake, scores),
+        labels=_spread(intake, labels),
+        probabilities=None if chances is None else _spread(intake, chances),
+        rejected=len(intake.errors) if intake.errors else UNSET,
+        errors=_first_errors(intake.errors),
+    )
+
+
+def _spread(intake: Intake, of_good_rows: Sequence[Any]) -> list[Any]:
+    """One for each row of the request, null for refused rows."""
+    told: list[Any] = [None] * intake.count
+    for place, one in zip(intake.places, of_good_rows, strict=True):
+        told[place] = one
+    return told
+
+
+def _first_errors(errors: Sequence[RowError]) -> list[dict[str, Any]] | UnsetType:
+    return [error.as_dict() for error in errors[:MAX_ERRORS]] if errors else UNSET

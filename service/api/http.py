@@ -35,16 +35,18 @@ def read_head(scope: Scope) -> Head:
     return head
 
 
-def read_query(scope: Scope, allowed: tuple[str, ...]) -> dict[str, str]:
-    """The query's parameters; raises Problem 422 for one that the route does not take."""
+def read_query(scope: Scope, allowed: tuple[str, ...], named: str | None = None) -> dict[str, str]:
+    """The query's parameters; raises Problem 422 for one that the route does not take.
+
+    Those that begin with `named` are taken, too.
+    """
     if not scope["query_string"]:
         return {}
     query: dict[str, str] = {}
     for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
-        if name.startswith("x."):
-            reason = f"{name}: features by name are not available in this version"
-            raise Problem(422, "invalid-query", reason)
-        if name not in allowed:
+        if name in query:
+            raise Problem(422, "invalid-query", f"{name} is there twice")
+        if name not in allowed and not (named and name.startswith(named)):
             takes = ", ".join(allowed) or "none"
             raise Problem(422, "invalid-query", f"no query parameter {name!r}; there are: {takes}")
         query[name] = value

@@ -13,6 +13,7 @@ from service.catalog import Catalog, Model
 from service.errors import Problem
 from service.journal.protocol import ModelRecord
 from service.startup import Startup
+from solvers import class_label
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -44,6 +45,8 @@ class ModelPage(BaseModel):
 
 class Weight(BaseModel):
     index: int = Field(description="Counted from 1.")
+    name: str | None = Field(None, description="Of a feature given by name.")
+    label: Any = Field(None, description="Multiclass: the class whose weight it is.")
     weight: float
 
 
@@ -53,9 +56,19 @@ class WeightsView(BaseModel):
     model: str
     seq: int
     dim: int
-    intercept: float
+    intercept: float | list[float] = Field(description="Multiclass: one for each class.")
     nonzeros: int
     weights: list[Weight]
+
+
+class SupportView(BaseModel):
+    """The active features of a model that makes weights zero."""
+
+    model: str
+    seq: int
+    features: list[Weight]
+    unchanged_since: int = Field(description="Learned rows when the signs became what they are.")
+    changes_per_1000: float = Field(description="Weights that changed sign, per 1,000 rows.")
 
 
 def catalog_of(request: Request) -> Catalog:
@@ -123,23 +136,57 @@ async def read_metrics(model_id: str, request: Request) -> dict[str, Any]:
         }
 
 
-@router.get("/{model_id}/weights", response_model=WeightsView)
+@router.get("/{model_id}/weights", response_model=WeightsView, response_model_exclude_none=True)
 async def read_weights(
     model_id: str, request: Request, top: Annotated[int, Query(ge=1, le=10_000)] = 20
 ) -> WeightsView:
     """The `top` largest of the served weights, by magnitude."""
     model = await catalog_of(request).get(model_id)
     async with model.replica.still():
-        learner, seq = model.replica.learner, model.replica.seq
-        weights, intercept, nonzeros = learner.weights, learner.intercept, learner.nonzeros
-    largest = np.argsort(-np.abs(weights), kind="stable")[:top]
+        learner, seq, names = model.replica.learner, model.replica.seq, model.replica.names
+        weights, nonzeros = np.atleast_2d(learner.weights), learner.nonzeros
+        classes = [class_label(text) for text in getattr(learner, "classes", ())]
+        intercepts = getattr(learner, "intercepts", None)
+        intercept = learner.intercept if intercepts is None else intercepts.tolist()
+    order = np.argsort(-np.abs(weights), axis=None, kind="stable")[:top]
+    shown = []
+    for at in order.tolist():
+        row, place = divmod(at, weights.shape[1])
+        if weights[row, place]:
+            label = classes[row] if classes else None
+            weight = float(weights[row, place])
+            shown.append(Weight(index=place + 1, name=names.get(place), label=label, weight=weight))
     return WeightsView(
         model=model_id,
         seq=seq,
-        dim=len(weights),
+        dim=weights.shape[1],
         intercept=intercept,
         nonzeros=nonzeros,
-        weights=[Weight(index=j + 1, weight=weights[j]) for j in largest.tolist() if weights[j]],
+        weights=shown,
+    )
+
+
+@router.get("/{model_id}/support", response_model=SupportView, response_model_exclude_none=True)
+async def read_support(model_id: str, request: Request) -> SupportView:
+    """The features that a sparse model uses, and how settled they are."""
+    model = await catalog_of(request).get(model_id)
+    async with model.replica.still():
+        seq, names = model.replica.seq, model.replica.names
+        find = getattr(model.replica.learner, "support", None)
+        if find is None:
+            reason = f"{model.replica.spec['algorithm']} keeps no account of its support"
+            raise Problem(404, "no-support", reason)
+        found = find()
+    features = [
+        Weight(index=index, name=names.get(index - 1), weight=weight)
+        for index, weight in zip(found.features.tolist(), found.weights.tolist(), strict=True)
+    ]
+    return SupportView(
+        model=model_id,
+        seq=seq,
+        features=features,
+        unchanged_since=found.unchanged_since,
+        changes_per_1000=found.changes_per_1000,
     )
 
 

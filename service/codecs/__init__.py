@@ -8,13 +8,32 @@ query.py       the x=3:1,11:0.5 of GET predict
 """
 
 from service.codecs.door import Door
-from service.codecs.intake import Intake, Rows, as_batch
+from service.codecs.intake import (
+    Intake,
+    ListedRows,
+    Rows,
+    as_batch,
+    class_texts,
+    labels_and_classes,
+)
 from service.codecs.json_rows import parse_json
 from service.codecs.libsvm import parse_libsvm
-from service.codecs.query import parse_query_row
+from service.codecs.query import parse_named_row, parse_query_row
 from service.errors import Problem
 
-__all__ = ["Door", "Intake", "Rows", "as_batch", "media_type", "parse_body", "parse_query_row"]
+__all__ = [
+    "Door",
+    "Intake",
+    "ListedRows",
+    "Rows",
+    "class_texts",
+    "labels_and_classes",
+    "as_batch",
+    "media_type",
+    "parse_body",
+    "parse_named_row",
+    "parse_query_row",
+]
 
 PARSERS = {"application/json": parse_json, "text/x-libsvm": parse_libsvm}
 

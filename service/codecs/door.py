@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from solvers import NamePlaces, class_text, hash_row, width_of
+
 # Larger numbers would overflow when squared and summed; nobody means them.
 LARGEST = 1e100
+LONGEST_NAME = 1024
+"""Characters of a feature's name, of a text value, of a class."""
+MAX_NAMES = 65_536
+"""Names that a replica keeps, the first ones, to answer by name."""
 # Index texts up to this width are looked up, not parsed.
 _INDEXED_TEXTS = 65_536
 
@@ -42,31 +48,40 @@ class Door:
     """The checks that a model's spec asks of every row, made once per row."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.dim: int = spec["features"]["dim"]
+        features = spec["features"]
+        self.dim = width_of(features)
         self.task: str = spec["task"]
         self.class_names: Sequence[str] | None = spec.get("labels")
-        width = min(self.dim, _INDEXED_TEXTS)
+        self.is_hashed: bool = features["kind"] == "hashed"
+        self._places = NamePlaces(features["bits"]) if self.is_hashed else None
+        width = 0 if self.is_hashed else min(self.dim, _INDEXED_TEXTS)
         self._place_of = {str(index): index - 1 for index in range(1, width + 1)}
+        # Names that stand in the journal, or are beyond what replicas keep of them.
+        self._told: set[str] = set()
         self._labels: dict[Label, float] = dict(_BINARY)
         if self.class_names:
             negative, positive = self.class_names
             self._labels = {negative: -1.0, positive: 1.0}
 
-    def label(self, y: Label | None) -> float:
-        """The number that the learner sees for label `y`; raises BadRow."""
+    def label(self, y: Label | None) -> float | str:
+        """What the learner sees for label `y`: a number, or a class's text; raises BadRow."""
         if y is None:
             raise BadRow("/y", "the label is null")
+        if self.task == "multiclass":
+            if isinstance(y, str) and len(y) > LONGEST_NAME:
+                raise BadRow("/y", f"a class has at most {LONGEST_NAME} characters")
+            return class_text(self._number("/y", y) if isinstance(y, float) else y)
         if self.task == "regression":
             if isinstance(y, (bool, str)):
                 raise BadRow("/y", f"the label must be a number, got {y!r}")
-            return self._number("/y", float(y))
+            return float(self._number("/y", y))
         number = self._labels.get(y)
         if number is None:
             raise BadRow("/y", f"{y!r} is not a label of this model: {self._label_names()}")
         return number
 
     def class_name(self, score: float) -> int | str | None:
-        """How answers name the class of a score; None for regression."""
+        """How answers name the class of a score of a binary model; None for regression."""
         if self.task == "regression":
             return None
         positive = score >= 0
@@ -81,7 +96,9 @@ class Door:
 
     def features(self, x: Features) -> tuple[list[int], list[float]]:
         """Indices from 0, increasing, and their values, without zeros; raises BadRow."""
-        pairs = self._named(x) if isinstance(x, dict) else self._dense(x)
+        if self._places is not None:
+            return self._hashed(x, self._places)
+        pairs = self._indexed(x) if isinstance(x, dict) else self._dense(x)
         indices = [index for index, _ in pairs]
         values = [value for _, value in pairs]
         if values and not (max(values) <= LARGEST and min(values) >= -LARGEST):
@@ -89,6 +106,17 @@ class Door:
                 # The pointer names the index as the client wrote it: a list counts from 0.
                 self._number(f"/x/{index + 1 if isinstance(x, dict) else index}", value)
         return indices, values
+
+    def new_names(self, x: Features) -> list[tuple[int, str]]:
+        """Places and names of the row's features that this process has not journalled yet."""
+        if self._places is None or not isinstance(x, dict) or len(self._told) >= MAX_NAMES:
+            return []
+        shown = (f"{name}={v}" if isinstance(v, str) else name for name, v in x.items())
+        return [(self._places[name], name) for name in shown if name not in self._told]
+
+    def told(self, names: Sequence[tuple[int, str]]) -> None:
+        """Remember that these names stand in the journal now."""
+        self._told.update(name for _, name in names)
 
     def place(self, text: str) -> int:
         """The place (from 0) of the feature with index `text` (from 1); raises BadRow."""
@@ -101,7 +129,7 @@ class Door:
             raise BadRow(f"/x/{text}", f"index {text} is above dim {self.dim}")
         raise BadRow(f"/x/{pointer_step(text)}", f"{text!r} is not an index from 1 to {self.dim}")
 
-    def _named(self, x: dict[str, float | bool | str]) -> list[tuple[int, float]]:
+    def _indexed(self, x: dict[str, float | bool | str]) -> list[tuple[int, float]]:
         place_of = self._place_of
         try:
             pairs = [(place_of[name], float(value)) for name, value in x.items() if value]
@@ -115,6 +143,20 @@ class Door:
                     self._value(name, value)
         pairs.sort()
         return pairs
+
+    def _hashed(self, x: Features, places: NamePlaces) -> tuple[list[int], list[float]]:
+        if not isinstance(x, dict):
+            raise BadRow("/x", "the model takes features by name: an object, not a list")
+        for name, value in x.items():
+            if len(name) > LONGEST_NAME or (isinstance(value, str) and len(value) > LONGEST_NAME):
+                pointer = f"/x/{pointer_step(name[:50])}"
+                raise BadRow(pointer, f"names and texts have at most {LONGEST_NAME} characters")
+            if not isinstance(value, str):
+                self._number(f"/x/{pointer_step(name)}", value)
+        indices, values = hash_row(x, places)
+        if values and not (max(values) <= LARGEST and min(values) >= -LARGEST):
+            raise BadRow("/x", "features that share a place add up to more than 1e100")
+        return indices, values
 
     def _value(self, name: str, value: float | bool | str) -> float:
         if isinstance(value, str):

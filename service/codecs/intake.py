@@ -8,7 +8,7 @@ import numpy as np
 
 from service.codecs.door import Door, Features, Label
 from service.errors import RowError
-from solvers import Batch
+from solvers import Batch, class_places
 
 
 @dataclass(slots=True)
@@ -21,9 +21,12 @@ class ListedRows:
     indptr: list[int]
     indices: list[int]
     values: list[float]
-    labels: list[float]
+    labels: list[float] | list[str]
+    """Class texts where the task is multiclass."""
     weights: list[float]
     dim: int
+    names: list[tuple[int, str]] = field(default_factory=list)
+    """Places and names of features that the journal may not know yet."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,7 +52,7 @@ def as_batch(pieces: Sequence[Rows]) -> Batch:
             indptr,
             list(flat(piece.indices for piece in listed)),
             list(flat(piece.values for piece in listed)),
-            list(flat(piece.labels for piece in listed)),
+            list(flat(piece.labels for piece in listed)),  # type: ignore[arg-type]
             list(flat(piece.weights for piece in listed)),
             listed[0].dim,
         )
@@ -59,14 +62,32 @@ def as_batch(pieces: Sequence[Rows]) -> Batch:
 def _as_arrays(rows: Rows) -> Batch:
     if isinstance(rows, Batch):
         return rows
+    labels, classes = labels_and_classes(rows.labels)
     return Batch(
         indptr=np.array(rows.indptr, np.int64),
         indices=np.array(rows.indices, np.int32),
         values=np.array(rows.values, np.float64),
-        labels=np.array(rows.labels, np.float64),
+        labels=labels,
         weights=np.array(rows.weights, np.float64),
         dim=rows.dim,
+        classes=classes,
     )
+
+
+def labels_and_classes(
+    labels: Sequence[float | str] | np.ndarray,
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The labels of a Batch and its classes, from numbers or from class texts."""
+    if len(labels) and isinstance(labels[0], str):
+        return class_places([str(text) for text in labels])
+    return np.asarray(labels, np.float64), ()
+
+
+def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:
+    """The labels as the journal holds them: numbers, or class texts."""
+    if isinstance(rows, Batch) and rows.classes:
+        return [rows.classes[int(place)] for place in rows.labels.tolist()]
+    return rows.labels
 
 
 @dataclass(slots=True)
@@ -84,10 +105,15 @@ class Intake:
         return len(self.places) + len(self.errors)
 
     @property
-    def labels(self) -> list[float]:
-        """Of the good rows, as the learner sees them."""
-        labels = self.rows.labels
-        return labels if isinstance(labels, list) else labels.tolist()
+    def labels(self) -> list[float] | list[str]:
+        """Of the good rows, as the learner sees them: numbers, or class texts."""
+        labels = class_texts(self.rows)
+        return list(labels.tolist()) if isinstance(labels, np.ndarray) else labels
+
+    @property
+    def names(self) -> list[tuple[int, str]]:
+        """Places and names of features that the journal may not know yet."""
+        return self.rows.names if isinstance(self.rows, ListedRows) else []
 
 
 class IntakeBuilder:
@@ -108,10 +134,12 @@ class IntakeBuilder:
         door, rows = self._door, self._rows
         indices, values = door.features(x)
         label = door.label(y) if self._labelled else 0.0
+        if self._labelled and door.is_hashed:
+            rows.names += door.new_names(x)
         if weight != 1.0:
             door.check_weight(weight)
         rows.weights.append(weight)
-        rows.labels.append(label)
+        rows.labels.append(label)  # type: ignore[arg-type]
         rows.indices += indices
         rows.values += values
         rows.indptr.append(len(rows.indices))

@@ -1,4 +1,6 @@
-"""The row of a GET predict: x=3:1,11:0.5, indices from 1."""
+"""The row of a GET predict: x=3:1,11:0.5, or x.age=39&x.city=Oslo."""
+
+import msgspec
 
 from service.codecs.door import BadRow, Door
 from service.codecs.intake import Intake, IntakeBuilder
@@ -7,13 +9,40 @@ from service.errors import Problem, RowError
 
 def parse_query_row(door: Door, text: str) -> Intake:
     """The one row that `x` names; an empty text is the all-zero row. Raises Problem 422."""
+    try:
+        x = _pairs(text)
+    except BadRow as bad:
+        raise _refusal(bad) from None
+    return _one_row(door, x)
+
+
+def parse_named_row(door: Door, named: dict[str, str]) -> Intake:
+    """The one row of the parameters x.NAME=TEXT, by name or index. Raises Problem 422.
+
+    A text that is a JSON number is that number, true and false are bools, else it is a string.
+    """
+    return _one_row(door, {name: _value(text) for name, text in named.items()})
+
+
+def _one_row(door: Door, x: dict[str, float | bool | str]) -> Intake:
     build = IntakeBuilder(door, labelled=False)
     try:
-        build.take(0, _pairs(text), None, 1.0)
+        build.take(0, x, None, 1.0)
     except BadRow as bad:
-        error = RowError(0, bad.pointer, bad.reason)
-        raise Problem(422, "invalid-rows", bad.reason, [error]) from None
+        raise _refusal(bad) from None
     return build.intake(single=True)
+
+
+def _refusal(bad: BadRow) -> Problem:
+    return Problem(422, "invalid-rows", bad.reason, [RowError(0, bad.pointer, bad.reason)])
+
+
+def _value(text: str) -> float | bool | str:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+    return value if isinstance(value, bool | int | float) else text
 
 
 def _pairs(text: str) -> dict[str, float | bool | str]:

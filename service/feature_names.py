@@ -1,0 +1,55 @@
+"""The names of hashed features, as the journal told them: part of a model's state.
+
+Pairs of place and name ride along with the rows in which a worker saw the name first. A replica
+keeps the first 65,536 of them, and of a place the first name.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from service.codecs.door import MAX_NAMES
+from solvers import CorruptState, State
+
+
+class FeatureNames:
+    """place -> name."""
+
+    def __init__(self) -> None:
+        self._by_place: dict[int, str] = {}
+
+    def keep(self, pairs: Iterable[tuple[int, str]]) -> None:
+        """Keep these names, as long as there is room, where the place has none yet."""
+        for place, name in pairs:
+            if len(self._by_place) >= MAX_NAMES:
+                return
+            self._by_place.setdefault(place, name)
+
+    def get(self, place: int) -> str | None:
+        """The name of the feature at `place` (from 0)."""
+        return self._by_place.get(place)
+
+    def state(self) -> State:
+        """As arrays, in the order in which the names came."""
+        encoded = [name.encode("utf-8", "surrogatepass") for name in self._by_place.values()]
+        return {
+            "places": np.array(list(self._by_place), np.int64),
+            "ends": np.cumsum([len(part) for part in encoded], dtype=np.int64),
+            "text": np.frombuffer(b"".join(encoded), np.uint8).copy(),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Be in this state; without arrays there are no names. Raises CorruptState."""
+        if not state:
+            self._by_place = {}
+            return
+        try:
+            text, ends = state["text"].tobytes(), state["ends"].tolist()
+            starts = [0, *ends][: len(ends)]
+            names = [
+                text[start:end].decode("utf-8", "surrogatepass")
+                for start, end in zip(starts, ends, strict=True)
+            ]
+            self._by_place = dict(zip(state["places"].tolist(), names, strict=True))
+        except (KeyError, ValueError) as error:
+            raise CorruptState(f"the names of the features are damaged: {error!r}") from error
