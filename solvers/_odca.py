@@ -45,15 +45,15 @@ from solvers._jit import (
     types,
     void,
 )
-from solvers._scalar import dual_step, loss_value, prefetch, sigmoid
+from solvers._scalar import dual_step, loss_conjugate, loss_value, prefetch, sigmoid
 
 # The numbers of a learner, in two arrays: first its state, then what its specification fixes.
 SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
 RHO, STRENGTH, BETA, KAPPA, BIAS, LOSS = range(8, 14)
 N_FLOATS = LOSS + 6
-SAMPLES, SINCE_RESUM, N_STEPS, FIRST, LAST = range(5)
-LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY = range(5, 10)
-N_INTS = 10
+SAMPLES, SINCE_RESUM, N_STEPS, SINCE_REPLAY, VISITS, FIRST, LAST = range(7)
+LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE = range(7, 15)
+N_INTS = 15
 
 # A step within these bounds cannot carry a finite number beyond the largest one: what is added is
 # below half a unit in that one's last place.
@@ -305,7 +305,7 @@ def resum(
 
 @kernel(
     i8(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8,
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8,
         F8, F8, B1, B1, F8_2D, F8, I8,
         I8, I4, F8, F8_2D, F8,
     )
@@ -317,6 +317,7 @@ def learn_rows(
     labels: Floats,
     weights: Floats,
     start: int,
+    stop: int,
     scores: Floats,
     losses: Floats,
     updated: Flags,
@@ -330,7 +331,7 @@ def learn_rows(
     ring_rows: Floats,
     saved: Floats,
 ) -> int:
-    """Score and learn rows `start` to n; return n, or the row that the ring has no room for.
+    """Score and learn rows `start` to `stop`; return `stop`, or the row the ring has no room for.
 
     Each row maximises the dual over its own lambda, once: (26a)-(26c) of the paper for R = |w|^2/2,
     as  min over tau of Q*(-tau) + tau m + s tau^2 / 2  with m = h.u / (rho Delta) after decay or
@@ -368,7 +369,7 @@ def learn_rows(
     is_far = w.shape[0] * w.shape[1] > _CACHED
 
     i = start
-    while i < n:
+    while i < stop:
         begin, end = indptr[i], indptr[i + 1]
         if last == ring_rows.shape[0] or ring_starts[last] + end - begin > ring_values.shape[0]:
             break
@@ -510,4 +511,152 @@ def learn_rows(
     f[AVG_P], f[AVG_K], f[AVG_S] = avg_p, avg_k, avg_s
     k[SAMPLES], k[SINCE_RESUM], k[N_STEPS] = samples, since_resum, n_steps
     k[FIRST], k[LAST] = first, last
+    return i
+
+
+@kernel(void(i8, f8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+def visit_row(
+    row: int,
+    delta: float,
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Maximise the dual over the lambda of a retained row, whose weight is now `delta`.
+
+    The step of learn_rows for the problem without the row's own part: with a = delta / (rho Delta),
+    m = h.w' - a |h|^2 lambda and s = a |h|^2; then u += delta (tau - lambda) h. The newest iterate
+    is already part of the average, and its part follows: z gives way to the older ones only. A
+    visit for which any number would not be finite changes nothing.
+    """
+    y, old = rows[row, 0], rows[row, 2]
+    begin, end = starts[row], starts[row + 1]
+    bias, length, averaged = f[BIAS], k[LENGTH], k[AVERAGED] != 0
+    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
+    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    dv, _, hh = row_products(indices, values, begin, end, w, bias)
+    room = rho_delta(f[RHO], f[STRENGTH], f[DELTA])
+    fv = f[SCALE] / room
+    s = delta * hh / room
+    m = fv * dv - s * old
+    tau, cost = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
+    g = delta * (tau - old) / f[SCALE]
+    pg = (f[AVG_P] - fv / f[AVG_K]) * g if averaged else 0.0
+    conjugate = f[CONJUGATE]
+    if length == 0:
+        old_cost = loss_conjugate(old, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        conjugate += delta * (cost - old_cost)
+    finite = (
+        abs(m) < _INFINITY
+        and s < _INFINITY
+        and abs(g) < _INFINITY
+        and abs(pg) < _INFINITY
+        and abs(conjugate) < _INFINITY
+    )
+    if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
+        finite = stays_finite(indices, values, begin, end, w, bias, g, pg, 1.0)
+    if g == 0.0 or not finite:
+        return
+    add_row(indices, values, begin, end, w, bias, g, pg)
+    rows[row, 2] = tau
+    f[CONJUGATE] = conjugate
+    if length > 0:
+        size, gone = size_of(delta * tau, hh), size_of(delta * old, hh)
+        k[N_STEPS] += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
+        f[IN_WINDOW] = f[IN_WINDOW] + size - gone if k[N_STEPS] > 0 else 0.0
+        f[EVICTED] += gone
+
+
+@kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+def replay(
+    visits: Floats,
+    begin: int,
+    end: int,
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Visits `begin` to `end`, each O(entries) of its row.
+
+    visits  (n,)  see visits.py; row n of N counts beta^(N - n) times its own weight, and a visit
+                  to one that counts nothing is none
+    """
+    log_beta = math.log1p(f[BETA] - 1.0)
+    count = k[LAST] - k[FIRST]
+    if k[LENGTH] > 0:
+        count = min(count, k[LENGTH])
+    for i in range(begin, end):
+        age = min(int(visits[i] * count), count - 1)
+        row = k[LAST] - 1 - age
+        delta = rows[row, 1]
+        if age > 0:
+            delta *= math.exp(age * log_beta)
+        if delta > 0.0:
+            visit_row(row, delta, starts, indices, values, rows, w, f, k)
+    k[VISITS] += end - begin
+
+
+@kernel(
+    i8(
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, RO_F8,
+        F8, F8, B1, B1, F8_2D, F8, I8,
+        I8, I4, F8, F8_2D, F8,
+    )
+)  # fmt: skip
+def learn_and_replay(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    visits: Floats,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    rejected: Flags,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+    ring_starts: Ints,
+    ring_indices: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+    saved: Floats,
+) -> int:
+    """learn_rows, with STEPS visits after each learned row of a weight above 0.
+
+    Returns also where `visits` has no STEPS left, and after every EVERY such rows, DUE then set.
+    """
+    steps, at, i = k[STEPS], 0, start
+    while i < labels.shape[0] and at + steps <= visits.shape[0]:
+        last = k[LAST]
+        done = learn_rows(
+            indptr, indices, values, labels, weights, i, i + 1,
+            scores, losses, updated, rejected, w, f, k,
+            ring_starts, ring_indices, ring_values, ring_rows, saved,
+        )  # fmt: skip
+        if done <= i:
+            return done
+        i = done
+        if k[LAST] > last:
+            replay(
+                visits, at, at + steps,
+                ring_starts, ring_indices, ring_values, ring_rows, w, f, k,
+            )  # fmt: skip
+            at += steps
+            if k[EVERY] > 0:
+                k[SINCE_REPLAY] += 1
+                if k[SINCE_REPLAY] == k[EVERY]:
+                    k[SINCE_REPLAY] = 0
+                    k[DUE] = 1
+                    return i
     return i

@@ -78,16 +78,22 @@ def _window(spec: Mapping[str, Any]) -> Spec:
 
 
 def _replay(spec: Mapping[str, Any]) -> Spec:
+    """So many steps after each row, or as many as a gap asks for, now and then."""
     replay = spec.get("replay", {})
     takes = ("steps", "until_gap", "max_steps", "every")
-    replay = read_object(replay, "/replay", takes, "an object with steps")
-    for name in ("until_gap", "max_steps", "every"):
-        if name in replay:
-            raise NotAvailable(f"/replay/{name}", replay[name])
-    steps = read_whole(replay, "/replay", "steps", 0, 0, 1_000_000)
-    if steps > 0:
-        raise NotAvailable("/replay/steps", steps)
-    return {"steps": 0}
+    replay = read_object(replay, "/replay", takes, "an object with steps or until_gap")
+    if "until_gap" not in replay:
+        for name in ("max_steps", "every"):
+            if name in replay:
+                raise InvalidSpec(f"/replay/{name}", replay[name], "left out without until_gap")
+        return {"steps": read_whole(replay, "/replay", "steps", 0, 0, 1_000_000)}
+    if "steps" in replay:
+        raise InvalidSpec("/replay/steps", replay["steps"], "left out where until_gap is given")
+    return {
+        "until_gap": _positive(replay, "/replay", "until_gap", 0.05),
+        "max_steps": read_whole(replay, "/replay", "max_steps", 8, 1, 1000),
+        "every": read_whole(replay, "/replay", "every", 100, 1, 1_000_000),
+    }
 
 
 def read_dc(spec: Mapping[str, Any], task: str) -> Spec:

@@ -1,4 +1,9 @@
-"""O-DCA: one exact dual step per row, as the row comes in; the learner around `_odca.py`."""
+"""O-DCA: one exact dual step per row, as the row comes in; the learner around `_odca.py`.
+
+`replay` takes more such steps, on rows that are retained, drawn uniformly: `steps` after each row,
+or every so many rows (`every`) as many as bring the relative gap under `until_gap`. Rows of weight
+0 count for neither. The average takes each iterate as it is after its replay.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers import _odca
-from solvers._jit import Floats
+from solvers._jit import Flags, Floats
 from solvers._odca import (
     AVERAGED,
     AVG_K,
@@ -18,6 +23,8 @@ from solvers._odca import (
     BINARY,
     CONJUGATE,
     DELTA,
+    DUE,
+    EVERY,
     EVICTED,
     FIRST,
     IN_WINDOW,
@@ -33,8 +40,11 @@ from solvers._odca import (
     RHO,
     SAMPLES,
     SCALE,
+    SINCE_REPLAY,
     SINCE_RESUM,
+    STEPS,
     STRENGTH,
+    VISITS,
 )
 from solvers.batch import Batch
 from solvers.certificate import Certificate, relative_gap, row_sums
@@ -43,6 +53,7 @@ from solvers.features import Features
 from solvers.learner import Outcome, State, check_arrays, count_nonzeros
 from solvers.losses import make_loss
 from solvers.regularizers import l2_sums
+from solvers.visits import draw_visits
 from solvers.windows import Ring, Window
 
 STATE_FLOATS = {
@@ -55,7 +66,16 @@ STATE_FLOATS = {
     "steps_in_window": IN_WINDOW,
     "steps_evicted": EVICTED,
 }
-STATE_INTS = {"samples": SAMPLES, "since_resum": SINCE_RESUM, "n_steps": N_STEPS}
+STATE_INTS = {
+    "samples": SAMPLES,
+    "since_resum": SINCE_RESUM,
+    "n_steps": N_STEPS,
+    "since_replay": SINCE_REPLAY,
+    "visits": VISITS,
+}
+
+# Visits drawn at once, where more than one row asks for some.
+_AHEAD = 65_536
 
 
 class DualAscent:
@@ -82,6 +102,9 @@ class DualAscent:
         ints[LENGTH], ints[RETAIN] = length, spec["retain"]
         ints[RESUM_EVERY] = max(100 * length, self._features.width)
         ints[AVERAGED], ints[BINARY] = kappa > 0.0, spec["task"] == "binary"
+        replay = spec["replay"]
+        ints[STEPS], ints[EVERY] = replay.get("steps", 0), replay.get("every", 0)
+        self._replays = bool(ints[STEPS] or ints[EVERY])
         self._w = np.zeros((self._features.width, 2 if kappa > 0.0 else 1))
         self._saved = np.empty(0)
         self._fit_saved()
@@ -92,28 +115,75 @@ class DualAscent:
             self._saved = np.empty(2 * (len(self._ring.values) + 1))
 
     def learn(self, batch: Batch) -> Outcome:
-        """See Learner. O(entries) for each row, whatever the width."""
+        """See Learner. O(entries) for each row and for each visit, whatever the width."""
         self._features.check(batch)
         n = len(batch.labels)
         scores, losses = np.empty(n), np.empty(n)
         updated, rejected = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        ring = self._ring
         row = 0
         while True:
-            row = _odca.learn_rows(
-                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
-                scores, losses, updated, rejected, self._w, self._floats, self._ints,
-                ring.starts, ring.indices, ring.values, ring.rows, self._saved,
-            )  # fmt: skip
+            row = self._learn_rows(batch, row, scores, losses, updated, rejected)
+            if self._ints[DUE]:
+                self._ints[DUE] = 0
+                self._close_gap()
             if row == n:
                 return Outcome(scores, losses, updated, rejected)
             if row < 0:
                 raise _unknown_label(-1 - row, batch, self.spec["task"])
-            entries = int(batch.indptr[row + 1] - batch.indptr[row])
-            first, last = int(self._ints[FIRST]), int(self._ints[LAST])
-            ring.make_room(first, last, entries)
-            self._ints[FIRST], self._ints[LAST] = 0, last - first
-            self._fit_saved()
+            self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
+
+    def _learn_rows(
+        self,
+        batch: Batch,
+        row: int,
+        scores: Floats,
+        losses: Floats,
+        updated: Flags,
+        rejected: Flags,
+    ) -> int:
+        """Learn rows from `row` on; return the first that is still to come, or -1 - a bad one."""
+        ring, n = self._ring, len(batch.labels)
+        if not self._replays:
+            return _odca.learn_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
+                scores, losses, updated, rejected, self._w, self._floats, self._ints,
+                ring.starts, ring.indices, ring.values, ring.rows, self._saved,
+            )  # fmt: skip
+        steps = int(self._ints[STEPS])
+        visits = self._draw(max(steps, min(steps * (n - row), _AHEAD)))
+        return _odca.learn_and_replay(
+            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, visits,
+            scores, losses, updated, rejected, self._w, self._floats, self._ints,
+            ring.starts, ring.indices, ring.values, ring.rows, self._saved,
+        )  # fmt: skip
+
+    def _draw(self, count: int) -> Floats:
+        return draw_visits(self.spec["seed"], int(self._ints[VISITS]), count)
+
+    def _close_gap(self) -> None:
+        """Visit `every` rows at a time until the relative gap is small, at most `max_steps` times.
+
+        A step is one visit per row learned since the last try. Each look at the gap costs what
+        `certificate` does.
+        """
+        replay, ring = self.spec["replay"], self._ring
+        for _ in range(replay["max_steps"]):
+            if self.certificate().relative_gap <= replay["until_gap"]:
+                return
+            visits = self._draw(replay["every"])
+            _odca.replay(
+                visits, 0, len(visits), ring.starts, ring.indices, ring.values, ring.rows,
+                self._w, self._floats, self._ints,
+            )  # fmt: skip
+
+    def _make_room(self, entries: int) -> None:
+        """Room in the ring for one more row of so many entries, if there is none."""
+        ring, first, last = self._ring, int(self._ints[FIRST]), int(self._ints[LAST])
+        if last < len(ring.rows) and ring.starts[last] + entries <= len(ring.values):
+            return
+        ring.make_room(first, last, entries)
+        self._ints[FIRST], self._ints[LAST] = 0, last - first
+        self._fit_saved()
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""

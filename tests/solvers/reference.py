@@ -172,6 +172,20 @@ class Reference:
         self.rows[-1][3] = float(step(self.loss, m, s, y, self.k))
         self.iterates.append(self.numerator() / room)
 
+    def visit(self, u):
+        """The same step for a retained row, as many rows before the newest as the share u says."""
+        count = len(self.rows)
+        if self.window[0] == "sliding":
+            count = min(count, self.window[1])
+        at = len(self.rows) - 1 - int(u * count)
+        h, y, _, _ = self.rows[at]
+        a = self.deltas()[at] / self.room()
+        if a > 0.0:
+            self.rows[at][3] = 0.0
+            m = h @ self.numerator() / self.room()
+            self.rows[at][3] = float(step(self.loss, m, a * (h @ h), y, self.k))
+            self.iterates[-1] = self.numerator() / self.room()
+
     def certificate(self):
         """primal, dual and gap of the served weights, from all rows."""
         deltas, w = self.deltas(), self.served()

@@ -5,10 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from solvers import Batch, make_learner
+from solvers import Batch, dual_ascent, make_learner
+from solvers.losses import MARGIN_LOSSES
+from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
 
-CELLS = json.loads((GOLDEN / "dual.json").read_text())["odca"]
+NUMBERS = json.loads((GOLDEN / "dual.json").read_text())
+CELLS, REPLAYS = NUMBERS["odca"], NUMBERS["odca_replay"]
 WINDOWS = {
     "infinite": "infinite",
     "exponential": {"kind": "exponential", "beta": 0.98},
@@ -17,21 +20,22 @@ WINDOWS = {
 COSINES = np.cos(np.arange(1, 124))
 
 
-def learner_of(cell, adult, average=None):
+def learner_of(cell, adult, average=None, **more):
     """The learner of a cell `window/loss/regularizer` after the first 200 rows."""
-    window, loss, _ = cell.split("/")
+    window, loss = cell.split("/")[:2]
     batch, task = adult[:200], "binary"
-    if loss == "squared":
+    if loss not in MARGIN_LOSSES:
         task, i = "regression", np.arange(200)
         labels = batch.labels * (1 + 0.05 * ((7 * i) % 11 - 5))
         batch = Batch(batch.indptr, batch.indices, batch.values, labels, batch.weights, batch.dim)
     learner = make_learner(
         {
             "task": task,
-            "loss": loss,
+            "loss": reference.loss_spec(loss) if loss == "huber" else loss,
             "rho": 0.01,
             "window": WINDOWS[window],
             "average": average,
+            **more,
             "intercept": False,
             "features": {"kind": "indexed", "dim": 123},
         }
@@ -72,3 +76,27 @@ def test_averaged_weights_are_the_golden_ones(cell, adult):
     assert np.linalg.norm(learner.weights) == pytest.approx(golden["avg_norm"], abs=1e-8)
     assert learner.weights @ COSINES == pytest.approx(golden["avg_dot_cos"], abs=1e-8)
     assert learner.certificate().primal == pytest.approx(golden["primal_avg"], abs=1e-8)
+
+
+@pytest.mark.parametrize("cell", [cell for cell in REPLAYS if "/l2/" in cell])
+def test_replays_in_the_golden_order_are_the_golden_ones(cell, adult, monkeypatch):
+    golden, steps = REPLAYS[cell], int(cell.split("/R")[1])
+
+    def draw(seed, first, count):
+        row, step = np.divmod(np.arange(first, first + count), steps)
+        n = row + 1
+        b = np.minimum(n, 60) if cell.startswith("sliding") else n
+        return ((31 * n + 17 * (step + 1)) % b + 0.5) / b
+
+    monkeypatch.setattr(dual_ascent, "draw_visits", draw)
+    learner = learner_of(cell, adult, replay={"steps": steps})
+    certificate = learner.certificate()
+    found = {
+        "norm": np.linalg.norm(learner.weights),
+        "dot_cos": learner.weights @ COSINES,
+        "primal": certificate.primal,
+        "dual": certificate.dual,
+        "gap": certificate.gap,
+    }
+    for name, value in found.items():
+        assert value == pytest.approx(golden[name], rel=1e-8, abs=1e-8), name

@@ -163,8 +163,12 @@ def test_losses_without_margins_know_both_tasks(loss):
         ({"labels": ["a"]}, "/labels", None),
         ({"labels": ["a", "b"], "task": "regression"}, "/labels",
          "labels must be left out unless the task is binary, got ['a', 'b']"),
-        ({"replay": None}, "/replay", "replay must be an object with steps, got None"),
+        ({"replay": None}, "/replay", "replay must be an object with steps or until_gap, got None"),
         ({"replay": {"steps": -1}}, "/replay/steps", None),
+        ({"replay": {"every": 5}}, "/replay/every",
+         "replay.every must be left out without until_gap, got 5"),
+        ({"replay": {"until_gap": 0.1, "steps": 1}}, "/replay/steps",
+         "replay.steps must be left out where until_gap is given, got 1"),
         ({"strength": 0}, "/strength", "strength must be a number in [1e-12, 1e12], got 0"),
         ({"strength": 3, "rho": 0.1}, "/strength",
          "strength must be left out where rho is given, got 3"),
@@ -180,6 +184,14 @@ def test_a_wrong_field_is_named_with_its_value_and_range(fields, field, message)
     if message is not None:
         assert str(caught.value) == message
     assert len(str(caught.value)) < 400
+
+
+def test_a_replay_until_a_gap_has_defaults():
+    assert resolved(replay={"until_gap": 0.1})["replay"] == {
+        "until_gap": 0.1,
+        "max_steps": 8,
+        "every": 100,
+    }
 
 
 def test_strength_stands_in_the_place_of_rho():
@@ -204,8 +216,6 @@ def test_the_fields_that_an_algorithm_takes_are_named():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"replay": {"steps": 2}},
-        {"replay": {"until_gap": 0.05}},
         {"regularizer": "entropy"},
         {"regularizer": {"kind": "elastic_net", "delta": 0.5}},
         {"algorithm": "portfolio"},
