@@ -255,7 +255,8 @@ def _floats(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.float64] |
         return None
     if kind == 3:
         raise f.UnknownRecord("column of floats of kind 3")
-    return reader.array(f.FLOAT32 if kind == 1 else f.FLOAT64, count).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN, which only damaged bytes hold
+        return reader.array(f.FLOAT32 if kind == 1 else f.FLOAT64, count).astype(np.float64)
 
 
 def _labels(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.float64] | list[str] | None:
