@@ -1,0 +1,62 @@
+"""What a table reports: text in markdown, a plot, and a verdict for each figure of the paper."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PLOTS = DOCS / "papers"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table or figure."""
+
+    title: str
+    body: str
+    counts: str
+    """How much of it was reproduced, in a few words."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A figure of a paper: mean and standard deviation, both as printed, to `digits` places."""
+
+    mean: float
+    sd: float
+    mean_digits: int
+    sd_digits: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.{self.mean_digits}f} ± {self.sd:.{self.sd_digits}f}"
+
+    def is_met(self, ours: float) -> bool:
+        """Within three printed standard deviations of the printed mean."""
+        return abs(ours - self.mean) <= 3.0 * self.sd + 1e-12
+
+    def is_met_unrounded(self, ours: float) -> bool:
+        """The same, were mean and deviation anything that rounds to what is printed."""
+        half_mean, half_sd = (0.5 * 10.0**-d for d in (self.mean_digits, self.sd_digits))
+        return abs(ours - self.mean) <= 3.0 * (self.sd + half_sd) + half_mean
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table in markdown."""
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def save(figure: "plt.Figure", name: str) -> str:
+    """Write a plot; gives the markdown that shows it."""
+    PLOTS.mkdir(parents=True, exist_ok=True)
+    figure.savefig(PLOTS / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None})
+    plt.close(figure)
+    return f"![{name}](papers/{name}.png)\n"
