@@ -13,7 +13,13 @@ import sklearn
 import solvers
 from load_tests.paper_tables.report import DOCS, Section
 
-TABLES = ("online_dca_table_4", "online_dca_table_2", "o_dca_fig_1", "drift_elec2")
+TABLES = (
+    "online_dca_table_4",
+    "online_dca_table_2",
+    "o_dca_fig_1",
+    "drift_elec2",
+    "thesis_table_2_1",
+)
 
 HEAD = """\
 # The papers' tables, run again
