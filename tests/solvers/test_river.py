@@ -1,0 +1,156 @@
+"""The estimators for River: its own checks, and what they promise beside."""
+
+import copy
+
+import numpy as np
+import pandas as pd
+import pytest
+from river import checks, compose, datasets, preprocessing
+
+from solvers import Batch, NamePlaces, hash_row, make_learner
+from solvers.river import DualstreamClassifier, DualstreamRegressor
+
+ALGORITHMS = ("dual_ascent", "dc", "rda")
+MODELS = {
+    f"{task}, {algorithm}": DualstreamClassifier(algorithm, task=task)
+    for task in ("binary", "multiclass")
+    for algorithm in ALGORITHMS
+} | {
+    # dc knows margins only; the steps of rda are for losses of bounded slope.
+    "regression, dual_ascent": DualstreamRegressor(),
+    "regression, rda": DualstreamRegressor("rda", spec={"loss": "huber"}),
+}
+
+
+def all_checks():
+    return [
+        pytest.param(model, check, id=f"{name}, {check.__name__} {place}")
+        for name, model in MODELS.items()
+        for place, check in enumerate(checks.yield_checks(model))
+    ]
+
+
+@pytest.mark.parametrize("model, check", all_checks())
+def test_model_passes_the_checks_of_river(model, check):
+    check(model.clone())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_check_of_river_is_skipped(name):
+    assert MODELS[name]._unit_test_skips() == set()
+    names = {check.__name__ for check in checks.yield_checks(MODELS[name])}
+    assert {"check_learn_many_matches_learn_one", "check_predict_many_matches_predict_one"} <= names
+
+
+FRAME = pd.DataFrame(
+    {
+        "age": [39.0, 17.5, 62.0, 28.0, 44.0, 51.0],
+        "city": ["Oslo", "Rome", "Oslo", "Rome", "Bern", "Bern"],
+        "member": [True, False, False, True, True, False],
+        7: [0, 1, 2, 3, 4, 5],
+    },
+    index=list("abcdef"),
+)
+ROWS = FRAME.to_dict("records")
+LABELS = {
+    "binary": [True, False, np.bool_(True), 0, 1, -1],
+    "multiclass": ["x", 1, np.int64(1), "1", "x", 2.0],
+    "regression": [1.0, -2.5, 3, 0.0, np.float64(2.0), 7],
+}
+
+
+def same_state(one, other):
+    one, other = one.learner.state(), other.learner.state()
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        assert array.tobytes() == other[name].tobytes(), name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_learn_many_is_learn_one_to_the_bit(name):
+    task = name.split(",")[0]
+    one, many = MODELS[name].clone(), MODELS[name].clone()
+    for place, (x, y) in enumerate(zip(ROWS, LABELS[task], strict=True)):
+        one.learn_one(x, y)
+        if place == 2:
+            one = copy.deepcopy(one)
+    many.learn_many(FRAME, pd.Series(LABELS[task], index=FRAME.index, dtype=object))
+    same_state(one, many)
+    predicted = many.predict_many(FRAME)
+    assert predicted.index.equals(FRAME.index)
+    assert predicted.tolist() == [one.predict_one(x) for x in ROWS]
+
+
+def test_features_are_those_of_hashing():
+    model = DualstreamClassifier("rda", bits=12, spec={"norm": "row"})
+    model.learn_one({"age": 39, "city": "Oslo", "member": True, 7: 2}, True)
+    features = {"age": 39, "city": "Oslo", "member": True, "7": 2}
+    indices, values = hash_row(features, NamePlaces(12))
+    learner = make_learner(
+        {"algorithm": "rda", "norm": "row", "features": {"kind": "hashed", "bits": 12}}
+    )
+    learner.learn(Batch.from_csr([0, 4], indices, values, [1.0], dim=1 << 12))
+    assert model.learner.weights.tobytes() == learner.weights.tobytes()
+
+
+def test_classes_are_met_on_the_way():
+    model = DualstreamClassifier(task="multiclass")
+    assert model.predict_one({"a": 1}) is None
+    assert model.predict_proba_one({"a": 1}) == {}
+    model.learn_many(FRAME, LABELS["multiclass"])
+    one = model.predict_proba_one(ROWS[0])
+    assert list(one) == ["x", 1, "1", 2]
+    many = model.predict_proba_many(FRAME)
+    assert list(many.columns) == ["x", 1, "1", 2]
+    assert many.loc["a"].to_dict() == one
+
+
+def test_an_algorithm_without_probabilities_says_so():
+    for task in ("binary", "multiclass"):
+        model = DualstreamClassifier("dc", task=task)
+        with pytest.raises(NotImplementedError, match="dc gives no probabilities"):
+            model.predict_proba_one({"a": 1})
+
+
+@pytest.mark.parametrize(
+    "x, y, reason",
+    [
+        ({"a": float("nan")}, True, "not finite"),
+        ({"a": 1e101}, True, "beyond 1e100"),
+        ({"a": 1}, "yes", "True or False"),
+        ({"a": 1}, 2, "True or False"),
+        ({"a": 1}, None, "True or False"),
+    ],
+)
+def test_what_cannot_be_learned_leaves_no_trace(x, y, reason):
+    model = DualstreamClassifier()
+    with pytest.raises(ValueError, match=reason):
+        model.learn_one(x, y)
+    with pytest.raises(ValueError, match=reason):
+        model.learn_many(pd.DataFrame([{"a": 1}, x]), [True, y])
+    same_state(model, DualstreamClassifier())
+
+
+def test_what_cannot_be_made_is_refused():
+    with pytest.raises(ValueError, match="task must be binary or multiclass"):
+        DualstreamClassifier(task="regression")
+    with pytest.raises(ValueError, match="task must be"):
+        DualstreamRegressor("dc")
+    with pytest.raises(ValueError, match="spec must not hold 'features'"):
+        DualstreamRegressor(spec={"features": {"kind": "hashed"}})
+
+
+def test_rows_left_out_are_counted():
+    model = DualstreamRegressor("sgd")
+    model.learn_many(pd.DataFrame({"a": [1e80, -1e80] * 5}), [1.0] * 10)
+    assert 0 < model.rejected <= 10
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_models_learn_in_a_pipeline(algorithm):
+    model = compose.Pipeline(preprocessing.StandardScaler(), DualstreamClassifier(algorithm))
+    right = 0
+    for x, y in datasets.Phishing().take(600):
+        right += model.predict_one(x) == y
+        model.learn_one(x, y)
+    assert right > 500
