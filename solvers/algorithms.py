@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from solvers.errors import InvalidSpec, NotAvailable
+from solvers.errors import InvalidSpec
 from solvers.losses import NONSMOOTH_LOSSES
 from solvers.spec_fields import (
     Spec,
