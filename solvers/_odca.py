@@ -49,11 +49,11 @@ from solvers._scalar import dual_step, loss_conjugate, loss_value, prefetch, sig
 
 # The numbers of a learner, in two arrays: first its state, then what its specification fixes.
 SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
-RHO, STRENGTH, BETA, KAPPA, BIAS, LOSS = range(8, 14)
+RHO, STRENGTH, BETA, KAPPA, BIAS, THRESHOLD, LOSS = range(8, 15)
 N_FLOATS = LOSS + 6
 SAMPLES, SINCE_RESUM, N_STEPS, SINCE_REPLAY, VISITS, FIRST, LAST = range(7)
-LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE = range(7, 15)
-N_INTS = 15
+LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE, ENTROPY = range(7, 16)
+N_INTS = 16
 
 # A step within these bounds cannot carry a finite number beyond the largest one: what is added is
 # below half a unit in that one's last place.

@@ -42,7 +42,12 @@ class Algorithm:
 def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
     loss = read_loss(spec, task)
     window = _window(spec)
-    regularizer = read_kind(spec, "regularizer", "l2", {"l2": ()}, ("elastic_net", "entropy"))
+    kinds = {"l2": (), "elastic_net": ("delta",), "entropy": ()}
+    regularizer = read_kind(spec, "regularizer", "l2", kinds)
+    if regularizer["kind"] == "elastic_net":
+        regularizer["delta"] = read_number(
+            regularizer, "/regularizer", "delta", 0.1, 0.0, 1e12, "a number in [0, 1e12]"
+        )
     length = window.get("length", 1)
     return {
         "loss": short_form(loss),

@@ -1,4 +1,6 @@
-"""O-DCA: one exact dual step per row, as the row comes in; the learner around `_odca.py`.
+"""O-DCA: one exact dual step per row, as the row comes in; the learner around the kernels.
+
+Those of `_odca.py` are for l2, those of `_odca_general.py` for elastic net and entropy.
 
 `replay` takes more such steps, on rows that are retained, drawn uniformly: `steps` after each row,
 or every so many rows (`every`) as many as bring the relative gap under `until_gap`. Rows of weight
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers import _odca
+from solvers import _odca, _odca_general
 from solvers._jit import Flags, Floats
 from solvers._odca import (
     AVERAGED,
@@ -24,6 +26,7 @@ from solvers._odca import (
     CONJUGATE,
     DELTA,
     DUE,
+    ENTROPY,
     EVERY,
     EVICTED,
     FIRST,
@@ -44,6 +47,7 @@ from solvers._odca import (
     SINCE_RESUM,
     STEPS,
     STRENGTH,
+    THRESHOLD,
     VISITS,
 )
 from solvers.batch import Batch
@@ -98,13 +102,20 @@ class DualAscent:
         floats[BETA] = self._window.beta
         floats[KAPPA], floats[BIAS] = kappa, self._features.bias
         floats[LOSS:] = self._loss.numbers
+        kind, threshold = regularizer_of(spec)
+        floats[THRESHOLD] = threshold
         self._ints = ints = np.zeros(N_INTS, np.int64)
         ints[LENGTH], ints[RETAIN] = length, spec["retain"]
         ints[RESUM_EVERY] = max(100 * length, self._features.width)
         ints[AVERAGED], ints[BINARY] = kappa > 0.0, spec["task"] == "binary"
+        ints[ENTROPY] = kind == "entropy"
+        self._is_l2 = kind == "l2"
         replay = spec["replay"]
         ints[STEPS], ints[EVERY] = replay.get("steps", 0), replay.get("every", 0)
-        self._replays = bool(ints[STEPS] or ints[EVERY])
+        # l2 alone has a kernel without visits.
+        self._is_plain = self._is_l2 and not (ints[STEPS] or ints[EVERY])
+        self._second = "z" if self._is_l2 else "average"
+        self._kernels: Any = _odca if self._is_l2 else _odca_general
         self._w = np.zeros((self._features.width, 2 if kappa > 0.0 else 1))
         self._saved = np.empty(0)
         self._fit_saved()
@@ -115,7 +126,11 @@ class DualAscent:
             self._saved = np.empty(2 * (len(self._ring.values) + 1))
 
     def learn(self, batch: Batch) -> Outcome:
-        """See Learner. O(entries) for each row and for each visit, whatever the width."""
+        """See Learner. O(entries) for each row and for each visit, whatever the width.
+
+        With the entropy, and where elastic net is averaged, O(width) more for each row; with the
+        entropy O(width) for each visit too.
+        """
         self._features.check(batch)
         n = len(batch.labels)
         scores, losses = np.empty(n), np.empty(n)
@@ -143,7 +158,7 @@ class DualAscent:
     ) -> int:
         """Learn rows from `row` on; return the first that is still to come, or -1 - a bad one."""
         ring, n = self._ring, len(batch.labels)
-        if not self._replays:
+        if self._is_plain:
             return _odca.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
                 scores, losses, updated, rejected, self._w, self._floats, self._ints,
@@ -151,11 +166,12 @@ class DualAscent:
             )  # fmt: skip
         steps = int(self._ints[STEPS])
         visits = self._draw(max(steps, min(steps * (n - row), _AHEAD)))
-        return _odca.learn_and_replay(
+        stopped: int = self._kernels.learn_and_replay(
             batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, visits,
             scores, losses, updated, rejected, self._w, self._floats, self._ints,
             ring.starts, ring.indices, ring.values, ring.rows, self._saved,
         )  # fmt: skip
+        return stopped
 
     def _draw(self, count: int) -> Floats:
         return draw_visits(self.spec["seed"], int(self._ints[VISITS]), count)
@@ -171,7 +187,7 @@ class DualAscent:
             if self.certificate().relative_gap <= replay["until_gap"]:
                 return
             visits = self._draw(replay["every"])
-            _odca.replay(
+            self._kernels.replay(
                 visits, 0, len(visits), ring.starts, ring.indices, ring.values, ring.rows,
                 self._w, self._floats, self._ints,
             )  # fmt: skip
@@ -189,7 +205,7 @@ class DualAscent:
         """See Learner."""
         self._features.check(batch)
         scores = np.empty(len(batch.labels))
-        _odca.score_rows(
+        self._kernels.score_rows(
             batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
         )
         return scores
@@ -205,19 +221,25 @@ class DualAscent:
     def _served(self) -> tuple[float, float]:
         return _odca.served_factors(self._floats, self._ints)
 
+    def _weights(self) -> Floats:
+        """The served weights, (width,), the intercept's last."""
+        if self._is_l2:
+            fv, fz = self._served()
+            weights: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
+            return weights
+        weights = np.empty(len(self._w))
+        _odca_general.served_weights(self._w, self._floats, self._ints, weights)
+        return weights
+
     @property
     def weights(self) -> Floats:
         """See Learner."""
-        fv, fz = self._served()
-        dim = self._features.dim
-        weights: Floats = fv * self._w[:dim, 0] + fz * self._w[:dim, -1]
-        return weights
+        return self._weights()[:-1]
 
     @property
     def intercept(self) -> float:
         """See Learner."""
-        fv, fz = self._served()
-        return float(fv * self._w[-1, 0] + fz * self._w[-1, -1])
+        return float(self._weights()[-1])
 
     @property
     def nonzeros(self) -> int:
@@ -239,15 +261,21 @@ class DualAscent:
         first, last = int(ints[FIRST]), int(ints[LAST])
         if sliding:
             first = max(first, last - self._window.length)
-        fv, fz = self._served()
-        sums, regularizer = np.empty(4), np.empty(3)
-        row_sums(
-            ring.starts, ring.indices, ring.values, ring.rows, first, last,
-            self._w, fv, fz, floats[BIAS], floats[BETA], self._loss.numbers, sums,
-        )  # fmt: skip
         room = float(_odca.rho_delta(floats[RHO], floats[STRENGTH], delta))
         rho = room / delta
-        l2_sums(self._w, fv, fz, float(floats[SCALE]) / room, regularizer)
+        sums, regularizer = np.empty(4), np.empty(3)
+        if self._is_l2:
+            w, (fv, fz) = self._w, self._served()
+            l2_sums(w, fv, fz, float(floats[SCALE]) / room, regularizer)
+        else:
+            w, fv, fz = self._weights().reshape(-1, 1), 1.0, 0.0
+            _odca_general.regularizer_sums(
+                self._w, w[:, 0], floats, ints, float(floats[SCALE]) / room, regularizer
+            )
+        row_sums(
+            ring.starts, ring.indices, ring.values, ring.rows, first, last,
+            w, fv, fz, floats[BIAS], floats[BETA], self._loss.numbers, sums,
+        )  # fmt: skip
         share, gap, primal, conjugate = sums.tolist()
         r_served, r_dual, r_excess = (rho * number for number in regularizer.tolist())
         gap = gap / share + r_excess
@@ -274,7 +302,7 @@ class DualAscent:
         state |= {name: np.array(ints[at]) for name, at in STATE_INTS.items()}
         state["v"] = self._w[:, 0].copy()
         if ints[AVERAGED]:
-            state["z"] = self._w[:, 1].copy()
+            state[self._second] = self._w[:, 1].copy()
         return state | self._ring.state(int(ints[FIRST]), int(ints[LAST]))
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -282,7 +310,7 @@ class DualAscent:
         width, averaged = self._features.width, bool(self._ints[AVERAGED])
         shapes = dict.fromkeys(STATE_FLOATS, ()) | dict.fromkeys(STATE_INTS, ()) | {"v": (width,)}
         if averaged:
-            shapes["z"] = (width,)
+            shapes[self._second] = (width,)
         check_arrays(state, shapes)
         rows = self._ring.restore(state, self._features.dim)
         for name, at in STATE_FLOATS.items():
@@ -292,7 +320,7 @@ class DualAscent:
         self._ints[FIRST], self._ints[LAST] = 0, rows
         self._w[:, 0] = state["v"]
         if averaged:
-            self._w[:, 1] = state["z"]
+            self._w[:, 1] = state[self._second]
         self._fit_saved()
 
 
@@ -302,6 +330,14 @@ def loss_of(spec: Mapping[str, Any]) -> tuple[str, float | None]:
     if isinstance(loss, str):
         return loss, None
     return loss["kind"], next(value for name, value in loss.items() if name != "kind")
+
+
+def regularizer_of(spec: Mapping[str, Any]) -> tuple[str, float]:
+    """Name of the regularizer of a resolved specification, and its delta, 0 if it has none."""
+    regularizer = spec["regularizer"]
+    if isinstance(regularizer, str):
+        return regularizer, 0.0
+    return regularizer["kind"], regularizer["delta"]
 
 
 def _unknown_label(row: int, batch: Batch, task: str) -> InvalidRow:

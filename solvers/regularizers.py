@@ -2,7 +2,8 @@
 
 For every regularizer here w = grad R*(w'), with w' = u / (rho Delta) and u the weighted sum of the
 rows. The certificate needs R(w) + R*(w') - w.w' for served weights w, in a form that cannot come
-out below 0 by rounding.
+out below 0 by rounding. Those of elastic net and entropy stand in `_odca_general.py`, where the
+kernels that need their map can call it.
 """
 
 from solvers._jit import F8, RO_F8_2D, Floats, f8, kernel, void

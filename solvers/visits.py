@@ -21,5 +21,5 @@ def draw_visits(seed: int, first: int, count: int) -> Floats:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    visits: Floats = (z >> np.uint64(11)) * 2.0**-53
+    visits: Floats = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return visits

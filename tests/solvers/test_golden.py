@@ -17,12 +17,13 @@ WINDOWS = {
     "exponential": {"kind": "exponential", "beta": 0.98},
     "sliding": {"kind": "sliding", "length": 60},
 }
+REGULARIZERS = {"l2": "l2", "elastic": {"kind": "elastic_net", "delta": 0.5}, "kl": "entropy"}
 COSINES = np.cos(np.arange(1, 124))
 
 
 def learner_of(cell, adult, average=None, **more):
     """The learner of a cell `window/loss/regularizer` after the first 200 rows."""
-    window, loss = cell.split("/")[:2]
+    window, loss, regularizer, *_ = [*cell.split("/"), "l2"]
     batch, task = adult[:200], "binary"
     if loss not in MARGIN_LOSSES:
         task, i = "regression", np.arange(200)
@@ -32,7 +33,8 @@ def learner_of(cell, adult, average=None, **more):
         {
             "task": task,
             "loss": reference.loss_spec(loss) if loss == "huber" else loss,
-            "rho": 0.01,
+            "regularizer": REGULARIZERS[regularizer],
+            "rho": 0.1 if regularizer == "kl" else 0.01,
             "window": WINDOWS[window],
             "average": average,
             **more,
@@ -44,7 +46,7 @@ def learner_of(cell, adult, average=None, **more):
     return learner
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.endswith("/l2")])
+@pytest.mark.parametrize("cell", CELLS)
 def test_last_iterate_and_certificate_are_the_golden_ones(cell, adult):
     golden, learner = CELLS[cell], learner_of(cell, adult)
     weights, certificate, duals = (
@@ -70,7 +72,7 @@ def test_last_iterate_and_certificate_are_the_golden_ones(cell, adult):
         assert value == pytest.approx(golden[name], rel=1e-8, abs=1e-8), name
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.endswith("/l2")])
+@pytest.mark.parametrize("cell", CELLS)
 def test_averaged_weights_are_the_golden_ones(cell, adult):
     golden, learner = CELLS[cell], learner_of(cell, adult, {"kappa": 0.9})
     assert np.linalg.norm(learner.weights) == pytest.approx(golden["avg_norm"], abs=1e-8)
@@ -78,7 +80,7 @@ def test_averaged_weights_are_the_golden_ones(cell, adult):
     assert learner.certificate().primal == pytest.approx(golden["primal_avg"], abs=1e-8)
 
 
-@pytest.mark.parametrize("cell", [cell for cell in REPLAYS if "/l2/" in cell])
+@pytest.mark.parametrize("cell", REPLAYS)
 def test_replays_in_the_golden_order_are_the_golden_ones(cell, adult, monkeypatch):
     golden, steps = REPLAYS[cell], int(cell.split("/R")[1])
 

@@ -64,7 +64,7 @@ def test_the_dual_never_goes_down(loss, window, fixed):
 
 def visit(learner, visits):
     ring = learner._ring
-    dual_ascent._odca.replay(
+    learner._kernels.replay(
         visits, 0, len(visits), ring.starts, ring.indices, ring.values, ring.rows,
         learner._w, learner._floats, learner._ints,
     )  # fmt: skip

@@ -172,6 +172,9 @@ def test_losses_without_margins_know_both_tasks(loss):
         ({"strength": 0}, "/strength", "strength must be a number in [1e-12, 1e12], got 0"),
         ({"strength": 3, "rho": 0.1}, "/strength",
          "strength must be left out where rho is given, got 3"),
+        ({"regularizer": {"kind": "elastic_net", "delta": -1}}, "/regularizer/delta",
+         "regularizer.delta must be a number in [0, 1e12], got -1"),
+        ({"regularizer": {"kind": "entropy", "delta": 1}}, "/regularizer/delta", None),
         ({"tau": 3}, "/tau", None),
         ({"C": 1.0}, "/C", None),
     ],
@@ -216,8 +219,6 @@ def test_the_fields_that_an_algorithm_takes_are_named():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"regularizer": "entropy"},
-        {"regularizer": {"kind": "elastic_net", "delta": 0.5}},
         {"algorithm": "portfolio"},
     ],
 )
