@@ -9,7 +9,7 @@ from pathlib import Path
 
 from load_tests.measure import HEADING, ROUNDS, Row
 
-BENCHMARKS = ("kernel", "http", "start")
+BENCHMARKS = ("kernel", "http", "start", "learners")
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 

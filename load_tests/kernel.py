@@ -1,9 +1,7 @@
-"""The learn kernel: rows per second beside scikit-learn's SGDClassifier, and cost against width."""
+"""The learn kernel: rows per second beside scikit-learn's SGDClassifier."""
 
 import time
 import warnings
-
-import numpy as np
 
 from load_tests.measure import Row, interleaved
 from service.demo.run import adult_lines
@@ -14,7 +12,7 @@ SLICE_ROWS = 4096
 
 
 def rows() -> list[Row]:
-    return [against_sgd_classifier(), against_width()]
+    return [against_sgd_classifier()]
 
 
 def adult(copies: int = 1) -> Batch:
@@ -63,35 +61,4 @@ def against_sgd_classifier() -> Row:
         figures["theirs"],
         gate=1.5,
         goal=2.0,
-    )
-
-
-def against_width(n: int = 100_000, nonzeros: int = 50) -> Row:
-    rng = np.random.default_rng(0)
-    values = rng.standard_normal(n * nonzeros)
-    labels = rng.choice([-1.0, 1.0], n)
-    indptr = np.arange(n + 1) * nonzeros
-
-    def batch(dim: int) -> Batch:
-        # One column from each of `nonzeros` equal strips: distinct and sorted by construction.
-        strip = dim // nonzeros
-        indices = rng.integers(0, strip, (n, nonzeros)) + np.arange(nonzeros) * strip
-        return Batch.from_csr(indptr, indices.ravel(), values, labels, dim=dim)
-
-    wide, narrow = batch(1_000_000), batch(1_000)
-    figures = interleaved(
-        {
-            "wide": lambda: 1e9 / n * seconds_to_learn(wide, 1_000_000),
-            "narrow": lambda: 1e9 / n * seconds_to_learn(narrow, 1_000),
-        }
-    )
-    return Row(
-        f"cost per row, {nonzeros} non-zeros, dim 1e6 (uniform columns)",
-        "ns/row",
-        figures["wide"],
-        "dim 1e3",
-        figures["narrow"],
-        gate=2.0,
-        goal=1.3,
-        smaller_is_better=True,
     )
