@@ -19,6 +19,8 @@ TABLES = (
     "o_dca_fig_1",
     "drift_elec2",
     "thesis_table_2_1",
+    "thesis_table_3_2",
+    "replay_gap",
 )
 
 HEAD = """\
