@@ -589,7 +589,7 @@ def replay(
     visits  (n,)  see visits.py; row n of N counts beta^(N - n) times its own weight, and a visit
                   to one that counts nothing is none
     """
-    log_beta = math.log1p(f[BETA] - 1.0)
+    log_beta = math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
     count = k[LAST] - k[FIRST]
     if k[LENGTH] > 0:
         count = min(count, k[LENGTH])
@@ -597,7 +597,7 @@ def replay(
         age = min(int(visits[i] * count), count - 1)
         row = k[LAST] - 1 - age
         delta = rows[row, 1]
-        if age > 0:
+        if age > 0 and log_beta < 0.0:
             delta *= math.exp(age * log_beta)
         if delta > 0.0:
             visit_row(row, delta, starts, indices, values, rows, w, f, k)

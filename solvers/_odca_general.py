@@ -471,7 +471,7 @@ def visit_rows(
 
     A visit for which any number would not be finite changes nothing. The average stays behind.
     """
-    log_beta = math.log1p(f[BETA] - 1.0)
+    log_beta = math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
     bias, length = f[BIAS], k[LENGTH]
     count = k[LAST] - k[FIRST]
     if length > 0:
@@ -480,7 +480,7 @@ def visit_rows(
         age = min(int(visits[i] * count), count - 1)
         row = k[LAST] - 1 - age
         delta = rows[row, 1]
-        if age > 0:
+        if age > 0 and log_beta < 0.0:
             delta *= math.exp(age * log_beta)
         if not delta > 0.0:
             continue
