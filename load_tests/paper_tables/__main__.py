@@ -21,6 +21,7 @@ TABLES = (
     "thesis_table_2_1",
     "thesis_table_3_2",
     "replay_gap",
+    "thesis_fig_2_2",
 )
 
 HEAD = """\

@@ -53,7 +53,9 @@ def run() -> Section:
         verdicts = claims(curves, full)
         met += [said.startswith("yes") for _, said in verdicts]
         if place:
-            verdicts = [(claim, f"{said} (rows of the paper are missing)") for claim, said in verdicts]
+            verdicts = [
+                (claim, f"{said} (rows of the paper are missing)") for claim, said in verdicts
+            ]
         parts.append(table(("claim of the figure", "reproduced"), verdicts))
     figure.tight_layout()
     parts.append(save(figure, "o_dca_fig_1"))
@@ -82,9 +84,7 @@ def accuracies(spec: dict[str, Any], train: Batch, test: Batch) -> Floats:
     for run in range(RUNS):
         rows = train.take(np.random.default_rng([SEED, run]).permutation(len(train)))
         features = {"kind": "indexed", "dim": train.dim}
-        learner = make_learner(
-            spec | {"loss": "hinge", "intercept": False, "features": features}
-        )
+        learner = make_learner(spec | {"loss": "hinge", "intercept": False, "features": features})
         start = 0
         for place, end in enumerate(ends):
             learner.learn(rows[start:end])
@@ -160,7 +160,9 @@ def numbers(title: str, curves: dict[str, Floats], part: float, full: float, n: 
     return f"**{title}.**\n\n{table(heads, rows)}"
 
 
-def draw(axes: Any, title: str, curves: dict[str, Floats], part: float, full: float, n: int) -> None:
+def draw(
+    axes: Any, title: str, curves: dict[str, Floats], part: float, full: float, n: int
+) -> None:
     colours = dict(zip(("O-DCA", "SGD", "SPG"), plt.get_cmap("tab10").colors, strict=False))
     ends = np.ceil(PLACES * n)
     for name, found in curves.items():

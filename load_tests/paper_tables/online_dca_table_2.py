@@ -59,7 +59,9 @@ def run() -> Section:
             found = online_dca.rates(chosen, x, RUNS)
             said = online_dca.verdict(printed, found, data_set.missing)
             if said.startswith("no") and (data_set.key, name) in CONSTANT:
-                said += "; the paper has the rate of one answer for all rows, most likely an overflow"
+                said += (
+                    "; the paper has the rate of one answer for all rows, most likely an overflow"
+                )
             if not data_set.missing:
                 whole += 1
                 met += said.startswith("yes")

@@ -82,9 +82,7 @@ def run() -> Section:
         (
             ABOUT,
             online_dca.NOT_AT_HAND + "\n",
-            table(
-                ("data set", "learner", "paper", "ours", "reproduced", "our parameters"), rows
-            ),
+            table(("data set", "learner", "paper", "ours", "reproduced", "our parameters"), rows),
             plot(marks),
         )
     )

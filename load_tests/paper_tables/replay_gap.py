@@ -36,10 +36,14 @@ def run() -> Section:
     train, test = adult[:N], adult[N:]
     lines, curves = [], {}
     for name, fields in WINDOWS.items():
-        found = np.array([[measure(fields, r, s, train, test) for s in range(SEEDS)] for r in STEPS])
+        found = np.array(
+            [[measure(fields, r, s, train, test) for s in range(SEEDS)] for r in STEPS]
+        )
         means = found.mean(axis=1)
         curves[name] = means
-        lines += [(name, r, *(f"{v:.4f}" for v in row)) for r, row in zip(STEPS, means, strict=True)]
+        lines += [
+            (name, r, *(f"{v:.4f}" for v in row)) for r, row in zip(STEPS, means, strict=True)
+        ]
     heads = (
         "window", "R", "gap of w", "dual value", "gap, averaged", "accuracy of w",
         "accuracy, averaged",
@@ -82,6 +86,7 @@ def plot(curves: dict[str, np.ndarray]) -> str:
     axes.set_yscale("log")
     axes.set_xscale("symlog", linthresh=1.0)
     axes.set_xticks(STEPS, [str(step) for step in STEPS])
+    axes.set_xlim(-0.1, 1.1 * STEPS[-1])
     axes.set_xlabel("replay steps after each row")
     axes.set_ylabel("duality gap after the last row")
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)

@@ -1,5 +1,6 @@
 """Figure 2.2 of Lee's thesis: optimality and non-zeros on the digits 6 and 7 of MNIST."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Section, plt, save, table
 from load_tests.paper_tables.thesis_table_2_1 import optimality_of
-from solvers import Batch, make_learner
+from solvers import Batch, Learner, make_learner
 from solvers._jit import Floats
 
 RUNS = 3
@@ -19,13 +20,19 @@ MOST_STEPS = 19_327
 PASSES = 3
 SEED = 60
 STEP = 100
+FRESH = "RDA+, each pass in a fresh order"
 
 ABOUT = f"""\
 Lee, "Optimization methods for regularized convex formulations in machine learning" (2011), section
 2.6.2: logistic loss and λ‖w‖₁ on the raw pixels, a free intercept, γ = {GAMMA:.0f}; TG with θ = ∞ and
 K = 10; RDA+ with τ = 100, ρ = 0.85 and no local phase before all 12,183 rows were seen. Optimality is
-δ of (2.45) over all rows. {RUNS} runs each; the plot has the first. The thesis has its learners side by
-side in seconds, on its machine, until RDA+ is at {TARGET:g}; here all learn the same {PASSES} passes.
+δ of (2.45) over all rows. {RUNS} runs each, {PASSES} passes over the rows in one random order, so that
+the last 12,183 rows, which our local phase works on, are all rows once; the plot has the first run.
+The thesis has its learners side by side in seconds, on its machine, until RDA+ is at {TARGET:g}, and ends
+there. Ours is made for a stream: after its local phase it goes on with RDA, whose next steps take δ
+up again (and the next local phase may come at twice as many rows at the earliest). With each pass in
+a fresh order the last 12,183 rows have some rows twice and lack others: then the local phase solves
+another problem than δ measures, as the last line for each λ shows; no claim is tested on it.
 
 The figure prints no numbers: what is tested is what figure and text claim. Left out: SGD with a
 subgradient of λ‖w‖₁, which is none of these learners (FOBOS, with a proximal step, stands in its
@@ -40,26 +47,42 @@ def run() -> Section:
     lines, verdicts, met = [], [], 0
     for place, lam in enumerate(LAMBDAS):
         ends: dict[str, list[tuple[float, int]]] = {}
-        switches = []
+        switches, solved = [], []
         for which in range(RUNS):
             shuffled = passes(rows, which)
             for name, spec in learners(lam, len(rows)).items():
-                curve, switch = follow(spec, shuffled, x, rows.labels, lam, dense=which == 0)
-                ends.setdefault(name, []).append((curve[-1][1], int(curve[-1][2])))
+                curve = follow(spec, shuffled, x, rows.labels, lam, dense=which == 0)
+                ends.setdefault(name, []).append(curve.points[-1][1:])
                 if name == "RDA+":
-                    switches.append(switch)
+                    switches.append(curve.switch)
+                    solved.append(curve.solved)
                 if which == 0:
-                    draw(axes[place], name, curve, switch)
+                    draw(axes[place], name, curve)
+        fresh = [
+            follow(
+                learners(lam, len(rows))["RDA+"], passes(rows, which, fresh=True), x, rows.labels,
+                lam, dense=False,
+            )
+            for which in range(RUNS)
+        ]  # fmt: skip
         for name, found in ends.items():
             deltas, nonzeros = zip(*found, strict=True)
-            at = ", ".join(f"{s:,}" if s else "none" for s in switches) if name == "RDA+" else ""
+            at = listed(switches) if name == "RDA+" else ""
+            then = ", ".join(f"{d:.1e}" for d in solved) if name == "RDA+" else ""
             lines.append(
                 (
                     f"{lam:g}", name, ", ".join(f"{d:.1e}" for d in deltas),
-                    ", ".join(map(str, nonzeros)), at,
+                    ", ".join(map(str, nonzeros)), at, then,
                 )
             )  # fmt: skip
-        for claim, is_met, how in claims(ends, switches):
+        lines.append(
+            (
+                f"{lam:g}", FRESH, ", ".join(f"{c.points[-1][1]:.1e}" for c in fresh),
+                ", ".join(str(c.points[-1][2]) for c in fresh), listed([c.switch for c in fresh]),
+                ", ".join(f"{c.solved:.1e}" for c in fresh),
+            )
+        )  # fmt: skip
+        for claim, is_met, how in claims(ends, switches, solved):
             met += is_met
             verdicts.append((f"{lam:g}", claim, f"{'yes' if is_met else 'no'}: {how}"))
         axes[place][0].set_ylabel(f"λ = {lam:g}: optimality δ")
@@ -68,7 +91,10 @@ def run() -> Section:
         side.set_xlabel("rows learned")
     axes[0][0].legend(fontsize=8)
     figure.tight_layout()
-    heads = ("λ", "learner", "δ at the end, by run", "non-zeros at the end", "local phase at row")
+    heads = (
+        "λ", "learner", "δ at the end, by run", "non-zeros at the end", "local phase at row",
+        "δ after it",
+    )  # fmt: skip
     body = "\n".join(
         (
             ABOUT,
@@ -96,53 +122,80 @@ def learners(lam: float, n: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def passes(rows: Batch, which: int) -> Batch:
+def passes(rows: Batch, which: int, *, fresh: bool = False) -> Batch:
+    """In one random order, or in a fresh one each."""
     rng = np.random.default_rng([SEED, which])
-    return rows.take(np.concatenate([rng.permutation(len(rows)) for _ in range(PASSES)]))
+    orders = [rng.permutation(len(rows)) for _ in range(PASSES)]
+    return rows.take(np.concatenate(orders if fresh else PASSES * orders[:1]))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a learner did: rows learned, optimality and non-zeros, at places or at the end."""
+
+    points: list[tuple[int, float, int]]
+    switch: int
+    """The row that brought the first local phase, or 0."""
+    solved: float
+    """Optimality right after it."""
 
 
 def follow(
     spec: dict[str, Any], rows: Batch, x: Floats, y: Floats, lam: float, *, dense: bool
-) -> tuple[list[tuple[int, float, int]], int]:
-    """Rows learned, optimality and non-zeros, at places or at the end; the row of a local phase."""
+) -> Curve:
     features = {"kind": "indexed", "dim": rows.dim}
     learner = make_learner(spec | {"loss": "logistic", "features": features})
+
+    def point(end: int) -> tuple[int, float, int]:
+        weights = np.append(learner.weights, learner.intercept)
+        return end, optimality_of(x, y, lam, weights), int(np.count_nonzero(weights[:-1]))
+
     is_plus = spec["algorithm"] == "rda_plus"
-    first_try = learner.state()["next_try"] if is_plus else 0
     places = set(np.geomspace(STEP, len(rows), 25).astype(int) // STEP * STEP) if dense else set()
-    curve, switch = [], 0
+    points, switch, solved = [], 0, np.nan
     for start in range(0, len(rows), STEP):
         end = min(start + STEP, len(rows))
+        is_open = is_plus and not switch and end >= len(y)
+        before = learner.state() if is_open else {}
         learner.learn(rows[start:end])
-        now = False
-        if is_plus and not switch and end >= first_try:
-            # The next try is put off to twice as many steps by a local phase alone.
-            if learner.state()["next_try"] >= 2 * len(y):
-                switch, now = end, dense
-        if end in places or now or end == len(rows):
-            weights = np.append(learner.weights, learner.intercept)
-            delta = optimality_of(x, y, lam, weights)
-            curve.append((end, delta, int(np.count_nonzero(weights[:-1]))))
-    return curve, switch
+        if is_open and has_solved(learner, len(y)):
+            # Once more, row by row, to see it as the local phase leaves it.
+            learner.restore(before)
+            for place in range(start, end):
+                learner.learn(rows[place : place + 1])
+                if not switch and has_solved(learner, len(y)):
+                    switch = place + 1
+                    points.append(point(switch))
+                    solved = points[-1][1]
+        if end in places or end == len(rows):
+            points.append(point(end))
+    return Curve(points, switch, solved)
+
+
+def has_solved(learner: Learner, n: int) -> bool:
+    """A local phase, and nothing else, puts the next one off to twice as many steps."""
+    return int(learner.state()["next_try"]) >= 2 * n
+
+
+def listed(switches: list[int]) -> str:
+    return ", ".join(f"{switch:,}" if switch else "none" for switch in switches)
 
 
 def claims(
-    ends: dict[str, list[tuple[float, int]]], switches: list[int]
+    ends: dict[str, list[tuple[float, int]]], switches: list[int], solved: list[float]
 ) -> list[tuple[str, bool, str]]:
-    delta = {name: [d for d, _ in found] for name, found in ends.items()}
     nonzeros = {name: float(np.median([k for _, k in found])) for name, found in ends.items()}
-    others = min(min(found) for name, found in delta.items() if name != "RDA+")
-    shown = ", ".join(f"{s:,}" if s else "none" for s in switches)
+    others = min(d for name, found in ends.items() if name != "RDA+" for d, _ in found)
     return [
         (
             f"RDA+ comes to its local phase within {MOST_STEPS:,} steps",
-            all(0 < switch <= MOST_STEPS + STEP for switch in switches),
-            shown,
+            all(0 < switch <= MOST_STEPS for switch in switches),
+            listed(switches),
         ),
         (
-            f"RDA+ gets to δ = {TARGET:g}, and no other does",
-            max(delta["RDA+"]) <= TARGET < others,
-            f"{max(delta['RDA+']):.1e} at worst, the others {others:.1e} at best",
+            f"its local phase gets to δ = {TARGET:g}, and no other learner does",
+            max(solved) <= TARGET < others,
+            f"{max(solved):.1e} at worst, the others {others:.1e} at best",
         ),
         (
             "RDA has fewer non-zeros than TG and FOBOS",
@@ -152,15 +205,15 @@ def claims(
     ]
 
 
-def draw(axes: Any, name: str, curve: list[tuple[int, float, int]], switch: int) -> None:
+def draw(axes: Any, name: str, curve: Curve) -> None:
     names = ("RDA+", "RDA", "TG", "FOBOS")
     colour = plt.get_cmap("tab10").colors[names.index(name)]
-    at, deltas, nonzeros = zip(*curve, strict=True)
+    at, deltas, nonzeros = zip(*curve.points, strict=True)
     width = 2.0 if name == "RDA+" else 1.2
     axes[0].plot(at, deltas, color=colour, label=name, linewidth=width)
     axes[1].plot(at, nonzeros, color=colour, label=name, linewidth=width)
     axes[0].set_yscale("log")
     for side in axes:
         side.set_xscale("log")
-        if switch:
-            side.axvline(switch, color="black", linewidth=0.8, linestyle="-.")
+        if curve.switch:
+            side.axvline(curve.switch, color="black", linewidth=0.8, linestyle="-.")

@@ -183,9 +183,7 @@ def optimality_of(x: Floats, y: Floats, lam: float, weights: Floats) -> float:
     margins = y * (x @ w + intercept)
     slopes = -y * np.exp(-np.logaddexp(0.0, margins)) / len(y)
     gradient = x.T @ slopes
-    inner = np.where(
-        w != 0.0, gradient + lam * np.sign(w), np.maximum(np.abs(gradient) - lam, 0.0)
-    )
+    inner = np.where(w != 0.0, gradient + lam * np.sign(w), np.maximum(np.abs(gradient) - lam, 0.0))
     return float(np.sqrt(np.mean(np.append(inner, slopes.sum()) ** 2)))
 
 
