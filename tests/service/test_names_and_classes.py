@@ -237,28 +237,32 @@ def test_support_of_a_sparse_model_and_of_none(client):
     assert_problem(client.get("/models/dense/support"), 404, "no-support")
 
 
-EVERY = {
-    "dc": {},
-    "rda": {},
-    "rda_plus": {"loss": "logistic"},
-    "sgd": {},
-    "spg": {},
-    "truncated_gradient": {},
-    "fobos": {},
-    "asset": {"map": {"kind": "fourier", "components": 16, "gamma": 0.5}},
-    "ogd": {},
-    "perceptron": {},
-    "romma": {},
-    "alma": {},
-    "passive_aggressive": {},
-    "dual_ascent": {"scaling": "balanced", "norm": "row"},
-}
+SPECS = [
+    {"algorithm": "dc"},
+    {"algorithm": "rda"},
+    {"algorithm": "rda_plus", "loss": "logistic"},
+    {"algorithm": "sgd"},
+    {"algorithm": "spg"},
+    {"algorithm": "truncated_gradient"},
+    {"algorithm": "fobos"},
+    {"algorithm": "asset", "map": {"kind": "fourier", "components": 16, "gamma": 0.5}},
+    {"algorithm": "ogd"},
+    {"algorithm": "perceptron"},
+    {"algorithm": "romma"},
+    {"algorithm": "alma"},
+    {"algorithm": "passive_aggressive"},
+    {"algorithm": "dual_ascent", "scaling": "balanced", "norm": "row", "strength": 30},
+    {"algorithm": "dual_ascent", "replay": {"steps": 3}, "window": "exponential"},
+    {"algorithm": "dual_ascent", "replay": {"until_gap": 0.1, "max_steps": 4, "every": 25}},
+    {"algorithm": "dual_ascent", "regularizer": {"kind": "elastic_net", "delta": 0.1}},
+    {"algorithm": "dual_ascent", "regularizer": "entropy", "rho": 0.1},
+]
 
 
-@pytest.mark.parametrize("algorithm", EVERY)
-def test_every_algorithm_is_served(serve, store, algorithm):
+@pytest.mark.parametrize("given", SPECS, ids=lambda spec: "-".join(map(str, spec.values())))
+def test_every_algorithm_is_served(serve, store, given):
     client = serve(store=store, snapshot_every=40)
-    spec = {"algorithm": algorithm, "features": {"kind": "indexed", "dim": 4}} | EVERY[algorithm]
+    spec = {"features": {"kind": "indexed", "dim": 4}} | given
     assert client.put("/models/m", json=spec).status_code == 201
     x = np.random.default_rng(2).standard_normal((120, 4))
     y = (x[:, 0] + 0.5 * x[:, 2] > 0).astype(int)
