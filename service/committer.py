@@ -112,17 +112,16 @@ class Committer:
             before = self._replica.seq
             try:
                 receipts = await self._commit([request for request, _ in group])
+                for (_, future), receipt in zip(group, receipts, strict=True):
+                    if not future.done():
+                        future.set_result(receipt)
+                self._on_advance(before, self._replica.seq)
             except Exception as error:
                 if not isinstance(error, OutcomeUnknown | JournalUnavailable | ModelChanged):
                     log.exception("model %r: a group of %d failed", self._replica.id, len(group))
                 for _, future in group:
                     if not future.done():
                         future.set_exception(error)
-            else:
-                for (_, future), receipt in zip(group, receipts, strict=True):
-                    if not future.done():
-                        future.set_result(receipt)
-            self._on_advance(before, self._replica.seq)
         self._worker = None
 
     async def _gather(self) -> None:

@@ -21,6 +21,7 @@ import msgspec
 
 from service.journal.protocol import (
     Conflict,
+    JournalError,
     JournalUnavailable,
     ModelChanged,
     OutcomeUnknown,
@@ -127,4 +128,6 @@ def as_problem(error: Exception) -> Problem | None:
             return Problem(503, "unreadable-journal", str(error), retry_after_s=60)
         case JournalUnavailable():
             return unavailable(str(error))
+        case JournalError():
+            return Problem(503, "journal-error", str(error), retry_after_s=1)
     return None

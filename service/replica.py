@@ -152,7 +152,7 @@ class Replica:
         self.seq += len(batch)
         # Sets only where batches are cut, which the state cannot tell.
         spent = (time.perf_counter() - began) / max(1, len(batch))
-        if len(batch) >= 64:
+        if len(batch) >= 8:
             self._s_per_row += 0.2 * (spent - self._s_per_row)
         return outcome
 

@@ -4,6 +4,7 @@ A FastAPI body parameter alone costs more than the journal; here a typed decoder
 bytes go back. Errors have the one shape of service.errors.
 """
 
+import asyncio
 import hashlib
 import logging
 import math
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("dualstream.http")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# A longer body is read in a thread, so that others are answered meanwhile.
+INLINE_BYTES = 64 * 1024
 _NOT_FINITE = "the update would not be finite"
 _encode = msgspec.json.Encoder().encode
 
@@ -133,7 +136,7 @@ class HotPath:
         model = self._catalog.held(model_id) or await self._catalog.get(model_id)
         body = await read_body(receive, head.content_length, self._max_body_bytes)
         key = _stored_key(head)
-        intake = parse_body(model.door, head.content_type, body, labelled=True)
+        intake = await _parse(model, head, body, labelled=True)
         self._refuse_if_nothing_to_learn(model, intake, atomic)
         fingerprint = _fingerprint(head, query, body) if key else None
         receipt = await model.learn(Request.of(intake.rows, key, fingerprint))
@@ -165,7 +168,7 @@ class HotPath:
             read_query(scope, ())
             model = await self._named(model_id)
             body = await read_body(receive, head.content_length, self._max_body_bytes)
-            intake = parse_body(model.door, head.content_type, body, labelled=False)
+            intake = await _parse(model, head, body, labelled=False)
             if intake.count == 0:
                 raise Problem(422, "invalid-rows", "the request holds no row")
             if not intake.places:
@@ -187,6 +190,14 @@ def _check_method(scope: Scope, allowed: str) -> None:
     if scope["method"] != allowed:
         detail = f"{scope['method']} is not allowed here, use {allowed}"
         raise Problem(405, "method-not-allowed", detail, allow=allowed)
+
+
+async def _parse(model: Model, head: Head, body: bytes, labelled: bool) -> Intake:
+    if len(body) <= INLINE_BYTES:
+        return parse_body(model.door, head.content_type, body, labelled=labelled)
+    return await asyncio.to_thread(
+        parse_body, model.door, head.content_type, body, labelled=labelled
+    )
 
 
 def _stored_key(head: Head) -> bytes | None:

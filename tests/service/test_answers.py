@@ -247,3 +247,15 @@ def test_model_made_again_begins_anew(model):
     assert model.put("/models/m", json=SPEC).status_code == 201
     told = model.post("/models/m/learn", json={"x": [1, 0, 0, 0, 0], "y": 1}).json()
     assert told["seq"] == 1 and told["scores"] == [0.0]
+
+
+def test_long_bodies_are_read_beside_the_event_loop(client):
+    client.put("/models/m", json=SPEC)
+    rows = [{"x": [1, 0, 0.5, k % 7, 0], "y": k % 2} for k in range(6000)]
+    told = client.post("/models/m/learn", json={"samples": [*rows, {"x": [1], "y": 1}]}).json()
+    assert (told["learned"], told["rejected"]) == (6000, 1)
+    learner = make_learner(resolve_spec(SPEC))
+    learner.learn(Batch.from_dense([r["x"] for r in rows], [r["y"] for r in rows]))
+    weights = client.get("/models/m/weights").json()["weights"]
+    assert weights[0]["weight"] in learner.weights.tolist()
+    assert client.post("/models/m/predict", json={"samples": rows}).json()["seq"] == 6000

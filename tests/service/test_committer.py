@@ -202,3 +202,16 @@ def test_many_faults_in_any_order(tmp_path):
 
     bench = run(tmp_path, scenario, faults)
     assert bench.replica.seq == 8 * 30
+
+
+def test_snapshot_that_fails_does_not_stop_the_committer(tmp_path, caplog):
+    async def scenario(bench: Bench) -> None:
+        def fail(before: int, after: int) -> None:
+            raise RuntimeError("planted")
+
+        bench.committer._on_advance = fail
+        assert (await bench.send("a")).placed.seq == 1
+        assert (await bench.send("b")).placed.seq == 2
+
+    run(tmp_path, scenario)
+    assert "planted" in caplog.text
