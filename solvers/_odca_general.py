@@ -54,6 +54,9 @@ _OUTSIZED = 1e8
 _TINY, _LARGE = 1e-300, 1e300
 # Beyond these the sigmoid is 0 or 1 to the last bit.
 _LOWEST, _HIGHEST = -746.0, 40.0
+# A root is found where its function is 0 but for rounding, or where a step is this small a part of
+# it: the error of the objective is of second order in it.
+_ROUNDING, _SMALL_MOVE = 4e-16, 1e-13
 
 
 @kernel(f8(RO_F8, f8))
@@ -291,16 +294,16 @@ def best_dual(
                 hi = u
             else:
                 lo = u
-            move = -residual / (1.0 + a * slope * b * (1.0 - b))
-            if abs(move) <= 1e-15 * abs(u):
+            if abs(residual) <= _ROUNDING * (abs(u) + abs(found)):
                 break
+            move = -residual / (1.0 + a * slope * b * (1.0 - b))
             if not (lo < u + move < hi and 2.0 * abs(move) <= abs(last)):
                 move = lo + 0.5 * (hi - lo) - u
             last = move
-            if u + move == u:
-                break
             u += move
             b = sigmoid(u)
+            if abs(move) <= _SMALL_MOVE * abs(u):
+                break
         if u < 0.0:
             return sgn * b, math.log1p(-b) + b * u
         return sgn * b, math.log(b) - (1.0 - b) * u
@@ -341,15 +344,15 @@ def best_dual(
                 hi = x
             else:
                 lo = x
-            move = -residual / (a * slope + gamma)
-            if abs(move) <= 1e-16 * x:
+            if abs(residual) <= _ROUNDING * (gamma * x + eps + abs(t) + abs(found)):
                 break
+            move = -residual / (a * slope + gamma)
             if not (lo <= x + move <= hi and 2.0 * abs(move) <= abs(last)):
                 move = lo + 0.5 * (hi - lo) - x
             last = move
-            if x + move == x:
-                break
             x += move
+            if abs(move) <= _SMALL_MOVE * x:
+                break
     b = side * x
     return sgn * b, eps * x + 0.5 * gamma * x * x - t * b
 
