@@ -120,7 +120,14 @@ def peer(target: str) -> Iterator[Side]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [*pinned(SERVER_CORE), sys.executable, "-m", "uvicorn", target, "--port", str(port)]
-    command += ["--log-level", "warning", "--no-access-log", "--no-server-header", "--ws", "none"]
+    command += [
+        "--log-level",
+        "warning",
+        "--no-access-log",
+        "--no-server-header",
+        "--no-proxy-headers",
+    ]
+    command += ["--ws", "none"]
     with subprocess.Popen(command, cwd=ROOT) as process:
         try:
             url = f"http://127.0.0.1:{port}"
