@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from load_tests.measure import HEADING, ROUNDS, Row
+from load_tests.measure import FEW_ROUNDS, HEADING, ROUNDS, Row
 
 BENCHMARKS = ("kernel", "http", "start", "learners")
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -31,7 +31,7 @@ def document(rows: list[Row]) -> str:
         "# Measured",
         "",
         f"`make bench` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
-        f"Sides take turns, {ROUNDS} rounds; the ratio is the median of the rounds' ratios.",
+        f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} for single learners); the ratio is the median of the rounds' ratios.",
         "",
         HEADING,
         *(row.markdown() for row in rows),

@@ -14,10 +14,9 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from load_tests.kernel import COPIES, SLICE_ROWS, adult
-from load_tests.measure import Row, interleaved
+from load_tests.measure import FEW_ROUNDS, Row, interleaved
 from solvers import Batch, make_learner, resolve_spec
 
-ROUNDS = 3
 RIVER_ROWS = 4000
 WIDE, NARROW, NONZEROS, WIDE_ROWS = 1_000_000, 1_000, 50, 50_000
 
@@ -93,7 +92,7 @@ def against_peers(
             "sgd": lambda: sgd_classifier(spec, batch),
             "river": lambda: river(batch[:RIVER_ROWS]),
         },
-        ROUNDS,
+        FEW_ROUNDS,
     )
     what = f"{name}: learn, Adult, {len(batch):,} rows"
     row = Row(
@@ -155,7 +154,7 @@ def against_width(name: str, spec: Mapping[str, Any]) -> Row:
             "wide": lambda: 1e9 / rate(spec, wide, WIDE),
             "narrow": lambda: 1e9 / rate(spec, narrow, NARROW),
         },
-        ROUNDS,
+        FEW_ROUNDS,
     )
     return Row(
         f"{name}: cost per row, {NONZEROS} non-zeros, dim 1e6 (uniform columns)",

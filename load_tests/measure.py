@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 ROUNDS = 5
+FEW_ROUNDS = 3
 
 
 @dataclass(frozen=True)
