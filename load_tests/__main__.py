@@ -31,7 +31,8 @@ def document(rows: list[Row]) -> str:
         "# Measured",
         "",
         f"`make bench` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
-        f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} for single learners); the ratio is the median of the rounds' ratios.",
+        f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} for single learners); the ratio is the "
+        "median of the rounds' ratios.",
         "",
         HEADING,
         *(row.markdown() for row in rows),

@@ -107,7 +107,7 @@ def ours(store: str, durability: str) -> Iterator[Side]:
     """Dualstream on a store, with a model `bench`."""
     flags = ["--durability", durability]
     with ServerProcess(store, flags, prefix=pinned(SERVER_CORE)) as server:
-        httpx.put(f"{server.url}/models/bench", json=SPEC).raise_for_status()
+        httpx.put(f"{server.url}/models/bench", json=SPEC, timeout=120).raise_for_status()
         side = Side(server.url, server.process.pid)
         side.check = lambda acks: asyncio.run(check(store, acks))
         yield side

@@ -18,7 +18,7 @@ def rows() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder:
         store = f"sqlite:///{Path(folder) / 'start.db'}"
         with ServerProcess(store) as server:
-            httpx.put(f"{server.url}/models/m", json=SPEC).raise_for_status()
+            httpx.put(f"{server.url}/models/m", json=SPEC, timeout=120).raise_for_status()
         to_first_sample(store)
         figures = interleaved({"ours": lambda: to_first_sample(store), "peer": import_peer})
     return [

@@ -16,6 +16,8 @@ MODEL = "adult"
 SPEC = {"algorithm": "dual_ascent", "loss": "logistic", "features": {"kind": "indexed", "dim": 123}}
 ROWS_PER_REQUEST = 50
 REPORT_EVERY = 4000
+# The first model of a family on a machine waits for its kernels.
+FIRST_COMPILATION_S = 120.0
 ROWS_TO_PREDICT = 3
 
 
@@ -24,9 +26,15 @@ def run_demo(console: Console) -> int:
     lines = adult_lines()
     with tempfile.TemporaryDirectory(prefix="dualstream-demo-") as folder:
         store = f"sqlite:///{Path(folder) / 'demo.db'}"
-        with ServerProcess(store) as server, httpx.Client(base_url=server.url) as client:
+        with (
+            ServerProcess(store) as server,
+            httpx.Client(base_url=server.url, timeout=FIRST_COMPILATION_S) as client,
+        ):
             for line in server.said:
                 console.print(line, style="dim", highlight=False, soft_wrap=True)
+            console.print(
+                "creating the model; the first time, its kernels are compiled", style="dim"
+            )
             client.put(f"/models/{MODEL}", json=SPEC).raise_for_status()
             _stream(console, client, lines)
             _predict(console, client, lines)

@@ -73,7 +73,7 @@ def test_acknowledged_rows_survive_kill_9_once(store, stream):
     rng = random.Random(7)
     server = ServerProcess(store, FLAGS)
     try:
-        httpx.put(f"{server.url}/models/m", json=SPEC).raise_for_status()
+        httpx.put(f"{server.url}/models/m", json=SPEC, timeout=120).raise_for_status()
         stream.url = server.url
         senders = [threading.Thread(target=stream.send, args=(k,)) for k in range(SENDERS)]
         for sender in senders:
