@@ -1,4 +1,4 @@
-"""python -m load_tests.paper_tables [table ...] writes docs/PAPERS.md and the plots in docs/papers/.
+"""python -m load_tests.paper_tables [table ...] writes docs/PAPERS.md and its plots.
 
 Named tables alone are run and printed, and docs/PAPERS.md stays as it is.
 """
@@ -28,7 +28,7 @@ HEAD = """\
 # The papers' tables, run again
 
 Written by `DUALSTREAM_DATA=... python -m load_tests.paper_tables` (numeric identity \
-`{identity}`, Python {python}, scikit-learn {sklearn}; {seconds:.0f} s on one core in all). \
+`{identity}`, Python {python}, scikit-learn {sklearn}; {seconds:.0f} s in all). \
 Do not edit.
 
 **Reproduced** means: our mean is within three of the printed standard deviations of the printed

@@ -31,8 +31,10 @@ the last 12,183 rows, which our local phase works on, are all rows once; the plo
 The thesis has its learners side by side in seconds, on its machine, until RDA+ is at {TARGET:g}, and ends
 there. Ours is made for a stream: after its local phase it goes on with RDA, whose next steps take δ
 up again (and the next local phase may come at twice as many rows at the earliest). With each pass in
-a fresh order the last 12,183 rows have some rows twice and lack others: then the local phase solves
-another problem than δ measures, as the last line for each λ shows; no claim is tested on it.
+a fresh order, as the thesis has it, the last 12,183 rows have some rows twice and lack others: then
+our local phase solves another problem than δ measures, as the last line for each λ shows. That is
+the thesis' protocol and was run first; the one order was chosen when it failed. Both are judged.
+Non-zeros are counted right after TG's truncation, where it has the fewest.
 
 The figure prints no numbers: what is tested is what figure and text claim. Left out: SGD with a
 subgradient of λ‖w‖₁, which is none of these learners (FOBOS, with a proximal step, stands in its
@@ -44,7 +46,7 @@ def run() -> Section:
     rows = data.sixes_and_sevens()
     x = data.dense(rows)
     figure, axes = plt.subplots(len(LAMBDAS), 2, figsize=(10.0, 9.5), sharex=True)
-    lines, verdicts, met = [], [], 0
+    lines, verdicts, met = [], [], [0, 0]
     for place, lam in enumerate(LAMBDAS):
         ends: dict[str, list[tuple[float, int]]] = {}
         switches, solved = [], []
@@ -82,9 +84,13 @@ def run() -> Section:
                 ", ".join(f"{c.solved:.1e}" for c in fresh),
             )
         )  # fmt: skip
-        for claim, is_met, how in claims(ends, switches, solved):
-            met += is_met
-            verdicts.append((f"{lam:g}", claim, f"{'yes' if is_met else 'no'}: {how}"))
+        in_one = claims(ends, switches, solved)
+        in_fresh = claims(ends, [c.switch for c in fresh], [c.solved for c in fresh])
+        for one, other in zip(in_one, in_fresh, strict=True):
+            met[0] += one[1]
+            met[1] += other[1]
+            said = [f"{'yes' if is_met else 'no'}: {how}" for _, is_met, how in (other, one)]
+            verdicts.append((f"{lam:g}", one[0], *said))
         axes[place][0].set_ylabel(f"λ = {lam:g}: optimality δ")
         axes[place][1].set_ylabel("non-zeros")
     for side in axes[-1]:
@@ -99,11 +105,17 @@ def run() -> Section:
         (
             ABOUT,
             table(heads, lines),
-            table(("λ", "claim", "reproduced"), verdicts),
+            table(
+                ("λ", "claim", "reproduced (a fresh order each pass)", "reproduced (one order)"),
+                verdicts,
+            ),
             save(figure, "thesis_fig_2_2"),
         )
     )
-    counts = f"{met} of {len(verdicts)} claims"
+    counts = (
+        f"{met[1]} of {len(verdicts)} claims by the thesis' protocol, "
+        f"{met[0]} of {len(verdicts)} with one order of the rows for all passes"
+    )
     return Section("Thesis, Fig. 2.2: RDA+ on MNIST, 6 against 7", body, counts)
 
 
@@ -126,7 +138,8 @@ def passes(rows: Batch, which: int, *, fresh: bool = False) -> Batch:
     """In one random order, or in a fresh one each."""
     rng = np.random.default_rng([SEED, which])
     orders = [rng.permutation(len(rows)) for _ in range(PASSES)]
-    return rows.take(np.concatenate(orders if fresh else PASSES * orders[:1]))
+    taken = np.concatenate(orders if fresh else PASSES * orders[:1])
+    return rows.take(taken[: len(taken) // STEP * STEP])
 
 
 @dataclass(frozen=True)
@@ -186,6 +199,7 @@ def claims(
 ) -> list[tuple[str, bool, str]]:
     nonzeros = {name: float(np.median([k for _, k in found])) for name, found in ends.items()}
     others = min(d for name, found in ends.items() if name != "RDA+" for d, _ in found)
+    solved = [d if np.isfinite(d) else np.inf for d in solved]
     return [
         (
             f"RDA+ comes to its local phase within {MOST_STEPS:,} steps",

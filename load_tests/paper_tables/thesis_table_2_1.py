@@ -53,7 +53,10 @@ phase of RDA+ on all rows, to 1e-10.
 
 "Reproduced" is about the two medians: within three printed deviations. The thesis does not print its
 γ, which moves them by orders of magnitude: both values here were chosen by us, and no row can be
-taken for more than "the same protocol finds numbers like these".
+taken for more than "the same protocol finds numbers like these". Most printed deviations are so
+large that three of them reach below 0, so that no small number could fail: where a "yes" rests on
+such a band and ours is off by more than a factor of 3, it says so, and the summary counts the
+medians within a factor of 2 beside the others.
 """
 
 
@@ -68,7 +71,7 @@ class Problem:
 def run() -> Section:
     lines, counts, marks = [], [], []
     for gamma in GAMMAS:
-        met = 0
+        met = near = 0
         for name, printed in PRINTED.items():
             for row, problem in zip(printed, problems(name), strict=True):
                 lam, superset, superset_sd, optimal, optimal_sd, delta, nonzeros = row
@@ -78,17 +81,28 @@ def run() -> Section:
                 is_first = abs(first - superset) <= 3 * superset_sd
                 is_second = abs(second - optimal) <= 3 * optimal_sd
                 met += int(is_first) + int(is_second)
+                near += sum(
+                    0.5 <= ours / theirs <= 2.0
+                    for ours, theirs in ((first, superset), (second, optimal))
+                )
+                far = [
+                    what
+                    for what, ours, theirs in (
+                        ("2x", first, superset), ("optimal", second, optimal)
+                    )
+                    if not 1 / 3 <= ours / theirs <= 3
+                ]  # fmt: skip
                 ours = int(np.count_nonzero(problem.weights[:-1]))
                 lines.append(
                     (
                         gamma, name, f"{lam:.2f} / {problem.lam:.3f}", f"{nonzeros} / {ours}",
                         f"{superset} ({superset_sd})", f"{first:.0f} ({spread[0]:.0f})",
                         f"{optimal} ({optimal_sd})", f"{second:.0f} ({spread[1]:.0f})",
-                        f"{delta:.3f} / {end:.3f}", verdict(is_first, is_second),
+                        f"{delta:.3f} / {end:.3f}", verdict(is_first, is_second, far),
                     )
                 )  # fmt: skip
                 marks.append((gamma, superset, first, optimal, second))
-        counts.append(f"{met} of {2 * len(SHARES) * len(PRINTED)} medians with γ = {gamma}")
+        counts.append(f"{met} of {2 * len(SHARES) * len(PRINTED)} medians with γ = {gamma} ({near} within a factor of 2)")
     heads = (
         "γ", "data set", "λ, paper / ours", "non-zeros of w*, paper / ours", "2x, paper",
         "2x, ours", "optimal, paper", "optimal, ours", "δ, paper / ours", "reproduced",
@@ -97,9 +111,10 @@ def run() -> Section:
     return Section("Thesis, Table 2.1: manifold identification by RDA", body, "; ".join(counts))
 
 
-def verdict(is_first: bool, is_second: bool) -> str:
+def verdict(is_first: bool, is_second: bool, far: list[str]) -> str:
+    """`far` names the medians that are off by more than a factor of 3."""
     if is_first and is_second:
-        return "yes"
+        return f"yes, by the width of the band alone: {' and '.join(far)}" if far else "yes"
     missed = [name for name, met in (("2x", is_first), ("optimal", is_second)) if not met]
     return f"no: {' and '.join(missed)}; γ of the thesis is not known"
 
