@@ -19,11 +19,11 @@ VIEW = 2000
 ABOUT = """\
 New South Wales electricity, 45,312 half hours in their order; each row is scored, then learned
 (logistic loss, ρ = 0.001, columns in [0, 1] as they come, intercept). The O-DCA paper has the
-windows (18)-(24) and no experiment with drift, so there is nothing to compare with; the gap is the
-relative duality gap of the served weights on the window, over the rows still retained.
+windows (18)-(24) and no experiment with drift, so there is nothing to compare with; the gap is
+the relative duality gap of the served weights on the window, over the rows still retained.
 
-Labels of neighbouring half hours mostly agree, so that the last label is a hard baseline here; none
-of the six columns holds it.
+Labels of neighbouring half hours mostly agree, so that the last label is a hard baseline here;
+none of the six columns holds it.
 """
 
 

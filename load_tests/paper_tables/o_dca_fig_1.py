@@ -23,10 +23,12 @@ SHARE = 5
 ABOUT = f"""\
 Ying, Yuan, Sayed, "Online dual coordinate ascent learning" (2016), section IV: no intercept, rows
 as they are; β = 1 - μρ. Means over {RUNS} permutations of the training rows, accuracy on all test
-rows. "averaged" is (27) with κ = {KAPPA}; the paper does not say which κ its figures have. S-DCA is
-LIBLINEAR's dual coordinate ascent on a fifth of the rows, stopped after 5 epochs; the line is
-LIBLINEAR on all rows to the end, where the paper has LIBSVM.
-The figures print no numbers: what is tested is what they claim.
+rows. "averaged" is (27) with κ = {KAPPA}; the paper does not say which κ its figures have. S-DCA
+is LIBLINEAR's dual coordinate ascent on a fifth of the rows, stopped after 5 epochs; the line is
+LIBLINEAR on all rows to the end, where the paper has LIBSVM. The figures print no numbers. The
+introduction says of them that they "illustrate the superior performance of O-DCA over SGD in
+terms of convergence rate and accuracy": tested is whether O-DCA is ahead at all places, and at
+the end; and, a yardstick of ours, how far it ends below the batch solver.
 """
 
 
@@ -56,10 +58,10 @@ def run() -> Section:
             verdicts = [
                 (claim, f"{said} (rows of the paper are missing)") for claim, said in verdicts
             ]
-        parts.append(table(("claim of the figure", "reproduced"), verdicts))
+        parts.append(table(("claim", "reproduced"), verdicts))
     figure.tight_layout()
     parts.append(save(figure, "o_dca_fig_1"))
-    counts = f"{sum(met[:4])} of 4 claims on Adult, {sum(met[4:])} of 4 on the part of RCV1"
+    counts = f"{sum(met[:6])} of 6 claims on Adult, {sum(met[6:])} of 6 on the part of RCV1"
     return Section("O-DCA, Fig. 1 and 2: accuracy along the stream", "\n".join(parts), counts)
 
 
@@ -119,7 +121,7 @@ def part_epochs(train: Batch, test: Batch, rho: float, run: int) -> float:
 
 
 def claims(curves: dict[str, Floats], full: float) -> list[tuple[str, str]]:
-    """What the figures say, and whether it is so here."""
+    """What is said of the figures, and whether it is so here."""
     mean = {name: found.mean(axis=0) for name, found in curves.items()}
     found = []
     for kind in ("", ", averaged"):
@@ -130,6 +132,12 @@ def claims(curves: dict[str, Floats], full: float) -> list[tuple[str, str]]:
             (
                 f"O-DCA is ahead of SGD all along ({name})",
                 answer(ahead == len(PLACES), f"at {ahead} of {len(PLACES)} places"),
+            )
+        )
+        found.append(
+            (
+                f"O-DCA ends above SGD ({name})",
+                answer(ours[-1] > theirs[-1], f"{ours[-1]:.4f} against {theirs[-1]:.4f}"),
             )
         )
         off = full - ours[-1]

@@ -10,7 +10,10 @@ RUNS = 5
 
 LEARNERS = ("ODCAk-PiL1", "ODCA-PiL1", "ODCAk-PiL2", "ODCA-PiL2", "ODCAk-Sig", "ODCA-Sig")
 PRINTED = {
-    "D1": ((0.217, 0.016), (0.221, 0.001), (0.157, 0.0), (0.170, 0.001), (0.157, 0.0), (0.240, 0.0)),
+    "D1": (
+        (0.217, 0.016), (0.221, 0.001), (0.157, 0.0),
+        (0.170, 0.001), (0.157, 0.0), (0.240, 0.0),
+    ),
     "D5": (
         (0.318, 0.013), (0.323, 0.013), (0.275, 0.009),
         (0.305, 0.018), (0.260, 0.001), (0.268, 0.005),
@@ -32,10 +35,10 @@ CONSTANT = {("D1", "ODCA-Sig"), ("D8", "ODCA-Sig"), ("D9", "ODCA-Sig")}
 """The paper's figure is the rate of an answer that never changes."""
 
 ABOUT = f"""\
-The same protocol with {RUNS} runs, tol 1e-4 and at most 5,000 inner iterations; PiL2 with its lower
-limit as printed, -τ2. The grids of the complete versions leave out parameters that give the same
-learner: PiL1 depends on C/τ1² (25 values for 81), and the sigmoid's is every other κ and ε (225 for
-900; one step: all).
+The same protocol with {RUNS} runs, tol 1e-4 and at most 5,000 inner iterations; PiL2 with its
+lower limit as printed, -τ2. The grids of the complete versions leave out parameters that give the
+same learner: PiL1 depends on C/τ1² (25 values for 81), and the sigmoid's is every other κ and ε
+(225 for 900; one step: all).
 """
 
 
@@ -59,9 +62,7 @@ def run() -> Section:
             found = online_dca.rates(chosen, x, RUNS)
             said = online_dca.verdict(printed, found, data_set.missing)
             if said.startswith("no") and (data_set.key, name) in CONSTANT:
-                said += (
-                    "; the paper has the rate of one answer for all rows, most likely an overflow"
-                )
+                said += "; the paper has the rate of a constant answer, most likely an overflow"
             if not data_set.missing:
                 whole += 1
                 met += said.startswith("yes")

@@ -35,14 +35,15 @@ PRINTED = {
 
 ABOUT = f"""\
 Le Thi, Ho, "Online learning based on online DCA and application to online classification" (2020).
-Mean and standard deviation of the mistake rate over {RUNS} permutations; parameters by the paper's
-whole grid on one more permutation, the last of the best.
+Mean and standard deviation of the mistake rate over {RUNS} permutations; parameters by the
+paper's whole grid on one more permutation, the last of the best.
 
 Three things that the print leaves open are read as its figures ask: PiL1 has the constant step
-C/√T, all others C/√t; PiL2's lower limit is -τ2‖x‖ (as printed, -τ2, it repeats the first label for
-ever on long rows: the printed form stands in Table 2 below); ALMA is LIBOL's, without the division
-by ‖x‖. PiL1 takes |m| ≤ 1e-12 ‖w‖‖x‖ for a tie. These readings were chosen because they fit the
-paper's tables, so that for PiL1, PiL2 and ALMA a "yes" is no independent confirmation. See [MISPRINTS.md](MISPRINTS.md).
+C/√T, all others C/√t; PiL2's lower limit is -τ2‖x‖ (as printed, -τ2, it repeats the first label
+for ever on long rows: the printed form stands in Table 2 below); ALMA is LIBOL's, without the
+division by ‖x‖. PiL1 takes |m| ≤ 1e-12 ‖w‖‖x‖ for a tie. These readings were chosen because they
+fit the paper's tables, so that for PiL1, PiL2 and ALMA a "yes" is no independent confirmation.
+See [MISPRINTS.md](MISPRINTS.md).
 """
 
 

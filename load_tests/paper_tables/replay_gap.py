@@ -14,7 +14,9 @@ SEEDS = 3
 N = 11_220
 BETA, RHO = 0.99995, 0.001
 WINDOWS: dict[str, dict[str, Any]] = {
-    "exponential, all rows retained": {"window": {"kind": "exponential", "beta": BETA}, "retain": N},
+    "exponential, all rows retained": {
+        "window": {"kind": "exponential", "beta": BETA}, "retain": N,
+    },
     "infinite, all rows retained": {"window": "infinite", "retain": N},
     "exponential, 1,000 rows retained": {
         "window": {"kind": "exponential", "beta": BETA}, "retain": 1000,
@@ -22,12 +24,12 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 ABOUT = f"""\
-Adult, {N:,} rows in file order, hinge loss, ρ = {RHO}, β = {BETA}, no intercept, as in Fig. 1 of the
-O-DCA paper, which has no replay: there is nothing to compare with. R extra dual steps follow each
-row, on retained rows drawn uniformly. Means over {SEEDS} seeds of the visits; gaps are absolute, on
-the window at the end, of the last iterate w and of the averaged one (κ = {KAPPA}); where only 1,000
-rows are retained they are estimates from these, and such ones are too small, since it is on these
-rows that the steps were taken.
+Adult, {N:,} rows in file order, hinge loss, ρ = {RHO}, β = {BETA}, no intercept, as in Fig. 1 of
+the O-DCA paper, which has no replay: there is nothing to compare with. R extra dual steps follow
+each row, on retained rows drawn uniformly. Means over {SEEDS} seeds of the visits; gaps are
+absolute, on the window at the end, of the last iterate w and of the averaged one (κ = {KAPPA});
+where only 1,000 rows are retained they are estimates from these, and such ones are too small,
+since it is on these rows that the steps were taken.
 """
 
 

@@ -23,18 +23,19 @@ STEP = 100
 FRESH = "RDA+, each pass in a fresh order"
 
 ABOUT = f"""\
-Lee, "Optimization methods for regularized convex formulations in machine learning" (2011), section
-2.6.2: logistic loss and λ‖w‖₁ on the raw pixels, a free intercept, γ = {GAMMA:.0f}; TG with θ = ∞ and
-K = 10; RDA+ with τ = 100, ρ = 0.85 and no local phase before all 12,183 rows were seen. Optimality is
-δ of (2.45) over all rows. {RUNS} runs each, {PASSES} passes over the rows in one random order, so that
-the last 12,183 rows, which our local phase works on, are all rows once; the plot has the first run.
-The thesis has its learners side by side in seconds, on its machine, until RDA+ is at {TARGET:g}, and ends
-there. Ours is made for a stream: after its local phase it goes on with RDA, whose next steps take δ
-up again (and the next local phase may come at twice as many rows at the earliest). With each pass in
-a fresh order, as the thesis has it, the last 12,183 rows have some rows twice and lack others: then
-our local phase solves another problem than δ measures, as the last line for each λ shows. That is
-the thesis' protocol and was run first; the one order was chosen when it failed. Both are judged.
-Non-zeros are counted right after TG's truncation, where it has the fewest.
+Lee, "Optimization methods for regularized convex formulations in machine learning" (2011),
+section 2.6.2: logistic loss and λ‖w‖₁ on the raw pixels, a free intercept, γ = {GAMMA:.0f}; TG
+with θ = ∞ and K = 10; RDA+ with τ = 100, ρ = 0.85 and no local phase before all 12,183 rows were
+seen. Optimality is δ of (2.45) over all rows. {RUNS} runs each, {PASSES} passes over the rows in
+one random order, so that the last 12,183 rows, which our local phase works on, are all rows once;
+the plot has the first run. The thesis has its learners side by side in seconds, on its machine,
+until RDA+ is at {TARGET:g}, and ends there. Ours is made for a stream: after its local phase it
+goes on with RDA, whose next steps take δ up again (and the next local phase may come at twice as
+many rows at the earliest). With each pass in a fresh order, as the thesis has it, the last 12,183
+rows have some rows twice and lack others: then our local phase solves another problem than δ
+measures, as the last line for each λ shows. That is the thesis' protocol and was run first; the
+one order was chosen when it failed. Both are judged. Non-zeros are counted right after TG's
+truncation, where it has the fewest.
 
 The figure prints no numbers: what is tested is what figure and text claim. Left out: SGD with a
 subgradient of λ‖w‖₁, which is none of these learners (FOBOS, with a proximal step, stands in its

@@ -18,18 +18,19 @@ SD = 0.06
 """Printed for ASSET*; ASSET has none."""
 
 ABOUT = f"""\
-Lee, "Optimization methods for regularized convex formulations in machine learning" (2011), section
-3.4: Adult's training and test rows together, split at random into {TRAIN:,} to train, {VALIDATION:,}
-to validate (not needed here) and the rest to test; s = {COMPONENTS}, λ = 1 / (1000 m),
-γ = 1 / (2σ²) = {GAMMA}. Test error in percent, mean and deviation over {RUNS} splits, after
-{EPOCHS} epochs, average of the second half of them; the landmarks are the first {COMPONENTS} rows of the
-split, the intercept a last coordinate of 1. The thesis stops where the error is that of CPNY, says
-nothing of the split's seed, and averages 100 steps.
+Lee, "Optimization methods for regularized convex formulations in machine learning" (2011),
+section 3.4: Adult's training and test rows together, split at random into {TRAIN:,} to train,
+{VALIDATION:,} to validate (not needed here) and the rest to test; s = {COMPONENTS}, λ = 1 / (1000
+m), γ = 1 / (2σ²) = {GAMMA}. Test error in percent, mean and deviation over {RUNS} splits, after
+{EPOCHS} epochs, average of the second half of them; the landmarks are the first {COMPONENTS} rows
+of the split, the intercept a last coordinate of 1. The thesis stops where the error is that of
+CPNY, says nothing of the split's seed, and averages 100 steps.
 
-The thesis prints ± {SD} for ASSET* and nothing for ASSET, which is judged by the same. It can hardly
-be over splits: the error on so few test rows alone has a deviation of 0.4 points, so that this width
-tells no two splits apart, and a "yes" or "no" here is in part luck. The row "one pass" is the online case, of which the thesis
-prints no figure for ADULT. Times are not compared: other machine, other stopping rule.
+The thesis prints ± {SD} for ASSET* and nothing for ASSET, which is judged by the same. It can
+hardly be over splits: the error on so few test rows alone has a deviation of 0.4 points, so that
+this width tells no two splits apart, and a "yes" or "no" here is in part luck. The row "one pass"
+is the online case, of which the thesis prints no figure for ADULT. Times are not compared: other
+machine, other stopping rule.
 """
 
 
