@@ -47,7 +47,7 @@ NOT_RUN = """
 | O-DCA, Fig. 2 in full | 1,500 rows of RCV1 are at hand, of 274,085 |
 | O-DCA, LIBSVM's line in Fig. 1 | LIBLINEAR stands in its place |
 | Thesis, Fig. 2.2: SGD and LPS | no such learner here; LPS is the author's own program |
-| Thesis, Fig. 2.3 to 2.6 | averages of RDA, TG and SGD are not offered; run times of another machine |
+| Thesis, Fig. 2.3 to 2.6 | no averages of RDA and TG are offered; run times of another machine |
 | Thesis, Table 3.2: CCAT, COVTYPE | the data sets are not at hand |
 | Thesis, Table 3.2: IJCNN | in part at hand; MNIST is, and takes longer than all else here |
 | Thesis, Table 3.2: times and rivals | the authors' machine, and programs that are not at hand |
