@@ -23,8 +23,10 @@ WIDE, NARROW, NONZEROS, WIDE_ROWS = 1_000_000, 1_000, 50, 50_000
 # What the gates are for: l2 and one-step learners. Their cost does not depend on the width.
 FAST: Mapping[str, Mapping[str, Any]] = {
     "dual_ascent logistic": {"algorithm": "dual_ascent", "loss": "logistic"},
+    "dual_ascent hinge, averaged": {"algorithm": "dual_ascent", "loss": "hinge"},
     "dc pil2": {"algorithm": "dc"},
     "rda logistic l1": {"algorithm": "rda", "loss": "logistic"},
+    "rda_plus logistic l1": {"algorithm": "rda_plus", "loss": "logistic"},
     "sgd hinge": {"algorithm": "sgd", "loss": "hinge"},
     "spg hinge": {"algorithm": "spg", "loss": "hinge"},
     "spg logistic": {"algorithm": "spg", "loss": "logistic"},
@@ -115,7 +117,7 @@ def sgd_classifier(spec: Mapping[str, Any], batch: Batch) -> float:
     """One pass of the peer with the loss and the kind of penalty of the learner."""
     from sklearn.linear_model import SGDClassifier
 
-    is_sparse = spec["algorithm"] in ("rda", "fobos", "truncated_gradient")
+    is_sparse = spec["algorithm"] in ("rda", "rda_plus", "fobos", "truncated_gradient")
     loss = "log_loss" if spec.get("loss") == "logistic" else "hinge"
     peer = SGDClassifier(
         loss=loss, penalty="l1" if is_sparse else "l2", max_iter=1, tol=None, alpha=1e-3
