@@ -37,7 +37,7 @@ class Model:
             replica,
             catalog.settings.append_timeout_s,
             on_group=catalog.telemetry.saw_group,
-            on_fork=catalog.telemetry.saw_fork,
+            on_fork=self._on_fork,
             on_advance=self._on_advance,
         )
         self._snapshot: asyncio.Task[None] | None = None
@@ -54,6 +54,11 @@ class Model:
         await self.committer.drain()
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
+
+    def _on_fork(self, model_id: str) -> None:
+        """The lost entries may have held the names that this process has told."""
+        self._catalog.telemetry.saw_fork(model_id)
+        self.door.tell_names_again()
 
     def _on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""

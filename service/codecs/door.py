@@ -118,6 +118,10 @@ class Door:
         """Remember that these names stand in the journal now."""
         self._told.update(name for _, name in names)
 
+    def tell_names_again(self) -> None:
+        """Let every name ride along once more: the journal may have lost some."""
+        self._told.clear()
+
     def place(self, text: str) -> int:
         """The place (from 0) of the feature with index `text` (from 1); raises BadRow."""
         place = self._place_of.get(text)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from service.journal import open_journal
 from service.replica import Replica
 from solvers import Batch, CorruptState, class_places, hash_names, make_learner, resolve_spec
 from tests.service.conftest import assert_problem
+from tests.service.test_replica import lose_last_entry
 
 HASHED = {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}}
 CLASSES = {
@@ -124,6 +126,19 @@ def test_each_name_is_journalled_once_by_a_process():
     assert door.new_names({"a": 1}) == [(place("a"), "a")], "not journalled yet"
     door.told(first)
     assert door.new_names({"a": 2, "b": "x", "c": 1}) == [(place("c"), "c")]
+
+
+def test_names_of_lost_entries_are_told_again(serve, tmp_path):
+    path = tmp_path / "fork.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=HASHED)
+    client.post("/models/m/learn", json={"x": {"kept": 1}, "y": 1})
+    client.post("/models/m/learn", json={"x": {"lost": 1}, "y": 1})
+    lose_last_entry(sqlite3.connect(path))
+    for _ in range(2):  # the first finds the fork, the second tells the name again
+        client.post("/models/m/learn", json={"x": {"lost": 1}, "y": 1})
+    weights = client.get("/models/m/weights").json()["weights"]
+    assert {weight.get("name") for weight in weights} == {"kept", "lost"}
 
 
 def test_first_name_of_a_place_wins_and_damage_is_found():
