@@ -8,15 +8,24 @@ from solvers.errors import (
     CorruptState,
     InvalidRow,
     InvalidSpec,
+    MemberError,
     NotAvailable,
     NotConverged,
     ShapeMismatch,
     SolverError,
+    UnknownMember,
 )
 from solvers.features import width_of
 from solvers.hashing import NamePlaces, hash_names, hash_row
-from solvers.learner import Learner, Outcome, State
+from solvers.learner import Learner, Outcome, State, count_nonzeros
 from solvers.libsvm import BadLine
+from solvers.members import (
+    MEMBER_NAME,
+    Comparison,
+    MemberLearner,
+    MemberView,
+    member_learner,
+)
 from solvers.progressive import Progressive
 from solvers.spec import make_learner, resolve_spec, warm
 from solvers.state import dump, load
@@ -26,6 +35,7 @@ __all__ = [
     "BadLine",
     "Batch",
     "Certificate",
+    "Comparison",
     "CorruptState",
     "InvalidRow",
     "InvalidSpec",
@@ -34,6 +44,10 @@ __all__ = [
     "LibsvmRows",
     "MAX_CLASSES",
     "MAX_DIM",
+    "MEMBER_NAME",
+    "MemberError",
+    "MemberLearner",
+    "MemberView",
     "NamePlaces",
     "NotAvailable",
     "NotConverged",
@@ -42,15 +56,18 @@ __all__ = [
     "ShapeMismatch",
     "SolverError",
     "State",
+    "UnknownMember",
     "class_label",
     "class_places",
     "class_text",
     "compiled_signatures",
+    "count_nonzeros",
     "dump",
     "hash_names",
     "hash_row",
     "load",
     "make_learner",
+    "member_learner",
     "numeric_identity",
     "resolve_spec",
     "warm",

@@ -50,12 +50,16 @@ Flags = npt.NDArray[np.bool_]
 b1, i4, i8, u1, f8 = types.boolean, types.int32, types.int64, types.uint8, types.float64
 void = types.void
 B1, I4, I8, F8 = b1[::1], i4[::1], i8[::1], f8[::1]
-F8_2D = f8[:, ::1]
+F8_2D, I4_2D = f8[:, ::1], i4[:, ::1]
 RO_F8_2D = types.Array(f8, 2, "C", readonly=True)
+RO_I8_2D = types.Array(i8, 2, "C", readonly=True)
 RO_I4 = types.Array(i4, 1, "C", readonly=True)
 RO_I8 = types.Array(i8, 1, "C", readonly=True)
 RO_U1 = types.Array(u1, 1, "C", readonly=True)
 RO_F8 = types.Array(f8, 1, "C", readonly=True)
+
+SHARED_KERNELS = ("_scalar.py", "portfolio/_rule.py")
+"""The files whose kernels those of other files may call."""
 
 # The features of the x86-64-v3 level that tell whether this machine has it.
 _V3_FEATURES = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
@@ -99,7 +103,9 @@ def _cache_dir() -> str | None:
     one (numba#1833), nor bounds checking. So both name the directory.
     """
     try:
-        stamp = hashlib.sha256(Path(__file__).with_name("_scalar.py").read_bytes())
+        stamp = hashlib.sha256()
+        for shared in SHARED_KERNELS:
+            stamp.update((Path(__file__).parent / shared).read_bytes())
         stamp.update(f"{numba.__version__} {_config.BOUNDSCHECK}".encode())
         path = _cache_root() / stamp.hexdigest()[:16]
         path.mkdir(parents=True, exist_ok=True)
@@ -126,7 +132,7 @@ def kernel(signature: Any) -> Callable[[_Function], _Function]:
     """Compile a function for `signature` (of numba types) as its module is imported.
 
     A kernel gets preallocated arrays and updates them in place; it allocates nothing, raises
-    nothing and draws no random numbers. It may call kernels of its own file and of `_scalar.py`.
+    nothing and draws no random numbers. It may call kernels of its own file and of SHARED_KERNELS.
     """
 
     def compile_it(function: _Function) -> _Function:

@@ -33,6 +33,9 @@ from solvers._jit import (
     void,
 )
 
+# A mean square below this has no root that divides anything.
+_TINY = 1e-290
+
 
 @kernel(f8(f8, f8, f8))
 def clip(x: float, lo: float, hi: float) -> float:
@@ -389,3 +392,33 @@ def dual_argmin(
         return y * b
     sgn, t = (y, 1.0) if margin != 0.0 else (1.0, y)
     return sgn * best_b(t - sgn * m, s + gamma, eps, lo, hi)
+
+
+@kernel(f8(f8, f8))
+def balance(share: float, power: float) -> float:
+    """share^(-power): what a sparse column of balanced scaling is multiplied by."""
+    if power == 0.25:
+        return math.sqrt(math.sqrt(1.0 / share))
+    if power == 0.0:
+        return 1.0
+    return math.exp(-power * math.log(share))
+
+
+@kernel(f8(f8, f8, f8, f8, f8))
+def dense_value(x: float, t: float, c: float, mu: float, m: float) -> float:
+    """h_j of a dense column x of balanced scaling, see features/scaling.py."""
+    share = c / t
+    square = m / t + share * mu * mu
+    var = m / t + share * (1.0 - share) * mu * mu
+    if var <= 1e-30 * square or var < _TINY:
+        return 0.0
+    return (x - mu * share) / math.sqrt(var)
+
+
+@kernel(f8(f8, f8, f8, f8, f8, f8))
+def sparse_value(x: float, t: float, c: float, mu: float, m: float, power: float) -> float:
+    """h_j of a sparse column x of balanced scaling, see features/scaling.py."""
+    square = m / c + mu * mu
+    if square < _TINY:
+        return 0.0
+    return x / math.sqrt(square) * balance(c / t, power)

@@ -11,6 +11,7 @@ from typing import Any
 
 from solvers.errors import InvalidSpec
 from solvers.losses import NONSMOOTH_LOSSES
+from solvers.portfolio.fields import read_portfolio
 from solvers.spec_fields import (
     Spec,
     read_average,
@@ -36,7 +37,9 @@ class Algorithm:
     fields: tuple[str, ...]
     """In the order in which a resolved specification has them."""
     read: Callable[[Mapping[str, Any], str], Spec]
-    """From the specification as given and its task; raises InvalidSpec."""
+    """From the specification with its features read, and its task; raises InvalidSpec."""
+    stages_are_own: bool = False
+    """Whether its parts have stages and intercepts of their own, and the whole has none."""
 
 
 def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
@@ -334,7 +337,11 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "romma": Algorithm("solvers.margin", "Romma", (), read_nothing),
     "alma": Algorithm("solvers.margin", "Alma", ("alpha", "C", "p", "normalize"), read_alma),
+    "portfolio": Algorithm(
+        "solvers.portfolio.portfolio",
+        "Portfolio",
+        ("members", "eta", "share", "retain"),
+        read_portfolio,
+        stages_are_own=True,
+    ),
 }
-
-LATER_ALGORITHMS = ("portfolio",)
-"""Known, and not in this version."""

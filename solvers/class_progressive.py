@@ -17,7 +17,7 @@ from solvers.batch import Batch
 from solvers.class_names import MAX_CLASSES, names_of, names_state
 from solvers.errors import CorruptState
 from solvers.learner import Outcome, State, check_arrays
-from solvers.progressive import FADING, LARGEST_TERM, Progressive
+from solvers.progressive import FADING, LARGEST_TERM, Progressive, scores_are_log_odds
 
 # What is remembered beside the counts: the class of the last row, and the most frequent one.
 _LAST, _MOST = range(2)
@@ -35,7 +35,7 @@ class ClassProgressive(Progressive):
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "ClassProgressive":
         """Metrics for the learner of a resolved specification."""
-        return cls(log_loss=spec.get("loss") == "logistic")
+        return cls(log_loss=scores_are_log_odds(spec))
 
     def count(self, batch: Batch, outcome: Outcome) -> None:
         """Count the rows of a batch that were learned, in order."""

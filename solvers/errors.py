@@ -6,6 +6,8 @@ SolverError
 ├── ShapeMismatch       rows of another width, or arrays that do not fit together
 ├── InvalidRow          a row that no learner may see: which one, and why
 ├── NotConverged        an offline solver stopped before its tolerance
+├── MemberError         a change of a portfolio's members that cannot be made, and why
+│   └── UnknownMember   no member of that name
 └── CorruptState        bytes or arrays that are not a state of this learner
 
 Kernels never raise: they return a number, and the Python layer turns it into one of these.
@@ -40,6 +42,12 @@ class InvalidSpec(SolverError):
         error.args = (f"{name!r} is not a known field: {place} {', '.join(known)}",)
         return error
 
+    def under(self, owner: str) -> "InvalidSpec":
+        """The same of a specification that stands at `owner` within another one."""
+        error = InvalidSpec(owner + self.field, self.value, self.allowed)
+        error.args = (f"{_dotted(owner)}: {self}",)
+        return error
+
 
 class NotAvailable(InvalidSpec):
     """The specification is a good one, of a later version."""
@@ -67,6 +75,14 @@ class InvalidRow(SolverError):
 
 class NotConverged(SolverError):
     """The tolerance was not met within the steps allowed."""
+
+
+class MemberError(SolverError):
+    """A change of members that cannot be made; nothing was changed."""
+
+
+class UnknownMember(MemberError):
+    """No member of that name."""
 
 
 class CorruptState(SolverError):

@@ -56,7 +56,7 @@ class Progressive:
             module: Any = importlib.import_module("solvers.class_progressive")
             metrics: Progressive = module.ClassProgressive.of(spec)
             return metrics
-        return cls(spec["task"], log_loss=spec.get("loss") == "logistic")
+        return cls(spec["task"], log_loss=scores_are_log_odds(spec))
 
     @property
     def rows(self) -> int:
@@ -141,6 +141,12 @@ class Progressive:
         self._sums[:] = state["metrics_sums"]
         self._recent[:] = 0.0
         self._recent[:held] = state["metrics_recent"]
+
+
+def scores_are_log_odds(spec: Mapping[str, Any]) -> bool:
+    """Whether the learner of a resolved specification gives probabilities by its scores."""
+    is_portfolio = spec["algorithm"] == "portfolio"
+    return spec["task"] != "regression" and (is_portfolio or spec.get("loss") == "logistic")
 
 
 def _root(mean: float | None) -> float | None:

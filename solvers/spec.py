@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from solvers import _jit
-from solvers.algorithms import ALGORITHMS, LATER_ALGORITHMS, Algorithm
-from solvers.errors import InvalidSpec, NotAvailable
+from solvers.algorithms import ALGORITHMS, Algorithm
+from solvers.errors import InvalidSpec
 from solvers.features.fields import has_stages, read_features, read_map, read_scaling
 from solvers.learner import Learner
 from solvers.spec_fields import (
@@ -19,8 +19,11 @@ from solvers.spec_fields import (
 
 # Of every model, in the order of a resolved specification: before the algorithm's own fields ...
 _FIRST = ("algorithm", "task")
-# ... and after them.
+# ... and after them: those of a learner behind stages, and those of one that has its own.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
+_LAST_OF_OWN_STAGES = ("features", "labels")
+# A specification of these alone leaves the choice of the algorithm to us.
+_OF_ANY_PORTFOLIO = ("task", "labels", "members", "eta", "share")
 
 
 def resolve_spec(spec: Mapping[str, Any]) -> Spec:
@@ -30,24 +33,30 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     """
     if not isinstance(spec, Mapping):
         raise InvalidSpec("", spec, "an object")
-    if not spec:
-        raise NotAvailable("", {})
-    algorithm = read_choice(spec, "algorithm", "dual_ascent", tuple(ALGORITHMS), LATER_ALGORITHMS)
-    fields = (*_FIRST, *ALGORITHMS[algorithm].fields, *_LAST)
+    choice = "portfolio" if all(name in _OF_ANY_PORTFOLIO for name in spec) else "dual_ascent"
+    algorithm = read_choice(spec, "algorithm", choice, tuple(ALGORITHMS))
+    stages_are_own = ALGORITHMS[algorithm].stages_are_own
+    last = _LAST_OF_OWN_STAGES if stages_are_own else _LAST
+    fields = (*_FIRST, *ALGORITHMS[algorithm].fields, *last)
     refuse_unknown(spec, "", fields)
     task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
+    if stages_are_own:
+        spec = {"features": "hashed"} | dict(spec)
     features = read_features(spec)
-    resolved = ALGORITHMS[algorithm].read(spec, task) | {
+    resolved = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task) | {
         "algorithm": algorithm,
         "task": task,
         "features": features,
-        "map": read_map(spec, features),
-        "scaling": read_scaling(spec),
-        "norm": read_choice(spec, "norm", "none", ("none", "row", "running")),
-        "intercept": read_flag(spec, "intercept", True),
-        "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
         "labels": _labels(spec, task),
     }
+    if not stages_are_own:
+        resolved |= {
+            "map": read_map(spec, features),
+            "scaling": read_scaling(spec),
+            "norm": read_choice(spec, "norm", "none", ("none", "row", "running")),
+            "intercept": read_flag(spec, "intercept", True),
+            "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
+        }
     return {name: resolved[name] for name in fields if name in resolved}
 
 

@@ -47,7 +47,7 @@ RING_ARRAYS = tuple(
 """What a ring is in a state."""
 
 
-class Ring:
+class RowBuffer:
     """The last rows learned, at most `retain`, oldest first, in arrays that kernels append to.
 
     Rows stand one behind the other. Kernels append behind the last and move `first` on, and stop
@@ -55,28 +55,46 @@ class Ring:
     arrays if it fills more than half. So memory stays below four times what is retained, an
     append costs no more than its copy, and what is retained is always in one piece.
 
-    starts   (capacity + 1,)  row i holds entries starts[i] to starts[i + 1]
-    indices, values           (entries,)
-    rows     (capacity, 3)    label, weight, dual variable
+    starts   (capacity + 1,)      row i holds entries starts[i] to starts[i + 1]
+    indices  (entries,)           values (entries, *value_shape)
+    rows     (capacity, columns)  what else is known of a row
     """
 
-    def __init__(self, retain: int) -> None:
+    def __init__(self, retain: int, columns: int, value_shape: tuple[int, ...] = ()) -> None:
         self.retain = retain
+        self._columns, self._value_shape = columns, value_shape
         self._allocate(min(2 * retain, 64), 1024)
 
     def _allocate(self, capacity: int, entries: int) -> None:
         self.starts = np.zeros(capacity + 1, np.int64)
-        self.rows = np.zeros((capacity, 3))
+        self.rows = np.zeros((capacity, self._columns))
         self.indices = np.empty(entries, np.int32)
-        self.values = np.empty(entries)
+        self.values = np.empty((entries, *self._value_shape))
 
     def make_room(self, first: int, last: int, entries: int) -> None:
         """Move rows `first` to `last` to the front, with room for one more of so many entries."""
         start, end = self.starts[first], self.starts[last]
         starts, rows = self.starts[first : last + 1] - start, self.rows[first:last]
         indices, values = self.indices[start:end], self.values[start:end]
-        capacity = len(self.rows)
-        if 2 * (len(rows) + 1) > capacity:
+        self.hold(starts, rows, indices, values, entries)
+
+    def rows_between(self, first: int, last: int) -> tuple[npt.NDArray[Any], ...]:
+        """Starts from 0 on, rows, indices and values of rows `first` to `last`, as copies."""
+        start, end = self.starts[first], self.starts[last]
+        starts, rows = self.starts[first : last + 1] - start, self.rows[first:last].copy()
+        return starts, rows, self.indices[start:end].copy(), self.values[start:end].copy()
+
+    def hold(
+        self,
+        starts: npt.NDArray[Any],
+        rows: npt.NDArray[Any],
+        indices: npt.NDArray[Any],
+        values: npt.NDArray[Any],
+        entries: int = 0,
+    ) -> None:
+        """Hold these rows from place 0 on, with room for one more of so many entries."""
+        capacity = min(2 * self.retain, 64)
+        while capacity < 2 * (len(rows) + 1) and capacity < 2 * self.retain + 1:
             capacity = min(2 * capacity, 2 * self.retain + 1)
         room = 1024
         while room < 2 * (len(values) + entries):
@@ -87,14 +105,20 @@ class Ring:
         self.indices[: len(indices)] = indices
         self.values[: len(values)] = values
 
+
+class Ring(RowBuffer):
+    """Retained rows with their label, weight and dual variable: rows (capacity, 3)."""
+
+    def __init__(self, retain: int) -> None:
+        super().__init__(retain, 3)
+
     def state(self, first: int, last: int) -> dict[str, npt.NDArray[Any]]:
         """Rows `first` to `last`, as copies."""
-        start, end = self.starts[first], self.starts[last]
-        rows = self.rows[first:last]
+        starts, rows, indices, values = self.rows_between(first, last)
         return {
-            "ring_indptr": self.starts[first : last + 1] - start,
-            "ring_indices": self.indices[start:end].astype(np.int64),
-            "ring_values": self.values[start:end].copy(),
+            "ring_indptr": starts,
+            "ring_indices": indices.astype(np.int64),
+            "ring_values": values,
             "ring_labels": rows[:, LABEL].copy(),
             "ring_weights": rows[:, WEIGHT].copy(),
             "ring_duals": rows[:, DUAL].copy(),
@@ -129,16 +153,6 @@ class Ring:
         duals = state["ring_duals"]
         if duals.shape != (n,) or not np.isfinite(duals).all():
             raise CorruptState("the retained rows and their dual variables do not fit together")
-        capacity, room = len(self.rows), 1024
-        while capacity < n:
-            capacity = min(2 * capacity, 2 * self.retain + 1)
-        while room < retained.nnz:
-            room *= 2
-        self._allocate(capacity, room)
-        self.starts[: n + 1] = indptr
-        self.indices[: retained.nnz] = retained.indices
-        self.values[: retained.nnz] = retained.values
-        columns = (labels, retained.weights, duals)
-        for column, numbers in enumerate(columns):
-            self.rows[:n, column] = numbers
+        rows = np.stack([labels, retained.weights, duals], axis=1)
+        self.hold(indptr, rows, retained.indices, retained.values)
         return n

@@ -17,6 +17,8 @@ MAX_LANDMARKS = 2048
 
 def has_stages(spec: Mapping[str, Any]) -> bool:
     """Whether rows are changed between the door and the learner of a resolved specification."""
+    if "map" not in spec:
+        return False
     return spec["map"] is not None or spec["scaling"] != "none" or spec["norm"] != "none"
 
 

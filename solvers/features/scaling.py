@@ -18,7 +18,6 @@ A column whose variance is rounding (var_j <= 1e-30 of the mean square) holds 0,
 whose squares are too small for a number (below 1e-290).
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +41,7 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers._scalar import prefetch
+from solvers._scalar import balance, dense_value, prefetch, sparse_value
 from solvers.batch import Batch
 from solvers.errors import CorruptState
 from solvers.features.stage import grown
@@ -54,7 +53,6 @@ _T, _DENSE, _POWER = range(3)
 _COUNT, _MEAN, _M, _IS_DENSE = range(4)
 
 _FIRST_DENSE_ROW = 21
-_TINY = 1e-290
 # Numbers that a cache of the first or second level holds.
 _CACHED = 32_768
 
@@ -141,36 +139,6 @@ class Balanced:
         self._dense[: len(dense)] = dense
         self._numbers[_T], self._numbers[_DENSE] = float(state["rows"]), len(dense)
         self._undo = None
-
-
-@kernel(f8(f8, f8))
-def balance(share: float, power: float) -> float:
-    """share^(-power)."""
-    if power == 0.25:
-        return math.sqrt(math.sqrt(1.0 / share))
-    if power == 0.0:
-        return 1.0
-    return math.exp(-power * math.log(share))
-
-
-@kernel(f8(f8, f8, f8, f8, f8))
-def dense_value(x: float, t: float, c: float, mu: float, m: float) -> float:
-    """h_j of a dense column."""
-    share = c / t
-    square = m / t + share * mu * mu
-    var = m / t + share * (1.0 - share) * mu * mu
-    if var <= 1e-30 * square or var < _TINY:
-        return 0.0
-    return (x - mu * share) / math.sqrt(var)
-
-
-@kernel(f8(f8, f8, f8, f8, f8, f8))
-def sparse_value(x: float, t: float, c: float, mu: float, m: float, power: float) -> float:
-    """h_j of a sparse column."""
-    square = m / c + mu * mu
-    if square < _TINY:
-        return 0.0
-    return x / math.sqrt(square) * balance(c / t, power)
 
 
 @kernel(i8(F8_2D, I4, i8, f8))

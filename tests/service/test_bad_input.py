@@ -63,22 +63,11 @@ def test_bad_spec_is_422_and_names_the_field(client, change, field):
     assert client.get("/models/bad").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"algorithm": "portfolio"},
-    ],
-)
-def test_what_comes_later_is_said_to(client, change):
-    spec = {name: value for name, value in SPEC.items() if name != "loss"} | change
-    told = assert_problem(client.put("/models/later", json=spec), 422, "invalid-spec")
-    assert told["detail"].endswith("not available in this version")
-
-
-def test_empty_spec_is_not_available_yet(client):
-    for body in (b"", b"{}"):
-        told = assert_problem(client.put("/models/later", content=body), 422, "invalid-spec")
-        assert told["detail"].endswith("not available in this version")
+def test_an_empty_spec_is_the_portfolio(client):
+    for body, status in ((b"", 201), (b"{}", 200), (b'{"members": "eight"}', 200)):
+        answer = client.put("/models/mine", content=body)
+        assert answer.status_code == status
+        assert answer.json()["spec"]["algorithm"] == "portfolio"
 
 
 def test_spec_that_is_no_object_is_refused(client):

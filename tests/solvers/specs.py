@@ -182,6 +182,32 @@ _SPECS: dict[str, dict[str, Any]] = {
         "scaling": "balanced",
         "norm": "running",
     },
+    "portfolio-eight": {"algorithm": "portfolio", "retain": 20},
+    "portfolio-twelve": {"algorithm": "portfolio", "members": "twelve", "retain": 20},
+    "portfolio-papers": {"algorithm": "portfolio", "members": "papers", "retain": 20},
+    "portfolio-guests": {
+        "algorithm": "portfolio",
+        "members": [
+            {"name": "sparse", "algorithm": "rda"},
+            {"kind": "diagonal_newton", "gamma": 0.9},
+            {"strength": 3, "scaling": "balanced", "retain": 20},
+            {"kind": "prior"},
+            {"algorithm": "romma", "norm": "row"},
+            {"kind": "dual_ascent", "loss": "smooth_hinge", "norm": "running"},
+        ],
+        "share": 0.01,
+        "retain": 20,
+    },
+    "portfolio-one": {
+        "algorithm": "portfolio",
+        "members": [{"kind": "adagrad", "scaling": "none", "norm": "row"}],
+        "retain": 20,
+    },
+    "portfolio-guests-alone": {
+        "algorithm": "portfolio",
+        "members": [{"algorithm": "sgd"}, {"algorithm": "perceptron"}],
+        "retain": 20,
+    },
 }
 
 SPECS = {name: {"algorithm": "dual_ascent"} | FEATURES | spec for name, spec in _SPECS.items()}

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from solvers import InvalidSpec, NotAvailable, make_learner, resolve_spec
+from solvers import InvalidSpec, make_learner, resolve_spec
 from solvers.algorithms import ALGORITHMS
 from solvers.losses import LOSSES, MARGIN_LOSSES
 
@@ -216,20 +216,12 @@ def test_the_fields_that_an_algorithm_takes_are_named():
     }
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"algorithm": "portfolio"},
-    ],
-)
-def test_what_comes_later_is_refused_as_such(fields):
-    with pytest.raises(NotAvailable, match="not available in this version$"):
-        resolved(**fields)
-
-
-def test_nothing_at_all_is_a_default_of_a_later_version():
-    with pytest.raises(NotAvailable, match="not available in this version$"):
-        resolve_spec({})
+@pytest.mark.parametrize("given", [{}, {"task": "multiclass"}, {"labels": ["no", "yes"]}])
+def test_what_names_no_field_of_one_learner_is_a_portfolio(given):
+    spec = resolve_spec(given)
+    assert spec["algorithm"] == "portfolio" and spec["members"] == "eight"
+    assert spec["features"] == {"kind": "hashed", "bits": 18}
+    assert resolve_spec(spec) == spec
 
 
 def test_features_must_be_given():

@@ -1,0 +1,15 @@
+"""Many specifications on one stream, combined by weights that follow how well each does.
+
+presets.py   the lists of members that have a name
+fields.py    the specification of a portfolio and of its members
+portfolio.py the learner
+fused.py     members that share one pass over a row; _fused.py: its kernels
+guest.py     members that run by themselves
+rule.py      shares, calibration, losses; _rule.py: the rule, row by row
+compare.py   whether one member does better than another
+retained.py  the rows that a new member begins with
+"""
+
+from solvers.portfolio.presets import PRESETS
+
+__all__ = ["PRESETS"]

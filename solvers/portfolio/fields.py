@@ -1,0 +1,156 @@
+"""The specification of a portfolio, and of each of its members."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from solvers.errors import InvalidSpec, NotAvailable
+from solvers.features.fields import read_scaling
+from solvers.members import MEMBER_NAME
+from solvers.portfolio.presets import PRESETS, Member
+from solvers.spec_fields import (
+    Spec,
+    read_choice,
+    read_kind,
+    read_number,
+    read_whole,
+    refuse_unknown,
+    short_form,
+)
+
+MAX_MEMBERS = 64
+"""Of a list, the prior not counted where one is named."""
+
+_NAMES_ALLOWED = "1 to 64 characters of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
+_INPUT = ("scaling", "norm")
+_FUSED_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "prior": (),
+    "dual_ascent": ("loss", "strength", "schedule", *_INPUT),
+    "spg_fixed_total": ("loss", "strength", *_INPUT),
+    "adagrad": ("loss", "eta", *_INPUT),
+    "diagonal_newton": ("loss", "gamma", *_INPUT),
+}
+_LOSSES: Mapping[str, tuple[str, ...]] = {
+    "logistic": (),
+    "hinge": (),
+    "squared_hinge": (),
+    "smooth_hinge": ("gamma",),
+}
+_LOG_LOSS: Mapping[str, tuple[str, ...]] = {"logistic": ()}
+_IMPLIED = ("task", "features", "labels")
+
+
+def read_portfolio(spec: Mapping[str, Any], task: str) -> Spec:
+    """The fields of `algorithm: portfolio`; members are read for the features of the whole."""
+    if task == "regression":
+        raise NotAvailable("/task", task)
+    return {
+        "members": _members(spec.get("members", "eight"), spec),
+        "eta": read_number(spec, "", "eta", 0.5, 1e-6, 1.0, "a number in [1e-6, 1]"),
+        "share": read_number(spec, "", "share", 0.001, 0.0, 0.5, "a number in [0, 0.5]"),
+        "retain": read_whole(spec, "", "retain", 1000, 1, 100_000),
+    }
+
+
+def _members(given: Any, spec: Mapping[str, Any]) -> str | list[Member]:
+    allowed = f"one of {', '.join(PRESETS)}, or a list of 1 to {MAX_MEMBERS} specs"
+    if isinstance(given, str) and given in PRESETS:
+        return given
+    if not isinstance(given, list | tuple) or not 1 <= len(given) <= MAX_MEMBERS:
+        shown = f"{len(given)} specs" if isinstance(given, list | tuple) else given
+        raise InvalidSpec("/members", shown, allowed)
+    members: list[Member] = []
+    for place, one in enumerate(given):
+        owner = f"/members/{place}"
+        if not isinstance(one, Mapping):
+            raise InvalidSpec(owner, one, "an object")
+        taken = [member["name"] for member in members]
+        name = read_name(one, owner, taken)
+        if name in taken:
+            raise InvalidSpec(f"{owner}/name", name, "another name than those before it")
+        body = {field: value for field, value in one.items() if field != "name"}
+        members.append({"name": name} | read_member(body, spec, owner))
+    return members
+
+
+def read_name(member: Mapping[str, Any], owner: str, taken: list[str]) -> str:
+    """A member's `name`; left out, its kind and the first number that is free."""
+    name = member.get("name")
+    if name is None:
+        kind = member.get("kind", member.get("algorithm", "dual_ascent"))
+        number = 1
+        while f"{kind}-{number}" in taken:
+            number += 1
+        return f"{kind}-{number}"
+    if not isinstance(name, str) or not MEMBER_NAME.fullmatch(name):
+        raise InvalidSpec(f"{owner}/name", name, _NAMES_ALLOWED)
+    return name
+
+
+def read_member(member: Mapping[str, Any], whole: Mapping[str, Any], owner: str) -> Member:
+    """A member without its name, every default written out; `whole` is the portfolio's spec.
+
+    With `kind` it is one of the kinds that presets.py names, else the specification of a model,
+    of which task, features and labels are the portfolio's.
+    """
+    try:
+        if "kind" in member or "schedule" in member:
+            return _read_fused(member)
+        return _read_model(member, whole)
+    except InvalidSpec as error:
+        raise error.under(owner) from None
+
+
+def _read_fused(member: Mapping[str, Any]) -> Member:
+    kind = read_choice(
+        {"kind": member.get("kind", member.get("algorithm"))}, "kind", "", tuple(_FUSED_FIELDS)
+    )
+    refuse_unknown(member, "", ("kind", *_FUSED_FIELDS[kind]))
+    if kind == "prior":
+        return {"kind": kind}
+    readers: dict[str, Any] = {
+        "loss": lambda: _read_loss(member, _LOSSES if kind != "diagonal_newton" else _LOG_LOSS),
+        "strength": lambda: _read_positive(member, "strength", 30.0),
+        "schedule": lambda: read_choice(
+            member, "schedule", "constant", ("constant", "inverse_sqrt")
+        ),
+        "eta": lambda: _read_positive(member, "eta", 0.5),
+        "gamma": lambda: read_number(member, "", "gamma", 1.0, 0.0, 1.0, "a number in [0, 1]"),
+        "scaling": lambda: read_scaling({"scaling": member.get("scaling", "balanced")}),
+        "norm": lambda: read_choice(member, "norm", "none", ("none", "row", "running")),
+    }
+    return {"kind": kind} | {name: readers[name]() for name in _FUSED_FIELDS[kind]}
+
+
+def _read_loss(member: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> str | Spec:
+    loss = read_kind(member, "loss", "logistic", known)
+    if loss["kind"] == "smooth_hinge":
+        allowed = "a number in [1e-12, 1e12]"
+        loss["gamma"] = read_number(loss, "/loss", "gamma", 1.0, 1e-12, 1e12, allowed)
+    return short_form(loss)
+
+
+def _read_positive(member: Mapping[str, Any], name: str, default: float) -> float:
+    return read_number(member, "", name, default, 1e-12, 1e12, "a number in [1e-12, 1e12]")
+
+
+def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Member:
+    # The other way round spec.py reads portfolios.
+    from solvers.spec import resolve_spec
+
+    if member.get("algorithm") == "portfolio":
+        raise InvalidSpec("/algorithm", "portfolio", "one that is no portfolio itself")
+    implied = {"task": "binary", "features": whole["features"]}
+    for name, value in implied.items():
+        if name in member and member[name] != value:
+            raise InvalidSpec(f"/{name}", member[name], f"left out, or the portfolio's: {value}")
+    if member.get("labels") is not None:
+        raise InvalidSpec("/labels", member["labels"], "left out: they are the portfolio's")
+    algorithm = {"algorithm": "dual_ascent"} | dict(member) | implied
+    resolved = resolve_spec(algorithm)
+    return {name: value for name, value in resolved.items() if name not in _IMPLIED}
+
+
+def model_spec(member: Mapping[str, Any], features: Mapping[str, Any]) -> Spec:
+    """The specification of the model that a resolved member without `kind` is."""
+    body = {field: value for field, value in member.items() if field != "name"}
+    return body | {"task": "binary", "features": dict(features)}

@@ -1,0 +1,101 @@
+"""Members that run by themselves on the rows of a portfolio."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import Floats
+from solvers.batch import Batch
+from solvers.certificate import Certificate
+from solvers.learner import State
+from solvers.portfolio.fused import Fused
+from solvers.portfolio.presets import Member
+from solvers.portfolio.rule import Rule
+from solvers.rewind import Rewind
+
+
+class Guest:
+    """A model of any algorithm. Where it rejects a row it has no score, and begins anew."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self._begin()
+
+    def _begin(self) -> None:
+        # The other way round spec.py makes portfolios.
+        from solvers.spec import make_learner
+
+        self._learner = make_learner(self._spec)
+        self._rewind = Rewind(self._learner, row_is_whole=False)
+
+    def learn(self, batch: Batch) -> Floats:
+        """Learn all rows; their scores (n,), NaN where the learner began anew."""
+        scores: list[Floats] = []
+        done = 0
+        while done < len(batch) or not scores:
+            outcome = self._rewind.learn_prefix(batch[done:])
+            scores.append(outcome.scores)
+            done += len(outcome)
+            if outcome.rejected.any():
+                self._begin()
+        return np.concatenate(scores)
+
+    def predict(self, batch: Batch) -> Floats:
+        """Scores (n,)."""
+        return self._learner.predict(batch)
+
+    def weights(self) -> tuple[Floats, float]:
+        """Served weights and intercept."""
+        return self._learner.weights, self._learner.intercept
+
+    def certificate(self) -> Certificate | None:
+        """See Learner."""
+        return self._learner.certificate()
+
+    def state(self) -> State:
+        """See Learner."""
+        return self._learner.state()
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        self._learner.restore(state)
+        self._rewind.forget()
+
+
+class Soloist:
+    """A member of a kind that exists as members only, with stages of its own."""
+
+    _FIRST = np.zeros(1, np.int64)
+
+    def __init__(self, member: Member, dim: int, retain: int) -> None:
+        self._fused = Fused([member], dim, retain)
+        # Kernels want a rule; what this one makes of the scores is not looked at.
+        self._rule = Rule([False], 0.5, 0.0)
+
+    def learn(self, batch: Batch) -> Floats:
+        """See Guest."""
+        scores = np.zeros((len(batch), 1))
+        self._fused.learn(batch, self._FIRST, scores, self._rule)
+        return scores[:, 0]
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Guest."""
+        return self._fused.predict(batch)[:, 0]
+
+    def weights(self) -> tuple[Floats, float]:
+        """See Guest."""
+        return self._fused.weights(0)
+
+    def certificate(self) -> Certificate | None:
+        """See Guest."""
+        return self._fused.certificate(0)
+
+    def state(self) -> State:
+        """See Guest."""
+        return self._fused.state()
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Guest."""
+        self._fused.restore(state)

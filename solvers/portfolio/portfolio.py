@@ -1,0 +1,246 @@
+"""The learner of `algorithm: portfolio`: every member learns every row, the rule combines them.
+
+Its score is the log odds of the combined probability. Members see the row as it came in, each
+behind stages of its own; a row's place in a batch changes nothing for any of them, so that a batch
+is its rows one by one for the portfolio, too. No row is ever rejected: what one member cannot learn
+makes that member begin anew, and nothing else.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import Floats
+from solvers._scalar import unknown_label
+from solvers.batch import Batch
+from solvers.certificate import Certificate
+from solvers.errors import (
+    CorruptState,
+    InvalidRow,
+    MemberError,
+    ShapeMismatch,
+    SolverError,
+    UnknownMember,
+)
+from solvers.features.intercept import width_of
+from solvers.learner import Outcome, State, check_arrays, count_nonzeros
+from solvers.members import Comparison, MemberView
+from solvers.portfolio._rule import MOST_LOSS
+from solvers.portfolio.compare import compare
+from solvers.portfolio.crew import Crew
+from solvers.portfolio.fields import MAX_MEMBERS, read_member, read_name
+from solvers.portfolio.presets import PRESETS, Member
+from solvers.portfolio.retained import RetainedRows
+from solvers.portfolio.rule import Rule
+from solvers.table import sigmoids
+
+
+class Portfolio:
+    """See members.MemberLearner. `spec` is a resolved one, of the binary task.
+
+    Memory beside that of the members: 24 bytes a pair of members, 16,000 a member for its last
+    1,000 rows, and twice the rows retained.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.spec = spec
+        self._dim = width_of(spec["features"])
+        given = spec["members"]
+        members: Sequence[Member] = PRESETS[given] if isinstance(given, str) else given
+        self._crew = Crew.of(members, spec["features"], spec["retain"])
+        priors = [member.get("kind") == "prior" for member in members]
+        self._rule = Rule(priors, spec["eta"], spec["share"])
+        self._rows = RetainedRows(self._dim, spec["retain"])
+        self._samples = 0
+        self._promoted: str | None = None
+
+    # -- learning and scoring --------------------------------------------------------------------
+
+    def check(self, batch: Batch) -> None:
+        """Raise ShapeMismatch unless the rows have this model's width."""
+        if batch.dim != self._dim:
+            raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {self._dim}")
+
+    def learn(self, batch: Batch) -> Outcome:
+        """See Learner. O(entries K) a row for fused members, and what the guests need."""
+        self.check(batch)
+        row = unknown_label(batch.labels, True)
+        if row >= 0:
+            label = float(batch.labels[row])
+            raise InvalidRow(row, f"the label must be -1, 0 or 1, got {label!r}")
+        n = len(batch)
+        batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
+        out = self._crew.learn(batch, self._rule)
+        self._rows.add(batch)
+        self._samples += n
+        return Outcome(
+            np.ascontiguousarray(out[:, 0]),
+            np.ascontiguousarray(out[:, 1]),
+            batch.weights > 0.0,
+            np.zeros(n, np.bool_),
+        )
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner: log odds."""
+        self.check(batch)
+        return self._rule.mix(self._crew.predict(batch))
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """See Learner."""
+        out = np.empty(len(scores))
+        sigmoids(scores, out)
+        return out
+
+    @property
+    def samples(self) -> int:
+        """See Learner."""
+        return self._samples
+
+    # -- what it says of itself ------------------------------------------------------------------
+
+    @property
+    def heaviest(self) -> str:
+        """The member of the largest share, the prior aside where there is another one."""
+        shares = self._rule.shares.copy()
+        shares[[name == "prior" for name in self._crew.names]] -= 1.0
+        return str(self._crew.names[int(np.argmax(shares))])
+
+    @property
+    def weights(self) -> Floats:
+        """The served weights of the heaviest member: those of all multiply different inputs."""
+        return self.member_weights(self.heaviest)[0]
+
+    @property
+    def intercept(self) -> float:
+        """See weights."""
+        return self.member_weights(self.heaviest)[1]
+
+    @property
+    def nonzeros(self) -> int:
+        """See weights."""
+        return count_nonzeros(self.weights)
+
+    def certificate(self) -> Certificate | None:
+        """None: each dual member has one of its own, see member_certificate."""
+        return None
+
+    def members(self) -> list[MemberView]:
+        """See MemberLearner."""
+        return [
+            self._rule.view(place, member, self._crew.has_certificate(place))
+            for place, member in enumerate(self._crew.members)
+        ]
+
+    @property
+    def promoted(self) -> str | None:
+        """See MemberLearner."""
+        return self._promoted
+
+    def compare(self, a: str, b: str, level: float = 0.95) -> Comparison:
+        """See MemberLearner, and compare.py."""
+        places = self._place_of(a), self._place_of(b)
+        if a == b:
+            raise MemberError(f"{a!r} is compared with itself")
+        rows, total, squares = self._rule.difference(*places)
+        return compare(a, b, rows, total, squares, MOST_LOSS, level)
+
+    def member_certificate(self, name: str) -> Certificate | None:
+        """See MemberLearner: of the problem sum of the losses + strength |w|^2 / 2."""
+        return self._crew.certificate(self._place_of(name))
+
+    def member_weights(self, name: str) -> tuple[Floats, float]:
+        """See MemberLearner: per feature behind the member's scaling."""
+        return self._crew.weights(self._place_of(name))
+
+    def _place_of(self, name: str) -> int:
+        if name not in self._crew.names:
+            raise UnknownMember(f"there is no member {name!r}")
+        return self._crew.names.index(name)
+
+    # -- changing the members --------------------------------------------------------------------
+
+    def resolve_member(self, spec: Mapping[str, Any]) -> Member:
+        """See MemberLearner."""
+        body = {field: value for field, value in spec.items() if field != "name"}
+        return read_member(body, self.spec, "")
+
+    def add_member(self, spec: Mapping[str, Any]) -> str:
+        """See MemberLearner: it learns the retained rows, and is calibrated on them."""
+        names = self._crew.names
+        name = read_name(spec, "", names)
+        member = {"name": name} | self.resolve_member(spec)
+        if name in names:
+            raise MemberError(f"there is a member {name!r} already")
+        if len(names) >= MAX_MEMBERS:
+            raise MemberError(f"there are {len(names)} members already, at most {MAX_MEMBERS}")
+        if self._promoted is not None:
+            raise MemberError(f"{self._promoted!r} is promoted: undo that first")
+        rows = self._rows.rows()
+        features, retain = self.spec["features"], self.spec["retain"]
+        self._crew, scores = self._crew.joined(member, features, retain, rows)
+        self._rule = self._rule.joined(member.get("kind") == "prior", scores, rows)
+        return name
+
+    def remove_member(self, name: str) -> None:
+        """See MemberLearner."""
+        place = self._place_of(name)
+        if len(self._crew.names) == 1:
+            raise MemberError(f"{name!r} is the last member")
+        if self._promoted is not None:
+            raise MemberError(f"{self._promoted!r} is promoted: undo that first")
+        self._crew = self._crew.without(place)
+        self._rule = self._rule.without(place)
+
+    def promote(self, name: str) -> None:
+        """See MemberLearner: the others stand still until `demote`."""
+        place = self._place_of(name)
+        if self._promoted is not None:
+            self.demote()
+        self._rule.promote(place)
+        self._promoted = name
+
+    def demote(self) -> None:
+        """See MemberLearner."""
+        if self._promoted is None:
+            raise MemberError("no member is promoted")
+        self._rule.demote()
+        self._promoted = None
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """See Learner."""
+        about = {"members": self._crew.describe(), "promoted": self._promoted}
+        text = json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
+        state: State = {
+            "about": np.frombuffer(text, np.uint8).copy(),
+            "samples": np.array(self._samples, np.int64),
+        }
+        for owner, part in (("rule", self._rule), ("rows", self._rows), ("crew", self._crew)):
+            state |= {f"{owner}.{name}": array for name, array in part.state().items()}
+        return state
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner; the members are those of the state."""
+        check_arrays(state, {"samples": (), "about": (np.asarray(state.get("about", [])).size,)})
+        try:
+            about = json.loads(np.asarray(state["about"]).astype(np.uint8).tobytes())
+            described, promoted = about["members"], about["promoted"]
+            retain, features = self.spec["retain"], self.spec["features"]
+            crew = Crew.described(described, features, retain)
+        except (ValueError, KeyError, TypeError, SolverError) as error:
+            raise CorruptState(f"the members are damaged: {error!r}") from error
+        priors = [member.get("kind") == "prior" for member in crew.members]
+        rule = Rule(priors, self.spec["eta"], self.spec["share"])
+        rows = RetainedRows(self._dim, retain)
+        for owner, part in (("rule", rule), ("rows", rows), ("crew", crew)):
+            part.restore(_under(f"{owner}.", state))
+        self._crew, self._rule, self._rows = crew, rule, rows
+        self._samples, self._promoted = int(state["samples"]), promoted
+
+
+def _under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:
+    return {name[len(prefix) :]: a for name, a in state.items() if name.startswith(prefix)}

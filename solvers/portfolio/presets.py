@@ -1,0 +1,137 @@
+"""The lists of members that have a name of their own, as resolved specifications of members.
+
+All have an intercept and keep it. Beside the kinds that a model may be of, members may be of kinds
+that exist as members only; a portfolio of one is how one of them is used alone.
+
+| kind              | is                                                                     |
+|-------------------|------------------------------------------------------------------------|
+| `prior`           | the log odds of the labels so far; for regression their mean           |
+| `dual_ascent`     | O-DCA with `strength` C; `schedule: inverse_sqrt` has rho = C / sqrt N |
+| `spg_fixed_total` | stochastic proximal gradient, step 1 / (C sqrt N), no shrinking        |
+| `adagrad`         | the dual step with AdaGrad's diagonal, step `eta`                      |
+| `diagonal_newton` | the dual step with a diagonal of second derivatives, fading by `gamma` |
+
+`_fused.py` has their formulas.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+Member = dict[str, Any]
+
+_BALANCED = {"kind": "balanced", "power": 0.25, "moments": True}
+_COUNTS = {"kind": "balanced", "power": 0.25, "moments": False}
+_STANDARD = {"kind": "balanced", "power": 0.0, "moments": True}
+_SMOOTH_HINGE = {"kind": "smooth_hinge", "gamma": 1.0}
+
+PRIOR: Member = {"name": "prior", "kind": "prior"}
+
+
+def _dual(
+    name: str,
+    strength: float,
+    scaling: Any = _BALANCED,
+    norm: str = "none",
+    *,
+    loss: Any = "logistic",
+    schedule: str = "constant",
+) -> Member:
+    return {
+        "name": name,
+        "kind": "dual_ascent",
+        "loss": loss,
+        "strength": strength,
+        "schedule": schedule,
+        "scaling": scaling,
+        "norm": norm,
+    }
+
+
+def _spg(
+    name: str, strength: float, scaling: Any = _BALANCED, norm: str = "none", *, loss: Any
+) -> Member:
+    return {
+        "name": name,
+        "kind": "spg_fixed_total",
+        "loss": loss,
+        "strength": strength,
+        "scaling": scaling,
+        "norm": norm,
+    }
+
+
+def _adagrad(name: str, eta: float, scaling: Any, norm: str, *, loss: Any) -> Member:
+    return {
+        "name": name,
+        "kind": "adagrad",
+        "loss": loss,
+        "eta": eta,
+        "scaling": scaling,
+        "norm": norm,
+    }
+
+
+def _newton(name: str, gamma: float) -> Member:
+    return {
+        "name": name,
+        "kind": "diagonal_newton",
+        "loss": "logistic",
+        "gamma": gamma,
+        "scaling": _STANDARD,
+        "norm": "row",
+    }
+
+
+_STEADY = _dual("dual-30", 30.0)
+_TRACKING = _dual("dual-3", 3.0)
+_COUNTED = _dual("dual-100-counts", 100.0, _COUNTS)
+_SPG_HINGE = _spg("spg-1-hinge", 1.0, loss=_SMOOTH_HINGE)
+_SPG_ROW = _spg("spg-0.1-row", 0.1, norm="row", loss="logistic")
+
+_FIRST_FIVE = (
+    _STEADY,
+    _TRACKING,
+    _dual("dual-0.03-running", 0.03, norm="running"),
+    _COUNTED,
+    _SPG_HINGE,
+)
+_ADAGRADS = (
+    _adagrad("adagrad-0.5-hinge-row", 0.5, _STANDARD, "row", loss=_SMOOTH_HINGE),
+    _adagrad("adagrad-0.5-running", 0.5, _STANDARD, "running", loss="logistic"),
+)
+
+EIGHT = (PRIOR, *_FIRST_FIVE, *_ADAGRADS, _newton("newton-row", 1.0))
+
+TWELVE = (
+    PRIOR,
+    *_FIRST_FIVE,
+    _SPG_ROW,
+    _dual("dual-0.1-raw-row", 0.1, "none", "row"),
+    *_ADAGRADS,
+    _adagrad("adagrad-1.5-raw-row", 1.5, "none", "row", loss="logistic"),
+    _newton("newton-row", 1.0),
+    _newton("newton-0.99-row", 0.99),
+)
+
+PAPERS = (
+    PRIOR,
+    _STEADY,
+    _dual("dual-0.03-running", 0.03, norm="running"),
+    _spg("spg-3-counts", 3.0, _COUNTS, loss="logistic"),
+    _spg("spg-1-hinge-standard", 1.0, _STANDARD, loss=_SMOOTH_HINGE),
+    _SPG_ROW,
+    _TRACKING,
+    _COUNTED,
+    _spg("spg-1-plain-hinge", 1.0, loss="hinge"),
+    _spg("spg-1-hinge-row", 1.0, norm="row", loss=_SMOOTH_HINGE),
+    _spg("spg-0.1-standard-running", 0.1, _STANDARD, "running", loss="logistic"),
+    _dual("dual-0.3-rising", 0.3, schedule="inverse_sqrt"),
+    _spg("spg-0.03-row", 0.03, norm="row", loss="logistic"),
+    _spg("spg-1-plain-hinge-standard", 1.0, _STANDARD, loss="hinge"),
+    _SPG_HINGE,
+    _dual("dual-0.03-row", 0.03, norm="row"),
+    _dual("dual-30-hinge", 30.0, loss=_SMOOTH_HINGE),
+)
+
+PRESETS: Mapping[str, tuple[Member, ...]] = {"eight": EIGHT, "twelve": TWELVE, "papers": PAPERS}
+"""Of the binary task, by the name that `members` gives them."""

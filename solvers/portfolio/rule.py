@@ -1,0 +1,204 @@
+"""What a portfolio knows of its members: shares, calibrations, losses, and how they compare."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import Floats, Ints
+from solvers.batch import Batch
+from solvers.errors import CorruptState
+from solvers.learner import State, check_arrays
+from solvers.members import MemberView
+from solvers.portfolio import _rule
+from solvers.portfolio._rule import (
+    COUNTED,
+    ETA,
+    IS_ACTIVE,
+    MEMBER,
+    N_RULE,
+    N_SHARED,
+    NOT_IN_IT,
+    PRIOR,
+    RECENT,
+    ROLE,
+    SHARE,
+    V_BEFORE,
+    A,
+    B,
+    V,
+)
+
+
+class Rule:
+    """The numbers of the rule of `_rule.py` for members that are a prior or not."""
+
+    def __init__(self, are_priors: Sequence[bool], eta: float, share: float) -> None:
+        n = len(are_priors)
+        self.roles = np.ones((n, 2), np.int64)
+        self.roles[:, ROLE] = [PRIOR if is_prior else MEMBER for is_prior in are_priors]
+        self.r = np.zeros((n, N_RULE))
+        for place in range(n):
+            self._start(place)
+        self.r[:, V] = 1.0 / n
+        self.g = np.zeros(N_SHARED)
+        self.g[ETA], self.g[SHARE] = eta, share
+        self.recent = np.full((RECENT, 2 * n), NOT_IN_IT)
+        self.pairs = np.zeros((3 * n, n))
+        self.scratch = np.zeros((5, n))
+
+    def _start(self, place: int) -> None:
+        self.r[place] = 0.0
+        _rule.start_calibration(self.r, place)
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return len(self.roles)
+
+    @property
+    def shares(self) -> Floats:
+        """(K,): v; 0 of all but the promoted one, where there is one."""
+        return self.r[:, V].copy()
+
+    def is_active(self, place: int) -> bool:
+        """Whether the member learns; it does not while another one is promoted."""
+        return bool(self.roles[place, IS_ACTIVE])
+
+    def count(self, scores: Floats, labels: Floats, weights: Floats) -> Floats:
+        """The rule for rows of raw scores (n, K); returns score and loss of each row, (n, 2)."""
+        out = np.empty((len(scores), 2))
+        _rule.classify_rows(
+            scores, labels, weights, self.roles, self.r, self.g, self.recent, self.pairs,
+            self.scratch, out,
+        )  # fmt: skip
+        return out
+
+    def mix(self, scores: Floats) -> Floats:
+        """(n,): the score of each row of raw scores (n, K), by the shares as they are."""
+        out = np.empty(len(scores))
+        _rule.mix_rows(scores, self.roles, self.r, self.g, self.scratch, out)
+        return out
+
+    def view(self, place: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
+        """Where a member stands; a share is 0 while another one is promoted."""
+        r, is_active = self.r[place], self.is_active(place)
+        rows, held = int(r[_rule.ROWS]), min(int(self.g[COUNTED]), RECENT)
+        recent = self.recent[:held, 2 * place : 2 * place + 2]
+        recent = recent[recent[:, 0] != NOT_IN_IT]
+        return MemberView(
+            name=member["name"],
+            spec={field: value for field, value in member.items() if field != "name"},
+            weight=float(r[V]) if is_active else 0.0,
+            active=is_active,
+            rows=rows,
+            loss=_mean(r[_rule.LOSS], rows),
+            error_rate=_mean(r[_rule.MISTAKES], rows),
+            rolling_rows=len(recent),
+            rolling_loss=_mean(math.fsum(recent[:, 0]), len(recent)),
+            rolling_error_rate=_mean(math.fsum(recent[:, 1]), len(recent)),
+            resets=int(r[_rule.RESETS]),
+            calibration=(float(r[A]), float(r[B])),
+            has_certificate=has_certificate,
+        )
+
+    def difference(self, a: int, b: int) -> tuple[int, float, float]:
+        """Rows that both members were in, the sum of their differences in loss, and of squares."""
+        n, sign = self.size, 1.0 if a < b else -1.0
+        i, j = min(a, b), max(a, b)
+        rows, total, squares = (float(self.pairs[part * n + i, j]) for part in range(3))
+        return int(rows), sign * total, squares
+
+    # -- changing the list -----------------------------------------------------------------------
+
+    def joined(self, is_prior: bool, scores: Floats, rows: Batch) -> "Rule":
+        """The same with one more member, calibrated on its scores (n,) of these rows.
+
+        It begins with `share`, which the others give up.
+        """
+        n = self.size
+        more = self._copied([*range(n), None])
+        more.roles[n, ROLE] = PRIOR if is_prior else MEMBER
+        share = float(self.g[SHARE])
+        more.r[:n, V] *= 1.0 - share
+        more.r[n, V] = share
+        if not is_prior:
+            _rule.calibrate_rows(n, scores, rows.labels, rows.weights, more.r, more.scratch)
+        return more
+
+    def without(self, place: int) -> "Rule":
+        """The same without one member; the others have its share as theirs are to each other."""
+        kept: list[int | None] = [j for j in range(self.size) if j != place]
+        fewer = self._copied(kept)
+        fewer.r[:, V] /= fewer.r[:, V].sum()
+        return fewer
+
+    def _copied(self, places: Sequence[int | None]) -> "Rule":
+        """Members as they stand, by their places; None: one that begins."""
+        eta, share = float(self.g[ETA]), float(self.g[SHARE])
+        other = Rule([False] * len(places), eta, share)
+        other.g[:] = self.g
+        held = [(new, old) for new, old in enumerate(places) if old is not None]
+        for new, old in held:
+            other.roles[new], other.r[new] = self.roles[old], self.r[old]
+            columns = slice(2 * new, 2 * new + 2)
+            other.recent[:, columns] = self.recent[:, 2 * old : 2 * old + 2]
+        for new_a, old_a in held:
+            for new_b, old_b in held:
+                for part in range(3):
+                    cell = self.pairs[part * self.size + old_a, old_b]
+                    other.pairs[part * len(places) + new_a, new_b] = cell
+        return other
+
+    def promote(self, place: int) -> None:
+        """One member alone learns and predicts; the shares of all are kept aside."""
+        self.r[:, V_BEFORE] = self.r[:, V]
+        self.r[:, V] = 0.0
+        self.r[place, V] = 1.0
+        self.roles[:, IS_ACTIVE] = 0
+        self.roles[place, IS_ACTIVE] = 1
+
+    def demote(self) -> None:
+        """All members again, with the shares that they had."""
+        self.r[:, V] = self.r[:, V_BEFORE]
+        self.r[:, V_BEFORE] = 0.0
+        self.roles[:, IS_ACTIVE] = 1
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """All of it, as copies; of `recent` as many rows as were counted."""
+        return {
+            "roles": self.roles.copy(),
+            "members": self.r.copy(),
+            "shared": self.g.copy(),
+            "recent": self.recent[: min(int(self.g[COUNTED]), RECENT)].copy(),
+            "pairs": self.pairs.copy(),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Be in this state. Raises CorruptState, and then nothing has changed."""
+        check_arrays(state, {"shared": self.g.shape})
+        held = min(int(state["shared"][COUNTED]), RECENT)
+        check_arrays(
+            state,
+            {
+                "roles": self.roles.shape,
+                "members": self.r.shape,
+                "recent": (held, self.recent.shape[1]),
+                "pairs": self.pairs.shape,
+            },
+        )
+        roles: Ints = state["roles"].astype(np.int64)
+        if not np.array_equal(roles[:, ROLE], self.roles[:, ROLE]) or not roles[:, IS_ACTIVE].any():
+            raise CorruptState("the roles of the members are damaged")
+        self.roles[:], self.r[:], self.g[:] = roles, state["members"], state["shared"]
+        self.pairs[:] = state["pairs"]
+        self.recent[:] = NOT_IN_IT
+        self.recent[:held] = state["recent"]
+
+
+def _mean(total: float, rows: int) -> float | None:
+    return float(total) / rows if rows else None
