@@ -93,11 +93,18 @@ def read_member(member: Mapping[str, Any], whole: Mapping[str, Any], owner: str)
     of which task, features and labels are the portfolio's.
     """
     try:
-        if "kind" in member or "schedule" in member:
-            return _read_fused(member)
-        return _read_model(member, whole)
+        return _read_fused(member) if _is_fused(member) else _read_model(member, whole)
     except InvalidSpec as error:
+        if not owner:
+            raise
         raise error.under(owner) from None
+
+
+def _is_fused(member: Mapping[str, Any]) -> bool:
+    """A schedule is a field of other algorithms, too."""
+    if "kind" in member:
+        return True
+    return "schedule" in member and member.get("algorithm", "dual_ascent") == "dual_ascent"
 
 
 def _read_fused(member: Mapping[str, Any]) -> Member:

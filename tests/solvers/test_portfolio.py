@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from solvers import Batch, make_learner
+from solvers import Batch, make_learner, resolve_spec
 from solvers._jit import DISABLED
+from solvers.algorithms import ALGORITHMS
 from solvers.portfolio import PRESETS
 from tests.solvers.portfolio_reference import PortfolioReference
 from tests.solvers.staging import rows_of
@@ -76,3 +77,21 @@ def test_the_regret_bound_holds(name):
         each -= np.log(q)
     k, t = len(each), len(rows)
     assert mixture <= each.min() + 2.0 * math.log(k) + 2.0 * t * math.log(1.0 / 0.999)
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "portfolio"])
+def test_member_of_every_algorithm_resolves_to_itself(algorithm):
+    learner = portfolio()
+    resolved = learner.resolve_member({"algorithm": algorithm})
+    assert learner.resolve_member(resolved) == resolved
+    learner.learn(stream(30))
+    assert learner.add_member(resolved) == f"{algorithm}-1"
+    whole = learner.spec | {"members": [{"algorithm": algorithm}]}
+    assert resolve_spec(resolve_spec(whole)) == resolve_spec(whole)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_member_of_every_preset_resolves_to_itself(name):
+    for member in PRESETS[name]:
+        body = {field: value for field, value in member.items() if field != "name"}
+        assert portfolio().resolve_member(body) == body
