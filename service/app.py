@@ -10,13 +10,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from service.api import certificate, health, models
+from service.api import certificate, health, members, models
 from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
 from service.errors import MEDIA_TYPE, Problem, RowError, as_problem
 from service.journal import Limits, make_journal
 from service.journal.protocol import Journal, JournalError
+from service.journal.record import RecordError
 from service.settings import Settings, check_binding
 from service.startup import Startup
 from service.telemetry import Telemetry
@@ -57,12 +58,13 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
     app.state.catalog = catalog
     app.state.startup = startup
     app.state.telemetry = telemetry
-    for module in (models, certificate, health):
+    for module in (models, members, certificate, health):
         app.include_router(module.router)
     for kind in (
         Problem,
         SolverError,
         JournalError,
+        RecordError,
         HTTPException,
         RequestValidationError,
         Exception,

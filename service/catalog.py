@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from service.codecs import Door
-from service.committer import Committer, Receipt, Request
+from service.committer import AnyRequest, Committer, Receipt
 from service.errors import Problem, unavailable, unknown_model
 from service.journal.protocol import Journal, ModelChanged, ModelRecord, UnknownModel
 from service.replica import Captured, Replica
 from service.settings import Settings
 from service.telemetry import Telemetry
-from solvers import make_learner, resolve_spec
+from solvers import MemberLearner, make_learner, member_learner, resolve_spec
 
 log = logging.getLogger("dualstream.catalog")
 
@@ -42,13 +42,28 @@ class Model:
         )
         self._snapshot: asyncio.Task[None] | None = None
 
-    async def learn(self, request: Request) -> Receipt:
-        """Make the request durable and learn it. Raises what the journal's append raises."""
+    async def submit(self, request: AnyRequest) -> Receipt:
+        """Make the request durable and apply it. Raises what the journal's append raises."""
         try:
             return await self.committer.submit(request)
         except (ModelChanged, UnknownModel):
             self._catalog.forget(self)
             raise
+
+    async def refresh(self) -> None:
+        """Apply what other processes have appended. Raises what the journal's read raises."""
+        try:
+            await self.committer.refresh()
+        except (ModelChanged, UnknownModel):
+            self._catalog.forget(self)
+            raise
+
+    def members(self) -> MemberLearner:
+        """The learner and its members. Raises Problem 404 when it has none."""
+        learner = member_learner(self.replica.learner)
+        if learner is None:
+            raise Problem(404, "no-members", f"model {self.record.id!r} has no members")
+        return learner
 
     async def close(self) -> None:
         await self.committer.drain()

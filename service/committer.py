@@ -1,9 +1,11 @@
 """Group commit: what waits for one model goes into one append, one apply, many answers.
 
+Requests keep their order. A control is a group of its own, so that it is answered for itself.
 No timer and no added delay: while an append is on its way the next group gathers behind it.
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import time
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from service.codecs import ListedRows, Rows, as_batch, class_texts
+from service.controls import Order, Verdict, control_of
 from service.journal.protocol import (
     Appended,
     Journal,
@@ -22,8 +25,8 @@ from service.journal.protocol import (
     Part,
     Placed,
 )
-from service.journal.record import encode_rows
-from service.replica import Forked, Replica
+from service.journal.record import Control, decode, encode_control, encode_rows
+from service.replica import Applied, Forked, Replica
 from solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
@@ -60,6 +63,31 @@ class Request:
 
 
 @dataclass(slots=True)
+class ControlRequest:
+    """One control: a part of one record, and beside it the control itself."""
+
+    part: Part
+    control: Control
+
+    @classmethod
+    def of(cls, order: Order, key: bytes | None = None) -> Self:
+        """A request of this order, under the stored `key` if it has one."""
+        given = control_of(order)
+        plain = body = encode_control(given.kind, given.fields)
+        fingerprint = None
+        if key is not None:
+            fingerprint = hashlib.sha256(plain).digest()[:16]
+            body = encode_control(given.kind, given.fields, key=key, fingerprint=fingerprint)
+        # As everyone else will read it: what is given may have its fields in another order.
+        ((_, control),) = decode(plain)
+        assert isinstance(control, Control)
+        return cls(Part(body, 1, key, fingerprint), control)
+
+
+AnyRequest = Request | ControlRequest
+
+
+@dataclass(slots=True)
 class Receipt:
     """Where a request stands in the journal and, if it was new, what learning it did."""
 
@@ -69,6 +97,8 @@ class Receipt:
     predicted: list[str | None] | None = None
     """Multiclass: the class of each row as it was scored; None where no class was known."""
     rejected: list[bool] | None = None
+    verdict: Verdict | None = None
+    """What became of a control."""
 
 
 class Committer:
@@ -89,16 +119,36 @@ class Committer:
         self._on_group = on_group
         self._on_fork = on_fork
         self._on_advance = on_advance
-        self._waiting: deque[tuple[Request, asyncio.Future[Receipt]]] = deque()
+        self._waiting: deque[tuple[AnyRequest, asyncio.Future[Receipt]]] = deque()
         self._worker: asyncio.Task[None] | None = None
+        # Held by whoever moves the replica on: this committer's groups, or `refresh`.
+        self._moving = asyncio.Lock()
 
-    def submit(self, request: Request) -> "asyncio.Future[Receipt]":
-        """Park the request; the future resolves when it is durable and learned."""
+    def submit(self, request: AnyRequest) -> "asyncio.Future[Receipt]":
+        """Park the request; the future resolves when it is durable and applied."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         return future
+
+    async def refresh(self) -> None:
+        """Bring the replica to the journal's end, after the group that is under way.
+
+        Raises JournalUnavailable, ModelChanged, UnknownModel.
+        """
+        replica = self._replica
+        async with self._moving:
+            before = replica.seq
+            record = await self._journal.get(replica.id)
+            if record.incarnation != replica.incarnation:
+                raise ModelChanged(replica.id)
+            try:
+                replica.check_head(record)
+                await replica.catch_up(self._journal)
+            except Forked as fork:
+                await self._rebuild(fork)
+            self._on_advance(before, replica.seq)
 
     async def drain(self) -> None:
         """Wait until all that was submitted is answered."""
@@ -108,21 +158,24 @@ class Committer:
     async def _work(self) -> None:
         while self._waiting:
             await self._gather()
-            group = self._next_group()
-            before = self._replica.seq
-            try:
-                receipts = await self._commit([request for request, _ in group])
-                for (_, future), receipt in zip(group, receipts, strict=True):
-                    if not future.done():
-                        future.set_result(receipt)
-                self._on_advance(before, self._replica.seq)
-            except Exception as error:
-                if not isinstance(error, OutcomeUnknown | JournalUnavailable | ModelChanged):
-                    log.exception("model %r: a group of %d failed", self._replica.id, len(group))
-                for _, future in group:
-                    if not future.done():
-                        future.set_exception(error)
+            async with self._moving:
+                await self._work_on(self._next_group())
         self._worker = None
+
+    async def _work_on(self, group: "list[tuple[AnyRequest, asyncio.Future[Receipt]]]") -> None:
+        before = self._replica.seq
+        try:
+            receipts = await self._commit([request for request, _ in group])
+            for (_, future), receipt in zip(group, receipts, strict=True):
+                if not future.done():
+                    future.set_result(receipt)
+            self._on_advance(before, self._replica.seq)
+        except Exception as error:
+            if not isinstance(error, OutcomeUnknown | JournalUnavailable | ModelChanged):
+                log.exception("model %r: a group of %d failed", self._replica.id, len(group))
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
 
     async def _gather(self) -> None:
         """Let requests join as long as each turn of the event loop brings more of them.
@@ -135,34 +188,37 @@ class Committer:
             known = len(self._waiting)
             await asyncio.sleep(0)
 
-    def _next_group(self) -> list[tuple[Request, "asyncio.Future[Receipt]"]]:
+    def _next_group(self) -> "list[tuple[AnyRequest, asyncio.Future[Receipt]]]":
         group = [self._waiting.popleft()]
         size, rows = len(group[0][0].part.body), group[0][0].part.count
-        while self._waiting:
-            part = self._waiting[0][0].part
-            size += len(part.body)
-            rows += part.count
-            if size > GROUP_BYTES or rows > GROUP_ROWS:
+        while self._waiting and isinstance(group[0][0], Request):
+            following = self._waiting[0][0]
+            size += len(following.part.body)
+            rows += following.part.count
+            if size > GROUP_BYTES or rows > GROUP_ROWS or isinstance(following, ControlRequest):
                 break
             group.append(self._waiting.popleft())
         return group
 
-    async def _commit(self, requests: Sequence[Request]) -> list[Receipt]:
+    async def _commit(self, requests: Sequence[AnyRequest]) -> list[Receipt]:
         nonce = os.urandom(16)
         began = time.perf_counter()
         self._replica.watched[nonce] = None
         try:
             appended = await self._append(nonce, [request.part for request in requests])
-            self._on_group(sum(r.part.count for r in requests), time.perf_counter() - began)
+            rows = sum(r.part.count for r in requests if isinstance(r, Request))
+            self._on_group(rows, time.perf_counter() - began)
             new = [
                 request
                 for request, placed in zip(requests, appended.placed, strict=True)
                 if not placed.duplicate and not placed.conflict
             ]
-            outcome = await self._apply(nonce, appended, new)
+            applied = await self._apply(nonce, appended, new)
         finally:
             del self._replica.watched[nonce]
-        return _receipts(requests, appended.placed, outcome)
+        if isinstance(applied, Verdict):
+            return [Receipt(appended.placed[0], verdict=applied)]
+        return _receipts(requests, appended.placed, applied)
 
     async def _append(self, nonce: bytes, parts: Sequence[Part]) -> Appended:
         """Append until the outcome is known: the same nonce makes a repetition harmless.
@@ -190,9 +246,9 @@ class Committer:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _apply(
-        self, nonce: bytes, appended: Appended, new: Sequence[Request]
-    ) -> Outcome | None:
-        """Bring the replica past the append; the outcome of the new rows, None without any."""
+        self, nonce: bytes, appended: Appended, new: Sequence[AnyRequest]
+    ) -> Applied | None:
+        """Bring the replica past the append; what became of the new requests, None without any."""
         replica = self._replica
         try:
             if appended.entries:
@@ -211,25 +267,27 @@ class Committer:
                     f"{appended.previous}, this replica stands at seq {replica.seq}"
                 )
         except Forked as fork:
-            log.warning("%s; rebuilding it from the journal", fork)
-            self._on_fork(replica.id)
-            record = await self._journal.get(replica.id)
-            if record.incarnation != replica.incarnation:
-                raise ModelChanged(replica.id) from None
-            await replica.rebuild(record, self._journal)
+            await self._rebuild(fork)
             return replica.watched[nonce]
-        batch = as_batch([request.rows for request in new])
-        names = [
-            pair
-            for request in new
-            if isinstance(request.rows, ListedRows)
-            for pair in request.rows.names
-        ]
-        return await replica.apply_own(appended.seq, appended.chain, batch, names)
+        if isinstance(new[0], ControlRequest):
+            return await replica.apply_own_control(appended.seq, appended.chain, new[0].control)
+        own = [request.rows for request in new if isinstance(request, Request)]
+        names = [pair for rows in own if isinstance(rows, ListedRows) for pair in rows.names]
+        return await replica.apply_own(appended.seq, appended.chain, as_batch(own), names)
+
+    async def _rebuild(self, fork: Forked) -> None:
+        """Throw the replica's state away for the journal's. Raises ModelChanged."""
+        replica = self._replica
+        log.warning("%s; rebuilding it from the journal", fork)
+        self._on_fork(replica.id)
+        record = await self._journal.get(replica.id)
+        if record.incarnation != replica.incarnation:
+            raise ModelChanged(replica.id) from None
+        await replica.rebuild(record, self._journal)
 
 
 def _receipts(
-    requests: Sequence[Request], placed: Sequence[Placed], outcome: Outcome | None
+    requests: Sequence[AnyRequest], placed: Sequence[Placed], outcome: Outcome | None
 ) -> list[Receipt]:
     """One receipt for each request, cut from the outcome of the whole group."""
     if outcome is None:

@@ -3,6 +3,8 @@
     Problem                     any refusal that a client sees
       raised as such by the service, or made here from the exceptions of the layers below:
       solvers.InvalidSpec       422 invalid-spec
+      solvers.UnknownMember     404 unknown-member
+      solvers.MemberError       409 conflict
       journal UnknownModel      404 unknown-model
       journal Conflict          409 conflict
       journal ModelChanged      409 model-changed
@@ -28,7 +30,7 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.record import RecordError
-from solvers import InvalidSpec
+from solvers import InvalidSpec, MemberError, UnknownMember
 
 MEDIA_TYPE = "application/problem+json"
 # Bad rows named in one answer; the count of all is always told.
@@ -115,6 +117,10 @@ def as_problem(error: Exception) -> Problem | None:
         case InvalidSpec():
             pointed = RowError(0, error.field, str(error))
             return Problem(422, "invalid-spec", str(error), [pointed])
+        case UnknownMember():
+            return Problem(404, "unknown-member", str(error))
+        case MemberError():
+            return Problem(409, "conflict", str(error))
         case UnknownModel():
             return Problem(404, "unknown-model", str(error))
         case ModelChanged():

@@ -1,12 +1,13 @@
 """One model in memory: what its journal says, applied in the journal's order.
 
-The state (learner, progressive metrics, counts) is a pure function of spec and journal. A batch
-that this process appended itself and an entry read from the store go through the same learning;
-where one entry ends and the next begins leaves no trace in the state.
+The state (learner, progressive metrics, counts) is a pure function of spec and journal. What this
+process appended itself and an entry read from the store go through the same learning and the same
+controls; where one entry ends and the next begins leaves no trace in the state.
 """
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.codecs import labels_and_classes
+from service.controls import Verdict, check_control, obey
 from service.feature_names import FeatureNames
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import Entry, Journal, ModelRecord, Snapshot
-from service.journal.record import Control, Rows, UnknownRecord, decode_merged
+from service.journal.record import Control, Rows, decode_merged
 from solvers import (
     Batch,
     Certificate,
@@ -32,11 +34,16 @@ from solvers import (
     width_of,
 )
 
+log = logging.getLogger("dualstream.replica")
+
 # A batch expected to take less runs in the event loop: a thread costs some 80 us to reach.
 INLINE_S = 0.0005
 # Longer ones are cut, so that a prediction never waits much longer than this for its turn.
 SLICE_S = 0.002
 READ_BYTES = 4 * 1024 * 1024
+
+Applied = Outcome | Verdict
+"""What became of one group: of its rows, or of its control."""
 
 
 class Forked(Exception):
@@ -70,7 +77,7 @@ class Replica:
         self.certified_at = float("-inf")
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
-        self.watched: dict[bytes, Outcome | None] = {}
+        self.watched: dict[bytes, Applied | None] = {}
         self._turn = asyncio.Lock()
         self._s_per_row = 1e-6
 
@@ -107,10 +114,18 @@ class Replica:
         self.chain = chain
         return outcome
 
-    async def apply(self, entries: Sequence[Entry]) -> None:
-        """Learn entries read from the journal, skipping rows already applied.
+    async def apply_own_control(self, seq: int, chain: str, control: Control) -> Verdict:
+        """Obey the control that this process appended itself, an entry of its own at `seq`."""
+        verdict = await self._obey(control)
+        self.seq = seq
+        self.chain = chain
+        return verdict
 
-        Raises Forked before anything is learned when they do not follow from this state.
+    async def apply(self, entries: Sequence[Entry]) -> None:
+        """Apply entries read from the journal, skipping records already applied.
+
+        Raises Forked, or UnknownRecord for a control of a later version, before anything is
+        applied.
         """
         chain, seq = self.chain, self.seq
         for entry in entries:
@@ -123,11 +138,17 @@ class Replica:
             seq = entry.seq
         if not entries:
             return
-        batch = self._rows_of(entries)
-        before = self.seq
-        outcome = await self._learn(batch)
+        names, records = self._records_of(entries)
+        self.names.keep(names)
+        done: list[tuple[int, Applied]] = []
+        for record in records:
+            first_seq = self.seq + 1
+            if isinstance(record, Control):
+                done.append((first_seq, await self._obey(record)))
+            else:
+                done.append((first_seq, await self._learn(record)))
         self.seq, self.chain = entries[-1].seq, chain
-        self._hand_over(entries, before, outcome)
+        self._hand_over(entries, done)
 
     async def _learn(self, batch: Batch) -> Outcome:
         rows = len(batch)
@@ -156,26 +177,56 @@ class Replica:
             self._s_per_row += 0.2 * (spent - self._s_per_row)
         return outcome
 
-    def _rows_of(self, entries: Sequence[Entry]) -> Batch:
-        """The rows of consecutive entries beyond those already applied."""
-        _, blocks = decode_merged(b"".join(entry.body for entry in entries))
-        batches = []
-        for block in blocks:
-            if isinstance(block, Control):
-                raise UnknownRecord(
-                    f"model {self.id!r}: the journal holds the control record {block.kind!r}, "
-                    "which this version does not know"
+    async def _obey(self, control: Control) -> Verdict:
+        """In a thread, as it may take long: a new member learns the retained rows."""
+        async with self._turn:
+            verdict = await asyncio.to_thread(obey, self, control)
+            self.seq += 1
+            self.certified_at = float("-inf")
+            if verdict.refusal is not None:
+                self.refused_controls += 1
+                log.warning(
+                    "model %r: %s at seq %d is refused: %s",
+                    self.id,
+                    control.kind,
+                    self.seq,
+                    verdict.refusal,
                 )
-            self.names.keep(block.names)
-            batches.append(as_batch(block, self.dim))
-        return Batch.concat(batches)[max(0, self.seq + 1 - entries[0].first_seq) :]
+        return verdict
 
-    def _hand_over(self, entries: Sequence[Entry], before: int, outcome: Outcome) -> None:
-        """Keep what a committer waits for; `before` is the seq that `outcome` begins after."""
+    def _records_of(
+        self, entries: Sequence[Entry]
+    ) -> tuple[list[tuple[int, str]], list[Batch | Control]]:
+        """The names in consecutive entries, and their records beyond those already applied.
+
+        Rows between two controls are one batch. Raises UnknownRecord.
+        """
+        _, blocks = decode_merged(b"".join(entry.body for entry in entries))
+        names: list[tuple[int, str]] = []
+        records: list[Batch | Control] = []
+        run: list[Batch] = []
+        known = max(0, self.seq + 1 - entries[0].first_seq)
+        for block in blocks:
+            skipped = min(known, 1 if isinstance(block, Control) else len(block))
+            known -= skipped
+            if isinstance(block, Control):
+                check_control(self, block)
+                records += [Batch.concat(run)] if run else []
+                records += [] if skipped else [block]
+                run = []
+                continue
+            names += block.names
+            if skipped < len(block):
+                run.append(as_batch(block, self.dim)[skipped:])
+        return names, records + ([Batch.concat(run)] if run else [])
+
+    def _hand_over(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
+        """Keep what a committer waits for; `done` holds what was applied, by its first seq."""
         for entry in entries:
-            if entry.nonce in self.watched and entry.first_seq > before:
-                first = entry.first_seq - 1 - before
-                self.watched[entry.nonce] = outcome[first : entry.seq - before]
+            if entry.nonce in self.watched:
+                found = _within(done, entry.first_seq, entry.seq)
+                if found is not None:
+                    self.watched[entry.nonce] = found
 
     # -- the journal -----------------------------------------------------------------------------
 
@@ -186,6 +237,15 @@ class Replica:
             if not entries:
                 return
             await self.apply(entries)
+
+    def check_head(self, record: ModelRecord) -> None:
+        """Raise Forked when the journal ends before this replica, or at its seq otherwise."""
+        if (record.seq, record.chain) == (self.seq, self.chain) or record.seq > self.seq:
+            return
+        raise Forked(
+            f"model {self.id!r}: the journal ends at seq {record.seq} with {record.chain}, "
+            f"this replica stands at seq {self.seq}"
+        )
 
     async def load(self, journal: Journal) -> None:
         """From the newest snapshot that the journal goes on from, to the journal's end."""
@@ -216,6 +276,7 @@ class Replica:
         self.progress = Progressive.of(self.spec)
         self.names = FeatureNames()
         self.rejected = 0
+        self.refused_controls = 0
         self.seq = 0
         self.chain = first_chain(self.incarnation)
 
@@ -226,6 +287,7 @@ class Replica:
         self.progress = other.progress
         self.names = other.names
         self.rejected = other.rejected
+        self.refused_controls = other.refused_controls
         self.seq = other.seq
         self.chain = other.chain
         self.certified_at = float("-inf")
@@ -247,6 +309,7 @@ class Replica:
         arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
         arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
         arrays["rejected"] = np.array(self.rejected, np.int64)
+        arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
         return arrays
 
     def _restore(self, snapshot: Snapshot) -> None:
@@ -260,6 +323,8 @@ class Replica:
         self.progress.restore(_under("progress.", arrays))
         self.names.restore(_under("names.", arrays))
         self.rejected = int(arrays["rejected"])
+        # Snapshots from before there were controls have no count of them.
+        self.refused_controls = int(arrays.get("refused_controls", 0))
         self.seq = int(header["seq"])
         self.chain = header["chain"]
 
@@ -270,6 +335,19 @@ def as_batch(rows: Rows, dim: int) -> Batch:
     assert rows.labels is not None  # only rows that wait for their labels have none
     labels, classes = labels_and_classes(rows.labels)
     return Batch(rows.indptr, rows.indices, rows.values, labels, weights, dim, classes)
+
+
+def _within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:
+    """What became of the records first_seq .. seq, all rows or one control; None where unknown."""
+    outcomes = []
+    for begins, applied in done:
+        if isinstance(applied, Verdict):
+            if begins == first_seq:
+                return applied
+        elif begins <= seq and first_seq < begins + len(applied):
+            outcomes.append(applied[max(0, first_seq - begins) : seq + 1 - begins])
+    joined = Outcome.joined(outcomes) if outcomes else None
+    return joined if joined is not None and len(joined) == seq + 1 - first_seq else None
 
 
 def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

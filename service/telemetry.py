@@ -1,7 +1,7 @@
 """Every Prometheus family. What is told of a model comes from its replicated state."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -9,11 +9,16 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from solvers import MemberView, member_learner
+
 if TYPE_CHECKING:
     from service.catalog import Catalog, Model
 
 # The certificate shown is computed anew when the one at hand is older.
 CERTIFICATE_AGE_S = 15.0
+# Members shown of one model, and of all models together: a scrape stays small.
+MEMBERS_PER_MODEL = 65
+MEMBERS_IN_ALL = 1000
 
 _REQUEST_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _APPEND_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -57,6 +62,8 @@ class Telemetry:
             registry=self.registry,
         )
         self._by_request: dict[tuple[str, int], Histogram] = {}
+        self._members = _Members()
+        self.registry.register(self._members)
 
     def watch(self, catalog: "Catalog") -> None:
         """Tell of the catalog's models from now on."""
@@ -81,8 +88,17 @@ class Telemetry:
 
     async def exposition(self, catalog: "Catalog") -> bytes:
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old."""
+        views: list[tuple[str, MemberView]] = []
+        left_out = 0
         for model in catalog:
             await model.replica.certify(CERTIFICATE_AGE_S)
+            async with model.replica.still():
+                learner = member_learner(model.replica.learner)
+                members = [] if learner is None else learner.members()
+            room = min(MEMBERS_PER_MODEL, MEMBERS_IN_ALL - len(views))
+            views += [(model.record.id, view) for view in members[:room]]
+            left_out += max(0, len(members) - room)
+        self._members.show(views, left_out)
         return generate_latest(self.registry)
 
 
@@ -98,6 +114,7 @@ class _Models(Collector):
     def collect(self) -> Iterator[Metric]:
         models = list(self._catalog)
         yield _samples(models)
+        yield _refused_controls(models)
         yield _gauge("seq", "Place in the journal.", models, lambda m: m.replica.seq)
         yield _gauge(
             "nonzeros", "Non-zero weights served.", models, lambda m: m.replica.learner.nonzeros
@@ -130,6 +147,17 @@ def _samples(models: "list[Model]") -> Metric:
     for model in models:
         family.add_metric([model.record.id, "learned"], model.replica.learner.samples)
         family.add_metric([model.record.id, "rejected"], model.replica.rejected)
+    return family
+
+
+def _refused_controls(models: "list[Model]") -> Metric:
+    family = CounterMetricFamily(
+        "dualstream_refused_controls",
+        "Journalled controls that could not be done where they stood.",
+        labels=["model"],
+    )
+    for model in models:
+        family.add_metric([model.record.id], model.replica.refused_controls)
     return family
 
 
@@ -173,3 +201,51 @@ def _certificates(models: "list[Model]") -> Iterator[Metric]:
         certified,
         lambda model: now - model.replica.certified_at,
     )
+
+
+class _Members(Collector):
+    """Shows the members that it was given last: reading them takes the turn of their replica."""
+
+    def __init__(self) -> None:
+        self._views: Sequence[tuple[str, MemberView]] = ()
+        self._left_out = 0
+
+    def show(self, views: Sequence[tuple[str, MemberView]], left_out: int) -> None:
+        """Show these members of the models of these ids; `left_out` are not among them."""
+        self._views, self._left_out = views, left_out
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for name, field, text in _OF_MEMBERS:
+            yield self._fill(GaugeMetricFamily, name, field, text)
+        text = "Times that a member went non-finite and began anew."
+        yield self._fill(CounterMetricFamily, "resets", "resets", text)
+        yield GaugeMetricFamily(
+            "dualstream_members_left_out",
+            f"Members that the families of members leave out: they show {MEMBERS_PER_MODEL} "
+            f"of a model and {MEMBERS_IN_ALL} in all.",
+            self._left_out,
+        )
+
+    def _fill(
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        field: str,
+        text: str,
+    ) -> Metric:
+        family = kind(f"dualstream_member_{name}", text, labels=["model", "member"])
+        for model, view in self._views:
+            value = getattr(view, field)
+            if value is not None:
+                family.add_metric([model, view.name], value)
+        return family
+
+
+_OF_MEMBERS = (
+    ("weight_ratio", "weight", "Share of a member in what is served."),
+    ("loss", "loss", "Mean progressive loss of a calibrated member since start."),
+    ("error_ratio", "error_rate", "Mistakes of a member per row since start."),
+)

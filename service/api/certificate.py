@@ -1,10 +1,11 @@
 """The certificate: how far the served weights are from the best ones on their window."""
 
-import math
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
+from service.api.member_views import finite
 from service.api.models import catalog_of
 from service.errors import Problem
 
@@ -18,6 +19,7 @@ class CertificateView(BaseModel):
     """
 
     model: str
+    member: str | None = Field(None, description="Whose certificate it is, if one was named.")
     seq: int
     primal: float | None = Field(description="Regularised loss of the served weights.")
     dual: float | None = Field(description="No weights can have a smaller one than this.")
@@ -29,25 +31,31 @@ class CertificateView(BaseModel):
 
 
 @router.get("/{model_id}/certificate", response_model=CertificateView)
-async def read_certificate(model_id: str, request: Request) -> CertificateView:
+async def read_certificate(
+    model_id: str,
+    request: Request,
+    member: Annotated[str | None, Query(description="Of this member alone.")] = None,
+) -> CertificateView:
     """The certificate of the model as it stands."""
     model = await catalog_of(request).get(model_id)
-    certificate = await model.replica.certify()
+    if member is None:
+        certificate = await model.replica.certify()
+        owner = model.replica.spec["algorithm"]
+    else:
+        async with model.replica.still():
+            certificate = model.members().member_certificate(member)
+        owner = f"member {member!r}"
     if certificate is None:
-        algorithm = model.replica.spec["algorithm"]
-        raise Problem(404, "no-certificate", f"{algorithm} has no dual problem to certify against")
+        raise Problem(404, "no-certificate", f"{owner} has no dual problem to certify against")
     return CertificateView(
         model=model_id,
+        member=member,
         seq=model.replica.seq,
-        primal=_finite(certificate.primal),
-        dual=_finite(certificate.dual),
-        gap=_finite(certificate.gap),
-        relative_gap=_finite(certificate.relative_gap),
+        primal=finite(certificate.primal),
+        dual=finite(certificate.dual),
+        gap=finite(certificate.gap),
+        relative_gap=finite(certificate.relative_gap),
         rows=certificate.rows,
         weight_share=certificate.weight_share,
         estimate=certificate.estimate,
     )
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

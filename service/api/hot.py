@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import logging
 import math
-import re
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,12 +25,12 @@ from service.api.http import (
     read_body,
     read_head,
     read_query,
+    stored_key,
 )
 from service.catalog import Catalog, Model
 from service.codecs import Intake, as_batch, parse_body, parse_named_row, parse_query_row
 from service.committer import Receipt, Request
 from service.errors import MAX_ERRORS, Problem, RowError, as_problem
-from service.journal.record import KeyKind, make_key
 from service.schemas import Learned, Predicted, PredictedMany
 from service.settings import Settings
 from service.startup import Startup
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dualstream.http")
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # A longer body is read in a thread, so that others are answered meanwhile.
 INLINE_BYTES = 64 * 1024
 _NOT_FINITE = "the update would not be finite"
@@ -135,11 +133,11 @@ class HotPath:
         wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
         model = self._catalog.held(model_id) or await self._catalog.get(model_id)
         body = await read_body(receive, head.content_length, self._max_body_bytes)
-        key = _stored_key(head)
+        key = stored_key(head.idempotency_key)
         intake = await _parse(model, head, body, labelled=True)
         self._refuse_if_nothing_to_learn(model, intake, atomic)
         fingerprint = _fingerprint(head, query, body) if key else None
-        receipt = await model.learn(Request.of(intake.rows, key, fingerprint))
+        receipt = await model.submit(Request.of(intake.rows, key, fingerprint))
         model.door.told(intake.names)
         if receipt.placed.conflict:
             detail = "the Idempotency-Key was used for another request"
@@ -198,21 +196,6 @@ async def _parse(model: Model, head: Head, body: bytes, labelled: bool) -> Intak
     return await asyncio.to_thread(
         parse_body, model.door, head.content_type, body, labelled=labelled
     )
-
-
-def _stored_key(head: Head) -> bytes | None:
-    """The Idempotency-Key as the journal stores it. Raises Problem 422."""
-    raw = head.idempotency_key
-    if raw is None:
-        return None
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        text = ""
-    if not 1 <= len(raw) <= 255 or not text or _CONTROL.search(text):
-        detail = "Idempotency-Key must be 1 to 255 bytes of UTF-8 without control characters"
-        raise Problem(422, "invalid-idempotency-key", detail)
-    return make_key(KeyKind.REQUEST, text)
 
 
 def _fingerprint(head: Head, query: dict[str, str], body: bytes) -> bytes:

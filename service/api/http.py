@@ -1,12 +1,15 @@
 """What plain ASGI endpoints need of HTTP: head, query, body, answers."""
 
+import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
 from service.errors import MEDIA_TYPE, Problem
+from service.journal.record import KeyKind, make_key
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -83,6 +86,20 @@ async def read_body(receive: Receive, content_length: int | None, limit: int) ->
     if len(body) > limit:
         raise _too_large(limit)
     return body
+
+
+def stored_key(idempotency_key: bytes | None) -> bytes | None:
+    """The Idempotency-Key as the journal stores it. Raises Problem 422."""
+    if idempotency_key is None:
+        return None
+    try:
+        text = idempotency_key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not 1 <= len(idempotency_key) <= 255 or not text or _CONTROL.search(text):
+        detail = "Idempotency-Key must be 1 to 255 bytes of UTF-8 without control characters"
+        raise Problem(422, "invalid-idempotency-key", detail)
+    return make_key(KeyKind.REQUEST, text)
 
 
 def _too_large(limit: int) -> Problem:

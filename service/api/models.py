@@ -9,11 +9,12 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api.http import read_body
+from service.api.member_views import MemberMetrics
 from service.catalog import Catalog, Model
 from service.errors import Problem
 from service.journal.protocol import ModelRecord
 from service.startup import Startup
-from solvers import class_label
+from solvers import Learner, MemberLearner, class_label, count_nonzeros, member_learner
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -54,11 +55,16 @@ class WeightsView(BaseModel):
     """The served weights of largest magnitude."""
 
     model: str
+    member: str | None = Field(None, description="Whose weights they are, if one was named.")
     seq: int
     dim: int
     intercept: float | list[float] = Field(description="Multiclass: one for each class.")
     nonzeros: int
     weights: list[Weight]
+
+
+Served = tuple[np.ndarray, int, list[Any], float | list[float]]
+"""Weights, one row for each class; how many are not zero; the classes; the intercepts."""
 
 
 class SupportView(BaseModel):
@@ -93,7 +99,7 @@ def catalog_of(request: Request) -> Catalog:
 async def create_model(model_id: str, request: Request, response: Response) -> ModelView:
     """Create a model from its spec."""
     catalog = catalog_of(request)
-    given = await _spec_of(request, catalog.settings.max_body_bytes)
+    given = await spec_of(request, catalog.settings.max_body_bytes)
     model, created = await catalog.create(model_id, given)
     response.status_code = 201 if created else 200
     return await _view(model, response)
@@ -127,27 +133,35 @@ async def read_metrics(model_id: str, request: Request) -> dict[str, Any]:
     """Progressive metrics: each row scored before it was learned, with baselines beside."""
     model = await catalog_of(request).get(model_id)
     async with model.replica.still():
+        learner = member_learner(model.replica.learner)
+        views = [] if learner is None else learner.members()
+        members = [MemberMetrics.of(view).model_dump() for view in views]
         return {
             "model": model_id,
             "seq": model.replica.seq,
             "samples": model.replica.learner.samples,
             "rejected": model.replica.rejected,
+            "refused_controls": model.replica.refused_controls,
             **model.replica.progress.summary(),
+            **({} if learner is None else {"members": members}),
         }
 
 
 @router.get("/{model_id}/weights", response_model=WeightsView, response_model_exclude_none=True)
 async def read_weights(
-    model_id: str, request: Request, top: Annotated[int, Query(ge=1, le=10_000)] = 20
+    model_id: str,
+    request: Request,
+    top: Annotated[int, Query(ge=1, le=10_000)] = 20,
+    member: Annotated[str | None, Query(description="Of this member alone.")] = None,
 ) -> WeightsView:
     """The `top` largest of the served weights, by magnitude."""
     model = await catalog_of(request).get(model_id)
     async with model.replica.still():
-        learner, seq, names = model.replica.learner, model.replica.seq, model.replica.names
-        weights, nonzeros = np.atleast_2d(learner.weights), learner.nonzeros
-        classes = [class_label(text) for text in getattr(learner, "classes", ())]
-        intercepts = getattr(learner, "intercepts", None)
-        intercept = learner.intercept if intercepts is None else intercepts.tolist()
+        seq, names = model.replica.seq, model.replica.names
+        if member is None:
+            weights, nonzeros, classes, intercept = _served(model.replica.learner)
+        else:
+            weights, nonzeros, classes, intercept = _served_alone(model.members(), member)
     order = np.argsort(-np.abs(weights), axis=None, kind="stable")[:top]
     shown = []
     for at in order.tolist():
@@ -158,12 +172,25 @@ async def read_weights(
             shown.append(Weight(index=place + 1, name=names.get(place), label=label, weight=weight))
     return WeightsView(
         model=model_id,
+        member=member,
         seq=seq,
         dim=weights.shape[1],
         intercept=intercept,
         nonzeros=nonzeros,
         weights=shown,
     )
+
+
+def _served(learner: Learner) -> Served:
+    classes = [class_label(text) for text in getattr(learner, "classes", ())]
+    intercepts = getattr(learner, "intercepts", None)
+    intercept = learner.intercept if intercepts is None else intercepts.tolist()
+    return np.atleast_2d(learner.weights), learner.nonzeros, classes, intercept
+
+
+def _served_alone(learner: MemberLearner, name: str) -> Served:
+    weights, intercept = learner.member_weights(name)
+    return np.atleast_2d(weights), count_nonzeros(weights), [], intercept
 
 
 @router.get("/{model_id}/support", response_model=SupportView, response_model_exclude_none=True)
@@ -190,7 +217,8 @@ async def read_support(model_id: str, request: Request) -> SupportView:
     )
 
 
-async def _spec_of(request: Request, limit: int) -> dict[str, Any]:
+async def spec_of(request: Request, limit: int) -> dict[str, Any]:
+    """The spec in the body. Raises Problem 400, 413 and 422."""
     body = await read_body(request.receive, None, limit)
     try:
         given = msgspec.json.decode(body) if body else {}

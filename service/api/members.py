@@ -1,0 +1,232 @@
+"""The members of a model that has several: list, add, remove, promote, compare.
+
+A change is first held against the state that the journal's end gives, and refused at once where it
+cannot be made; then it is journalled, and where another one came between it is refused there.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.http import stored_key
+from service.api.member_views import Members, OneMember, finite
+from service.api.models import catalog_of, spec_of
+from service.catalog import Model, canonical
+from service.committer import ControlRequest, Receipt
+from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, find_member
+from service.errors import Problem
+from solvers import (
+    MEMBER_NAME,
+    InvalidSpec,
+    MemberError,
+    MemberLearner,
+    MemberView,
+    UnknownMember,
+    warm,
+)
+
+router = APIRouter(prefix="/models/{model_id}", tags=["members"])
+
+EXAMPLE_MEMBER = {"name": "sparse", "algorithm": "rda", "regularizer": "l1"}
+
+IdempotencyKey = Annotated[str | None, Header(description="Added once, however often it is sent.")]
+
+
+class ComparisonView(BaseModel):
+    """The mean difference of the losses of two members, a - b: below 0, a does better.
+
+    `low` .. `high` holds the true mean at every moment at once with probability `level`, so that it
+    may be looked at as often as one likes. A number is null where it is too large for a float.
+    """
+
+    model: str
+    seq: int
+    a: str
+    b: str
+    rows: int = Field(description="Rows that both have scored.")
+    mean: float | None
+    low: float | None
+    high: float | None
+    level: float
+
+
+@router.get("/members", response_model=Members)
+async def list_members(model_id: str, request: Request) -> Members:
+    """The members and their shares in what is served."""
+    return await _members(await catalog_of(request).get(model_id))
+
+
+@router.post(
+    "/members",
+    response_model=OneMember,
+    status_code=201,
+    responses={200: {"description": "It is there with the same spec.", "model": OneMember}},
+    openapi_extra={
+        "requestBody": {
+            "content": {
+                "application/json": {"schema": {"type": "object"}, "example": EXAMPLE_MEMBER}
+            }
+        }
+    },
+)
+async def add_member(
+    model_id: str, request: Request, response: Response, idempotency_key: IdempotencyKey = None
+) -> OneMember:
+    """Add a member of this spec; it begins on the rows that the model retains."""
+    catalog = catalog_of(request)
+    model = await catalog.get(model_id)
+    raw = None if idempotency_key is None else idempotency_key.encode("latin-1")
+    key = stored_key(raw)
+    given = await spec_of(request, catalog.settings.max_body_bytes)
+    order = await _member_to_add(model, given)
+    await model.refresh()
+    if order.name is not None and (there := await _standing(model, order)) is not None:
+        response.status_code = 200
+        return there
+    receipt = await _submit(model, order, key)
+    if receipt.verdict is not None and receipt.verdict.member is not None:
+        return OneMember.at(model_id, receipt.placed.seq, receipt.verdict.member)
+    # A repetition, or another one came first: what is there now is the answer.
+    there = await _standing(model, order)
+    if there is None:
+        raise Problem(409, "conflict", _why_not(receipt))
+    response.status_code = 200
+    return there
+
+
+@router.delete("/members/{name}", status_code=204)
+async def remove_member(model_id: str, name: str, request: Request) -> None:
+    """Drop a member and what it has learned."""
+    model = await catalog_of(request).get(model_id)
+    await model.refresh()
+    async with model.replica.still():
+        learner = model.members()
+        known_member(learner, name)
+        if len(learner.members()) == 1:
+            raise MemberError(f"{name!r} is the last member; delete the model instead")
+    _check_done(await _submit(model, MemberRemove(name)))
+
+
+@router.post("/members/{name}/promote", response_model=OneMember)
+async def promote_member(model_id: str, name: str, request: Request) -> OneMember:
+    """Serve this member alone; the others stand still meanwhile."""
+    model = await catalog_of(request).get(model_id)
+    await model.refresh()
+    async with model.replica.still():
+        learner = model.members()
+        there = known_member(learner, name)
+        if learner.promoted == name:
+            return OneMember.at(model_id, model.replica.seq, there)
+    receipt = await _submit(model, Promote(name))
+    _check_done(receipt)
+    verdict = receipt.verdict
+    assert verdict is not None and verdict.member is not None
+    return OneMember.at(model_id, receipt.placed.seq, verdict.member)
+
+
+@router.delete("/promotion", response_model=Members)
+async def end_promotion(model_id: str, request: Request) -> Members:
+    """Serve all members again, as they stood."""
+    model = await catalog_of(request).get(model_id)
+    await model.refresh()
+    async with model.replica.still():
+        if model.members().promoted is None:
+            raise MemberError("no member is promoted")
+    _check_done(await _submit(model, Demote()))
+    return await _members(model)
+
+
+@router.get("/compare", response_model=ComparisonView)
+async def compare_members(
+    model_id: str,
+    request: Request,
+    a: str,
+    b: str,
+    level: Annotated[float, Query(gt=0, lt=1)] = 0.95,
+) -> ComparisonView:
+    """Which of two members does better, and how sure that is."""
+    if a == b:
+        raise Problem(422, "invalid-query", f"a and b are both {a!r}: name two members")
+    model = await catalog_of(request).get(model_id)
+    async with model.replica.still():
+        learner = model.members()
+        for name in (a, b):
+            known_member(learner, name)
+        found = learner.compare(a, b, level)
+        seq = model.replica.seq
+    return ComparisonView(
+        model=model_id,
+        seq=seq,
+        a=found.a,
+        b=found.b,
+        rows=found.rows,
+        mean=finite(found.mean),
+        low=finite(found.low),
+        high=finite(found.high),
+        level=found.level,
+    )
+
+
+def known_member(learner: MemberLearner, name: str) -> MemberView:
+    """The member of this name. Raises UnknownMember."""
+    view = find_member(learner, name)
+    if view is None:
+        raise UnknownMember(f"no member {name!r}")
+    return view
+
+
+async def _members(model: Model) -> Members:
+    async with model.replica.still():
+        return Members.at(model.record.id, model.replica.seq, model.members())
+
+
+async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
+    """The order for this body; its kernels are compiled, so that no apply has to. InvalidSpec."""
+    name = given.get("name")
+    if name is not None and not (isinstance(name, str) and MEMBER_NAME.fullmatch(name)):
+        allowed = "1 to 64 characters of A-Z a-z 0-9 . _ - that begin with a letter or digit"
+        raise InvalidSpec("/name", name, allowed)
+    asked = {field: value for field, value in given.items() if field != "name"}
+    spec = await asyncio.to_thread(model.members().resolve_member, asked)
+    if "algorithm" in spec:
+        await asyncio.to_thread(warm, spec["algorithm"])
+    return MemberAdd(spec, name)
+
+
+async def _standing(model: Model, order: MemberAdd) -> OneMember | None:
+    """The member that the order asks for, where it is there already; None where none is.
+
+    Raises MemberError where the name is another one's.
+    """
+    wanted = canonical(order.spec)
+    async with model.replica.still():
+        for view in reversed(model.members().members()):
+            is_same = canonical(dict(view.spec)) == wanted
+            if view.name == order.name and not is_same:
+                raise MemberError(f"member {order.name!r} exists with another spec")
+            if is_same and order.name in (None, view.name):
+                return OneMember.at(model.record.id, model.replica.seq, view)
+    return None
+
+
+async def _submit(model: Model, order: Order, key: bytes | None = None) -> Receipt:
+    receipt = await model.submit(ControlRequest.of(order, key))
+    if receipt.placed.conflict:
+        detail = "the Idempotency-Key was used for another request"
+        raise Problem(422, "idempotency-key-reused", detail)
+    return receipt
+
+
+def _check_done(receipt: Receipt) -> None:
+    """Raise MemberError with the sentence where the journal's order made the change impossible."""
+    if receipt.verdict is None or receipt.verdict.refusal is not None:
+        raise MemberError(_why_not(receipt))
+
+
+def _why_not(receipt: Receipt) -> str:
+    if receipt.verdict is not None and receipt.verdict.refusal is not None:
+        return receipt.verdict.refusal
+    return f"this was done before, at seq {receipt.placed.seq}, and is no longer there"

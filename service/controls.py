@@ -1,0 +1,164 @@
+"""Control records: what each kind holds and does, all in one table.
+
+A control takes one seq and is applied exactly in its place. One that cannot be done where it stands
+(two workers added the same member) changes nothing and is refused, by every replica alike. A kind
+or a field of a later version stops the replica: what this version does not know it must not skip.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from service.journal.record import Control, UnknownRecord
+from solvers import (
+    InvalidSpec,
+    Learner,
+    MemberError,
+    MemberLearner,
+    MemberView,
+    member_learner,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a control: it was done, or refused with a sentence and nothing has changed."""
+
+    refusal: str | None = None
+    member: MemberView | None = None
+    """The member that was added or promoted, as it stood right after."""
+
+
+class Subject(Protocol):
+    """What a control is applied to: a replica."""
+
+    id: str
+    learner: Learner
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of a control."""
+
+
+class MemberAdd(Order, frozen=True):
+    """A new member; `spec` is resolved, `name` None where the learner shall choose one."""
+
+    spec: dict[str, Any]
+    name: str | None = None
+
+
+class MemberRemove(Order, frozen=True):
+    """A member goes."""
+
+    name: str
+
+
+class Promote(Order, frozen=True):
+    """One member is served alone."""
+
+    name: str
+
+
+class Demote(Order, frozen=True):
+    """All members are served again."""
+
+
+def control_of(order: Order) -> Control:
+    """The control that holds this order."""
+    return Control(_KIND_OF[type(order)], msgspec.to_builtins(order))
+
+
+def check_control(subject: Subject, control: Control) -> None:
+    """Raise UnknownRecord for what this version does not know; nothing has been applied then."""
+    kind, order = _read(subject, control)
+    try:
+        kind.check(subject, order)
+    except InvalidSpec as error:
+        # It was good where it was journalled: to refuse it here would be another state than there.
+        raise _unknown(subject, control, f"{error}, which") from error
+
+
+def obey(subject: Subject, control: Control) -> Verdict:
+    """Apply a control that `check_control` let pass, or that this version wrote."""
+    kind, order = _read(subject, control)
+    try:
+        return Verdict(member=kind.do(subject, order))
+    except (MemberError, InvalidSpec) as error:
+        return Verdict(refusal=str(error))
+
+
+def find_member(learner: MemberLearner, name: str) -> MemberView | None:
+    """The member of this name."""
+    return next((view for view in learner.members() if view.name == name), None)
+
+
+def _read(subject: Subject, control: Control) -> tuple["Kind", Any]:
+    kind = KINDS.get(control.kind)
+    if kind is None or control.arrays:
+        raise _unknown(subject, control, "which")
+    try:
+        return kind, msgspec.convert(control.fields, kind.fields)
+    except msgspec.ValidationError as error:
+        raise _unknown(subject, control, f"{error}, which") from error
+
+
+def _unknown(subject: Subject, control: Control, what: str) -> UnknownRecord:
+    return UnknownRecord(
+        f"model {subject.id!r}: the journal holds the control record {control.kind!r}, "
+        f"{what} this version does not know"
+    )
+
+
+def _members_of(subject: Subject) -> MemberLearner:
+    learner = member_learner(subject.learner)
+    if learner is None:
+        raise MemberError(f"model {subject.id!r} has no members")
+    return learner
+
+
+def _check_member_add(subject: Subject, order: MemberAdd) -> None:
+    learner = member_learner(subject.learner)
+    if learner is not None:
+        learner.resolve_member(order.spec)
+
+
+def _member_add(subject: Subject, order: MemberAdd) -> MemberView | None:
+    learner = _members_of(subject)
+    named = {} if order.name is None else {"name": order.name}
+    return find_member(learner, learner.add_member(order.spec | named))
+
+
+def _member_remove(subject: Subject, order: MemberRemove) -> None:
+    _members_of(subject).remove_member(order.name)
+
+
+def _promote(subject: Subject, order: Promote) -> MemberView | None:
+    learner = _members_of(subject)
+    learner.promote(order.name)
+    return find_member(learner, order.name)
+
+
+def _demote(subject: Subject, order: Demote) -> None:
+    _members_of(subject).demote()
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of control."""
+
+    fields: type[Order]
+    do: Callable[[Subject, Any], MemberView | None]
+    """A MemberError or InvalidSpec is a refusal, after which nothing has changed."""
+    check: Callable[[Subject, Any], None] = lambda subject, order: None
+    """Looks at nothing but the model's spec; its InvalidSpec stops the replica."""
+
+
+KINDS = {
+    "member_add": Kind(MemberAdd, _member_add, _check_member_add),
+    "member_remove": Kind(MemberRemove, _member_remove),
+    "promote": Kind(Promote, _promote),
+    "demote": Kind(Demote, _demote),
+}
+_KIND_OF = {kind.fields: name for name, kind in KINDS.items()}
