@@ -46,17 +46,22 @@ class Model:
         """Make the request durable and apply it. Raises what the journal's append raises."""
         try:
             return await self.committer.submit(request)
-        except (ModelChanged, UnknownModel):
-            self._catalog.forget(self)
+        except Exception as error:
+            self._let_go_after(error)
             raise
 
     async def refresh(self) -> None:
         """Apply what other processes have appended. Raises what the journal's read raises."""
         try:
             await self.committer.refresh()
-        except (ModelChanged, UnknownModel):
-            self._catalog.forget(self)
+        except Exception as error:
+            self._let_go_after(error)
             raise
+
+    def _let_go_after(self, error: Exception) -> None:
+        """A model that is gone, or forked and not rebuilt, is loaded by the next request."""
+        if self.replica.is_forked or isinstance(error, ModelChanged | UnknownModel):
+            self._catalog.forget(self)
 
     def members(self) -> MemberLearner:
         """The learner and its members. Raises Problem 404 when it has none."""

@@ -9,7 +9,7 @@ import pytest
 from service.committer import Request
 from service.demo.run import adult_lines
 from service.journal import open_journal
-from service.journal.protocol import Part
+from service.journal.protocol import JournalUnavailable, Part
 from service.journal.record import encode_control
 from service.replica import Replica
 from solvers import Batch, numeric_identity
@@ -249,3 +249,26 @@ def test_group_borders_leave_no_trace(store, pieces):
     assert {k: v.tobytes() for k, v in progress.state().items()} == {
         k: v.tobytes() for k, v in replica.progress.state().items()
     }
+
+
+def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, monkeypatch):
+    import sqlite3
+
+    # Given a server whose store has lost an entry, and goes away while the replica is rebuilt
+    path = tmp_path / "fork.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=SPEC)
+    for first in range(0, 30, 10):
+        learn(client, first, first + 10)
+    lose_last_entry(sqlite3.connect(path))
+
+    async def refuse(*_):
+        raise JournalUnavailable("planted")
+
+    with monkeypatch.context() as away:
+        away.setattr(client.app._catalog.journal, "read", refuse)
+        assert_problem(learn(client, 60, 65), 503, "store-unavailable")
+    # When the store is back, the model is served again, from the journal
+    assert client.get("/models/m").json()["seq"] == 25
+    assert learn(client, 65, 70).json()["seq"] == 30
+    assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
