@@ -25,7 +25,7 @@ from solvers import Batch, make_learner, resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.journal.faulty import Fault, FaultyJournal
 from tests.service.conftest import assert_problem
-from tests.service.test_members import PAIR, SPARSE, learn, names
+from tests.service.test_members import FEATURES, PAIR, SPARSE, learn, names
 from tests.service.test_replica import bits, loaded, lose_last_entry
 
 RDA = {field: value for field, value in SPARSE.items() if field != "name"}
@@ -386,15 +386,53 @@ def test_snapshot_after_a_change_of_members_restores(serve, store):
         journal = await open_journal(store)
         try:
             record = await journal.get("m")
-            replayed = Replica(record)
-            await replayed.catch_up(journal)
-            return await journal.snapshot_get("m", record.incarnation), replayed
+            return await journal.snapshot_get("m", record.incarnation)
         finally:
             await journal.close()
 
-    snapshot, replayed = asyncio.run(taken())
-    assert 10 <= snapshot.seq <= 12
-    assert bits(loaded(store)) == bits(replayed) == live
+    assert 10 <= asyncio.run(taken()).seq <= 12
+    assert bits(loaded(store)) == bits(asyncio.run(replayed_of(store))) == live
+
+
+def test_preset_changed_in_every_way_has_equal_bits_everywhere(serve, store):
+    one, other = (serve(store=store, snapshot_every=25) for _ in range(2))
+    one.put("/models/m", json={"features": FEATURES, "algorithm": "portfolio"})
+    other.get("/models/m")
+    changes = [
+        ("POST", "members", {"kind": "adagrad", "name": "late"}),
+        ("DELETE", "members/dual-3", None),
+        ("POST", "members/newton-row/promote", None),
+        ("POST", "members/late/promote", None),
+        ("DELETE", "promotion", None),
+        ("POST", "members", {"algorithm": "rda", "scaling": "balanced"}),
+        ("DELETE", "members/prior", None),
+        ("POST", "members", {"kind": "prior"}),
+        ("POST", "members/rda-1/promote", None),
+    ]
+    for turn, (method, path, body) in enumerate(changes):
+        client = (one, other)[turn % 2]
+        learn(client, 13, seed=turn)
+        answer = client.request(method, f"/models/m/{path}", json=body)
+        assert answer.status_code < 300, answer.text
+    learn(one, 5)
+    learn(other, 5)
+    learn(one, 5)
+    time.sleep(0.3)
+    replayed = asyncio.run(replayed_of(store))
+    assert replayed.seq == 9 * 14 + 15 and replayed.refused_controls == 0
+    assert bits(loaded(store)) == bits(replayed)
+    assert bits(one.app._catalog.held("m").replica) == bits(replayed)
+
+
+async def replayed_of(store: str) -> Replica:
+    """A replica that has read the whole journal, and no snapshot."""
+    journal = await open_journal(store)
+    try:
+        replica = Replica(await journal.get("m"))
+        await replica.catch_up(journal)
+        return replica
+    finally:
+        await journal.close()
 
 
 def test_snapshot_from_before_controls_is_read(tmp_path):

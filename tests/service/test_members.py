@@ -195,6 +195,34 @@ def test_metrics_tell_of_each_member(pair):
     assert told["refused_controls"] == 0
 
 
+def test_empty_spec_over_named_features_has_members(serve):
+    client = serve()
+    assert client.put("/models/m", json={}).status_code == 201
+    rows = [
+        {"x": {"age": n % 7, "city": "Oslo" if n % 3 else "Bergen"}, "y": n % 2} for n in range(40)
+    ]
+    assert client.post("/models/m/learn", json={"samples": rows}).status_code == 200
+    assert names(client)[0] == "prior" and len(names(client)) == 9
+    for name in names(client):
+        own = client.get(f"/models/m/weights?member={name}&top=3").json()
+        assert all(weight["name"] for weight in own["weights"]), own
+        compared = client.get(f"/models/m/compare?a={name}&b=prior").status_code
+        assert compared == (422 if name == "prior" else 200)
+    assert client.get("/models/m/certificate?member=dual-30").json()["gap"] >= 0.0
+    assert_problem(client.get("/models/m/certificate?member=prior"), 404, "no-certificate")
+    added = client.post("/models/m/members", json={"kind": "dual_ascent", "strength": 7})
+    assert (added.status_code, added.json()["name"]) == (201, "dual_ascent-1")
+    assert len(client.get("/models/m/metrics").json()["members"]) == 10
+
+
+def test_multiclass_portfolio_has_no_members_of_its_own(serve):
+    client = serve()
+    spec = {"algorithm": "portfolio", "task": "multiclass", "features": FEATURES}
+    assert client.put("/models/m", json=spec).status_code == 201
+    assert_problem(client.get("/models/m/members"), 404, "no-members")
+    assert "members" not in client.get("/models/m/metrics").json()
+
+
 def test_model_without_members_says_so(model):
     for method, path, body in (
         ("GET", "members", None),
