@@ -28,9 +28,11 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
+from numba.core.cpu import CPUTargetOptions
+from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 
-APPLY_VERSION = 1
+APPLY_VERSION = 2
 """Raised whenever any bit of any state could come out differently."""
 
 # numba fills these two as it runs; no type checker can know them.
@@ -58,7 +60,16 @@ RO_I8 = types.Array(i8, 1, "C", readonly=True)
 RO_U1 = types.Array(u1, 1, "C", readonly=True)
 RO_F8 = types.Array(f8, 1, "C", readonly=True)
 
-SHARED_KERNELS = ("_scalar.py", "portfolio/_rule.py")
+# numba hands this flag of its own to LLVM, and offers it to no kernel of a CPU.
+_options: Any = TargetOptions
+CPUTargetOptions.noalias = _options.Mapping("noalias")
+
+SHARED_KERNELS = (
+    "_scalar.py",
+    "portfolio/_columns.py",
+    "portfolio/_roots.py",
+    "portfolio/_rule.py",
+)
 """The files whose kernels those of other files may call."""
 
 # The features of the x86-64-v3 level that tell whether this machine has it.
@@ -128,8 +139,14 @@ _CACHE_DIR = None if DISABLED else _cache_dir()
 _KERNELS: list[tuple[Any, Any]] = []
 
 
-def kernel(signature: Any) -> Callable[[_Function], _Function]:
+def kernel(
+    signature: Any, *, inline: bool = False, apart: bool = False
+) -> Callable[[_Function], _Function]:
     """Compile a function for `signature` (of numba types) as its module is imported.
+
+    With `inline` its code is put into whoever calls it: for parts of a row's way, as a call hands
+    over six numbers for each array, and some tens of them cost more than a row. With `apart` its
+    arrays never overlap, so that loops over several of them can take four numbers at a time.
 
     A kernel gets preallocated arrays and updates them in place; it allocates nothing, raises
     nothing and draws no random numbers. It may call kernels of its own file and of SHARED_KERNELS.
@@ -143,6 +160,7 @@ def kernel(signature: Any) -> Callable[[_Function], _Function]:
         try:
             jit: Any = numba.njit
             options = {"nogil": True, "error_model": "numpy", "cache": _CACHE_DIR is not None}
+            options |= {"forceinline": inline} | ({"noalias": True} if apart else {})
             compiled = jit(signature, **options)(function)
         finally:
             _config.CACHE_DIR = before

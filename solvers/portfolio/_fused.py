@@ -1,39 +1,30 @@
 """The kernels of fused members: one pass over a row scores it by all of them, and learns it.
 
-A feature gets a slot when it first appears in a row that counts; slot 0 is the intercept's. A row
-of `table` is a slot's block, [statistics of the column | G or S of the members that have one | the
-weight of each member], so that one visit of a feature brings what every member needs.
-
-A row comes in once and is emitted once for each *base*: the raw values, the counts (x (c_j / t)^-p)
-and the balanced ones of each power in use, all from the same statistics (see features/scaling.py).
-An *input* is a base and a norm, which is one factor for the whole row, so that the score of member
-k is  factor_k sum_j base_j w_jk + w_0k.  The intercept is not scaled and not normed.
-
-With N the rows of positive weight so far, this one included, and c a row's weight, member k takes
-its own score m before the step, and the one-dimensional dual step tau of `_scalar.dual_step` with
+The *input* of a member is a base (see _columns.py) and a norm, which is one factor for the whole
+row. The intercept is a last coordinate of 1, not scaled and not normed. With N the rows of positive
+weight so far, this one included, and c a row's weight, member k takes its own score m before the
+step, and the one-dimensional dual step tau of `_scalar.dual_step` with
 
     DUAL      s = c |h|^2 / C,            w += c tau h / C                    (O-DCA, C fixed)
     RISING    s = c |h|^2 / (C sqrt N),   u += c tau h,  w = u / (C sqrt N)   (rho = C / sqrt N)
     SPG       s = c |h|^2 / (C sqrt N),   w += c tau h / (C sqrt N)
     ADAGRAD   g = c Q'(m),  G_j += g^2 h_j^2,  s = c eta sum h_j^2 / sqrt G_j,
               w_j += c tau eta h_j / sqrt G_j
-    NEWTON    S_j = gamma S_j + c p (1 - p) h_j^2,  A_j = 0.1 + S_j,  s = c sum h_j^2 / A_j,
-              w_j += c tau h_j / A_j
+    NEWTON    S_j = gamma S_j + c Q'' h_j^2,  A_j = d + S_j,  s = c sum h_j^2 / A_j,
+              w_j += c tau h_j / A_j;  Q'' is p (1 - p), or 1 for numbers
 
 where |h|^2 has the intercept. The first three are of Ying, Yuan, Sayed, "Online dual coordinate
 ascent learning" (2016), eqs. (18)-(26) and (33); the others take their diagonal from AdaGrad
 (Duchi, Hazan, Singer 2011) and from an online Newton step, and the dual step with it.
 
-In every kernel
-    table    (slots, 4 + second + members)  see above
-    places   (capacity, 2)  open addressing: index + 1 (0: free) and slot; a power of two, half full
-    dense    (room,)        slots of the dense columns; k[HELD] of them
-    f, k     the numbers of the state, see below
+In every kernel, beside what _columns.py has,
     what     (K, N_WHAT)    what each member is, see below
     numbers  (K, N_NUMBERS) its numbers
     duals    (K,)           sum of c Q*(-tau) of each member
-    inputs   (I, 2)         base and norm of each input
-    bases    (B, 2)         kind and power of each base
+    d        (second + 2, room)  of ADAGRAD and NEWTON the direction of each entry, the intercept's
+                            behind the last; the last two rows are scratch
+    steps    (N_STEPS, K)   what a row does to each member, see below
+    lanes    (N_LANES, room of K)  see _roots.py
 """
 
 import math
@@ -60,242 +51,55 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers._scalar import (
-    balance,
-    dense_value,
-    dual_argmin,
-    dual_step,
-    gap_term,
-    loss_slope,
-    sigmoid,
-    sparse_value,
+from solvers._scalar import dual_step, gap_term, loss_slope, sigmoid
+from solvers.portfolio._columns import (
+    DELTA,
+    FIRST,
+    HELD,
+    LAST,
+    ROWS,
+    SAMPLES,
+    USED,
+    emit_row,
+    norm_row,
 )
-from solvers.portfolio._rule import IS_ACTIVE, RESETS, classify_row, start_calibration
-
-# What a block begins with.
-COUNT, MEAN, M, IS_DENSE = range(4)
-N_STATISTICS = 4
-
-# The numbers of the state: whole ones ...
-USED, HELD, FIRST, LAST, SAMPLES = range(5)
-N_INTS = 5
-# ... and others: rows counted, their weight, then a sum of |h|^2 for each input.
-ROWS, DELTA, SUMS = range(3)
+from solvers.portfolio._roots import SHARE as LANE_B
+from solvers.portfolio._roots import C as LANE_C
+from solvers.portfolio._roots import S as LANE_S
+from solvers.portfolio._roots import U as LANE_U
+from solvers.portfolio._roots import logistic_roots
+from solvers.portfolio._rule import (
+    IS_ACTIVE,
+    LEARNS,
+    RESETS,
+    SCALE,
+    TARGET,
+    classify_row,
+    regress_row,
+    start_calibration,
+)
 
 # What a member is: whole numbers (SECOND and DUAL_PLACE: -1 for none), and others.
 BASE, INPUT, KIND, SECOND, DUAL_PLACE = range(5)
 N_WHAT = 5
-STRENGTH, DECAY, LOSS = range(3)
+STRENGTH, DECAY, DAMPING, LOSS = range(4)
 N_NUMBERS = LOSS + 6
+IS_LOGISTIC, MARGIN, EPS, GAMMA, LO, HI = range(LOSS, N_NUMBERS)
 DUAL, RISING, SPG, ADAGRAD, NEWTON = range(5)
-
-RAW, COUNTS, BALANCED = range(3)
-NORM_NONE, NORM_ROW, NORM_RUNNING = range(3)
 
 # The columns of a retained row: label, weight, and for each dual member its tau and its factor.
 LABEL, WEIGHT, DUALS = range(3)
 
-# The columns of `steps`: what a row does to each member, and c Q*(-tau).
-COEFFICIENT, TAU, CONJUGATE = range(3)
+# The rows of `steps`: what the direction or h is multiplied by; tau and Q*(-tau); s and h'd or
+# |h|^2; what makes the coefficient of tau; where in `lanes` the member stands.
+COEFFICIENT, TAU, CONJUGATE, SIZE, NORM, FACTOR, LANE = range(7)
+N_STEPS = 7
 
-_FIRST_DENSE_ROW = 21.0
-_DAMPING = 0.1
 # A step beyond this is of a member that is no use any more; below it no sum of steps overflows.
-_LARGEST_STEP = 1e100
-_MULTIPLIER = 0x9E3779B1
+_LARGEST_STEP = 1e150
 
 
-@kernel(i8(I4_2D, i8))
-def place_of(places: Indices, index: int) -> int:
-    """Where `index` stands in the table of places, or the free place where it would."""
-    mask = places.shape[0] - 1
-    # Fibonacci hashing (Knuth, TAOCP 3, 6.4): neighbours are spread.
-    at = ((index * _MULTIPLIER) & 0xFFFFFFFF) >> 7 & mask
-    while places[at, 0] != 0 and places[at, 0] != index + 1:
-        at = (at + 1) & mask
-    return int(at)
-
-
-@kernel(void(I4_2D, I4, i8, i8))
-def enter_places(places: Indices, touched: Indices, first: int, used: int) -> None:
-    """Put slots `first` to `used` into the table of places."""
-    for slot in range(first, used):
-        at = place_of(places, touched[slot])
-        places[at, 0], places[at, 1] = touched[slot] + 1, slot
-
-
-@kernel(f8(i8, f8, f8, f8, f8, f8, f8, f8, b1))
-def base_value(
-    kind: int,
-    power: float,
-    x: float,
-    t: float,
-    c: float,
-    mu: float,
-    m: float,
-    ratio: float,
-    is_dense: bool,
-) -> float:
-    """The value of one entry in one base; `ratio` is x / rms."""
-    if kind == RAW:
-        return x
-    if kind == COUNTS:
-        return x * balance(c / t, power) if x != 0.0 else 0.0
-    if is_dense:
-        return dense_value(x, t, c, mu, m)
-    return ratio * balance(c / t, power)
-
-
-@kernel(
-    i8(RO_I4, RO_F8, i8, i8, b1, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_F8_2D, RO_F8, I8, F8_2D)
-)  # fmt: skip
-def emit_row(
-    indices: Indices,
-    values: Floats,
-    begin: int,
-    end: int,
-    counts: bool,
-    places: Indices,
-    touched: Indices,
-    table: Floats,
-    dense: Indices,
-    at_dense: Floats,
-    f: Floats,
-    k: Ints,
-    bases: Floats,
-    starts: Floats,
-    slots: Ints,
-    h: Floats,
-) -> int:
-    """Scale one row in every base; return how many entries it has then.
-
-    With `counts` the row enters the statistics, and its new features get slots; else nothing is
-    written but `at_dense`, which is all 0 again on return, and `slots` and `h`.
-
-    starts  (second,)        what G or S of a new slot begin with
-    slots   (room,)          the slot of each entry, -1 for a feature that has none
-    h       (room, B)        its values
-    """
-    t = f[ROWS] + 1.0
-    settled = t >= _FIRST_DENSE_ROW
-    held, used = k[HELD], k[USED]
-    new_dense, n = 0, 0
-    for p in range(begin, end):
-        x = values[p]
-        at = place_of(places, int(indices[p]))
-        slot = np.int64(-1)
-        c, mu, m = 0.0, 0.0, 0.0
-        if places[at, 0] != 0:
-            slot = np.int64(places[at, 1])
-            if table[slot, IS_DENSE] != 0.0:
-                at_dense[int(table[slot, IS_DENSE]) - 1] = x
-                continue
-            c, mu, m = table[slot, COUNT], table[slot, MEAN], table[slot, M]
-        elif counts:
-            slot = used
-            places[at, 0], places[at, 1] = indices[p] + 1, slot
-            touched[slot] = indices[p]
-            used += 1
-            for q in range(table.shape[1]):
-                table[slot, q] = 0.0
-            for q in range(starts.shape[0]):
-                table[slot, N_STATISTICS + q] = starts[q]
-        c += 1.0
-        step = x - mu
-        mu += step / c
-        m += step * (x - mu)
-        becomes_dense = settled and 2.0 * c >= t
-        if counts:
-            table[slot, COUNT], table[slot, MEAN], table[slot, M] = c, mu, m
-            if becomes_dense:
-                dense[held + new_dense] = slot
-                new_dense += 1
-        ratio = sparse_value(x, t, c, mu, m, 0.0)
-        slots[n] = slot
-        for b in range(bases.shape[0]):
-            h[n, b] = base_value(
-                int(bases[b, 0]), bases[b, 1], x, t, c, mu, m, ratio, becomes_dense
-            )
-        n += 1
-    kept = 0
-    for q in range(held):
-        slot = np.int64(dense[q])
-        x = at_dense[q]
-        at_dense[q] = 0.0
-        c, mu, m = table[slot, COUNT], table[slot, MEAN], table[slot, M]
-        if x != 0.0:
-            c += 1.0
-            step = x - mu
-            mu += step / c
-            m += step * (x - mu)
-            if counts:
-                table[slot, COUNT], table[slot, MEAN], table[slot, M] = c, mu, m
-        is_dense = 4.0 * c >= t
-        if counts:
-            if is_dense:
-                dense[kept] = slot
-                kept += 1
-                table[slot, IS_DENSE] = kept
-            else:
-                table[slot, IS_DENSE] = 0.0
-        if x == 0.0 and not is_dense:
-            continue
-        ratio = 0.0 if is_dense else sparse_value(x, t, c, mu, m, 0.0)
-        slots[n] = slot
-        for b in range(bases.shape[0]):
-            h[n, b] = base_value(int(bases[b, 0]), bases[b, 1], x, t, c, mu, m, ratio, is_dense)
-        n += 1
-    if counts:
-        for q in range(new_dense):
-            dense[kept] = dense[held + q]
-            kept += 1
-            table[np.int64(dense[kept - 1]), IS_DENSE] = kept
-        k[HELD], k[USED], f[ROWS] = kept, used, t
-    return n
-
-
-@kernel(f8(F8_2D, i8, i8))
-def small_factor(h: Floats, n: int, base: int) -> float:
-    """1 / |h| where squares are no full numbers any more; 0 where 1 / |h| would be none either."""
-    largest = 0.0
-    for p in range(n):
-        largest = max(largest, abs(h[p, base]))
-    if largest < 1e-290:
-        return 0.0
-    total = 0.0
-    for p in range(n):
-        total += (h[p, base] / largest) ** 2
-    return 1.0 / (largest * math.sqrt(total))
-
-
-@kernel(void(F8_2D, i8, b1, F8, RO_I8_2D, F8, F8))
-def norm_row(
-    h: Floats, n: int, counts: bool, f: Floats, inputs: Ints, squares: Floats, factors: Floats
-) -> None:
-    """squares (B,): |h|^2 in each base; factors (I,): what each input multiplies its base by."""
-    for b in range(squares.shape[0]):
-        squares[b] = 0.0
-    for p in range(n):
-        for b in range(squares.shape[0]):
-            squares[b] += h[p, b] * h[p, b]
-    t = f[ROWS] if counts else f[ROWS] + 1.0
-    for i in range(inputs.shape[0]):
-        square = squares[inputs[i, 0]]
-        factors[i] = 1.0
-        if inputs[i, 1] == NORM_ROW:
-            if square > 1e-280:
-                factors[i] = 1.0 / math.sqrt(square)
-            elif square > 0.0 or n > 0:
-                factors[i] = small_factor(h, n, inputs[i, 0])
-        elif inputs[i, 1] == NORM_RUNNING:
-            total = f[SUMS + i] + square
-            if counts:
-                f[SUMS + i] = total
-            if total > 0.0:
-                factors[i] = 1.0 / math.sqrt(total / t)
-
-
-@kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, F8, F8, f8))
+@kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, F8, F8, f8), inline=True)
 def score_entries(
     slots: Ints,
     h: Floats,
@@ -307,18 +111,14 @@ def score_entries(
     scores: Floats,
     row: float,
 ) -> None:
-    """scores (K,) of an emitted row, the N-th to count; NaN for one that is not finite."""
-    n_members = what.shape[0]
-    first = table.shape[1] - n_members
-    for j in range(n_members):
-        scores[j] = 0.0
-    for p in range(n):
-        slot = slots[p]
-        if slot >= 0:
-            for j in range(n_members):
-                scores[j] += h[p, what[j, BASE]] * table[slot, first + j]
-    for j in range(n_members):
-        total = factors[what[j, INPUT]] * scores[j] + table[0, first + j]
+    """scores (K,) of a row, the N-th to count; NaN for one that is not finite."""
+    for j in range(scores.shape[0]):
+        own = h[what[j, BASE]]
+        total = 0.0
+        for p in range(n):
+            if slots[p] >= 0:
+                total += own[p] * table[slots[p], j]
+        total = factors[what[j, INPUT]] * total + table[0, j]
         if what[j, KIND] == RISING:
             total /= numbers[j, STRENGTH] * math.sqrt(row)
         scores[j] = total if abs(total) < np.inf else np.nan
@@ -326,7 +126,7 @@ def score_entries(
 
 @kernel(
     void(RO_I8, RO_I4, RO_F8, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_I8_2D, RO_F8_2D, RO_I8_2D,
-         RO_F8_2D, RO_F8, I8, F8_2D, F8, F8, F8_2D)
+         RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8, F8, F8_2D)
 )  # fmt: skip
 def score_rows(
     indptr: Ints,
@@ -336,7 +136,7 @@ def score_rows(
     touched: Indices,
     table: Floats,
     dense: Indices,
-    at_dense: Floats,
+    is_here: Floats,
     f: Floats,
     k: Ints,
     what: Ints,
@@ -345,6 +145,7 @@ def score_rows(
     bases: Floats,
     starts: Floats,
     slots: Ints,
+    e: Floats,
     h: Floats,
     squares: Floats,
     factors: Floats,
@@ -354,7 +155,7 @@ def score_rows(
     for i in range(out.shape[0]):
         n = emit_row(
             indices, values, indptr[i], indptr[i + 1], False, places, touched, table, dense,
-            at_dense, f, k, bases, starts, slots, h,
+            is_here, f, k, bases, starts, what.shape[0], slots, e, h,
         )  # fmt: skip
         norm_row(h, n, False, f, inputs, squares, factors)
         score_entries(slots, h, n, table, what, numbers, factors, out[i], f[ROWS] + 1.0)
@@ -365,20 +166,44 @@ def begin_anew(
     table: Floats, k: Ints, what: Ints, j: int, starts: Floats, duals: Floats, ring_rows: Floats
 ) -> None:
     """Member j forgets what it learned: its dual variables are 0. O(slots + rows retained)."""
-    first = table.shape[1] - what.shape[0]
     second, dual = what[j, SECOND], what[j, DUAL_PLACE]
     for slot in range(k[USED]):
-        table[slot, first + j] = 0.0
+        table[slot, j] = 0.0
         if second >= 0:
-            table[slot, N_STATISTICS + second] = starts[second]
+            table[slot, what.shape[0] + second] = starts[second]
     if dual >= 0 and ring_rows.shape[0] > 0:
         for i in range(k[FIRST], k[LAST]):
             ring_rows[i, DUALS + 2 * dual] = 0.0
     duals[j] = 0.0
 
 
-@kernel(f8(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, f8, F8_2D))
-def second_order_size(
+@kernel(void(i8, b1, f8, f8, f8, f8, F8, F8, F8), inline=True, apart=True)
+def turn_entries(
+    n: int,
+    is_adagrad: bool,
+    step: float,
+    damping: float,
+    keep: float,
+    grown: float,
+    x: Floats,
+    total: Floats,
+    direction: Floats,
+) -> None:
+    """Take the values of a row into G or S, and turn them into a direction; all (n,)."""
+    if is_adagrad:
+        for q in range(n):
+            total[q] = keep * total[q] + grown * x[q] * x[q]
+            direction[q] = step * x[q] / math.sqrt(total[q])
+    else:
+        for q in range(n):
+            total[q] = keep * total[q] + grown * x[q] * x[q]
+            direction[q] = x[q] / (damping + total[q])
+
+
+@kernel(
+    f8(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, f8, F8_2D), inline=True
+)  # fmt: skip
+def take_direction(
     slots: Ints,
     h: Floats,
     n: int,
@@ -390,43 +215,49 @@ def second_order_size(
     m: float,
     y: float,
     c: float,
-    directions: Floats,
+    d: Floats,
 ) -> float:
-    """Take the row into G or S of member j; return h'd for its direction d, -1 where Q' is 0.
+    """Take the row into G or S of member j and set its direction; return h'd.
 
-    directions (room, second): on return d_j of each entry, the intercept's behind the last.
+    -1, and nothing done, where Q' is 0.
     """
-    second, base = what[j, SECOND], what[j, BASE]
-    place = N_STATISTICS + second
+    second = what[j, SECOND]
+    place = what.shape[0] + second
     is_adagrad = what[j, KIND] == ADAGRAD
+    grown = c
     if is_adagrad:
         slope = c * loss_slope(
-            m, y, numbers[j, LOSS], numbers[j, LOSS + 1], numbers[j, LOSS + 2],
-            numbers[j, LOSS + 3], numbers[j, LOSS + 4], numbers[j, LOSS + 5],
+            m, y, numbers[j, IS_LOGISTIC], numbers[j, MARGIN], numbers[j, EPS],
+            numbers[j, GAMMA], numbers[j, LO], numbers[j, HI],
         )  # fmt: skip
         if slope == 0.0:
             return -1.0
         grown = slope * slope
-    else:
+    elif numbers[j, IS_LOGISTIC] != 0.0:
         p = sigmoid(m)
-        grown = c * p * (1.0 - p)
-    step, keep = numbers[j, STRENGTH], numbers[j, DECAY]
+        grown = c * (p * (1.0 - p))
+    own, direction, x, total = h[what[j, BASE]], d[second], d[-2], d[-1]
+    for q in range(n):
+        x[q] = factor * own[q]
+        total[q] = table[slots[q], place]
+    x[n], total[n] = 1.0, table[0, place]
+    turn_entries(
+        n + 1, is_adagrad, numbers[j, STRENGTH], numbers[j, DAMPING], numbers[j, DECAY], grown,
+        x, total, direction,
+    )  # fmt: skip
     size = 0.0
-    for q in range(n + 1):
-        slot = slots[q] if q < n else np.int64(0)
-        x = factor * h[q, base] if q < n else 1.0
-        total = keep * table[slot, place] + grown * x * x
-        table[slot, place] = total
-        direction = step * x / math.sqrt(total) if is_adagrad else x / (_DAMPING + total)
-        directions[q, second] = direction
-        size += x * direction
-    return size
+    for q in range(n):
+        table[slots[q], place] = total[q]
+        size += x[q] * direction[q]
+    table[0, place] = total[n]
+    return float(size + direction[n])
 
 
 @kernel(
-    b1(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, f8, f8, f8, F8_2D, F8_2D)
+    void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, f8, f8, f8, F8_2D, F8_2D),
+    inline=True,
 )  # fmt: skip
-def take_step(
+def size_step(
     slots: Ints,
     h: Floats,
     n: int,
@@ -440,40 +271,69 @@ def take_step(
     m: float,
     y: float,
     c: float,
-    directions: Floats,
+    d: Floats,
     steps: Floats,
-) -> bool:
-    """Set member j's part of `steps`; False where some number is not finite."""
+) -> None:
+    """Set S, NORM and FACTOR of member j; FACTOR 0 where it takes no step.
+
+    square  |h|^2 without the intercept
+    """
     kind = what[j, KIND]
     if kind >= ADAGRAD:
-        size = second_order_size(slots, h, n, table, what, numbers, j, factor, m, y, c, directions)
-        if size == -1.0:
-            return True
-        norm, s = size, c * size
-        scale = c
-    else:
-        strength = numbers[j, STRENGTH]
-        if kind != DUAL:
-            strength *= math.sqrt(row)
-        norm = factor * factor * square + 1.0
-        s = c * norm / strength
-        scale = c if kind == RISING else c / strength
-    if what[j, DUAL_PLACE] >= 0:
-        tau, conjugate = dual_step(
-            m, s, y, numbers[j, LOSS], numbers[j, LOSS + 1], numbers[j, LOSS + 2],
-            numbers[j, LOSS + 3], numbers[j, LOSS + 4], numbers[j, LOSS + 5],
-        )  # fmt: skip
-        steps[j, CONJUGATE] = c * conjugate
-    else:
-        tau = dual_argmin(
-            m, s, y, numbers[j, LOSS], numbers[j, LOSS + 1], numbers[j, LOSS + 2],
-            numbers[j, LOSS + 3], numbers[j, LOSS + 4], numbers[j, LOSS + 5],
-        )  # fmt: skip
-    steps[j, TAU], steps[j, COEFFICIENT] = tau, scale * tau
-    return abs(scale * tau) * (norm + 1.0) < _LARGEST_STEP
+        norm = take_direction(slots, h, n, table, what, numbers, j, factor, m, y, c, d)
+        steps[SIZE, j], steps[NORM, j] = c * norm, norm
+        steps[FACTOR, j] = 0.0 if norm == -1.0 else c
+        return
+    strength = numbers[j, STRENGTH]
+    if kind != DUAL:
+        strength *= math.sqrt(row)
+    norm = square + 1.0
+    steps[SIZE, j], steps[NORM, j] = c * norm / strength, norm
+    steps[FACTOR, j] = c if kind == RISING else c / strength
 
 
-@kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, F8, F8_2D, F8_2D))
+@kernel(void(RO_I8_2D, RO_F8_2D, F8, F8, F8_2D, F8_2D), inline=True)
+def solve_logistic(
+    what: Ints, numbers: Floats, own: Floats, targets: Floats, steps: Floats, lanes: Floats
+) -> None:
+    """Set TAU, and c Q*(-tau) over c, of all members with the logistic loss that take a step."""
+    n = 0
+    for j in range(own.shape[0]):
+        steps[LANE, j] = -1.0
+        if numbers[j, IS_LOGISTIC] != 0.0 and steps[FACTOR, j] > 0.0:
+            lanes[LANE_C, n], lanes[LANE_S, n] = targets[j] * own[j], steps[SIZE, j]
+            steps[LANE, j] = n
+            n += 1
+    if n == 0:
+        return
+    # Whole vectors: what stands in the rest is solved at once.
+    padded = (n + 3) // 4 * 4
+    for q in range(n, padded):
+        lanes[LANE_C, q] = lanes[LANE_S, q] = 0.0
+    logistic_roots(padded, lanes)
+    for j in range(own.shape[0]):
+        lane = int(steps[LANE, j])
+        if lane < 0:
+            continue
+        u, b = lanes[LANE_U, lane], lanes[LANE_B, lane]
+        steps[TAU, j] = targets[j] * b
+        if what[j, DUAL_PLACE] >= 0:
+            # See _scalar.logistic_step.
+            steps[CONJUGATE, j] = math.log1p(-b) + b * u if u < 0.0 else math.log(b) - (1.0 - b) * u
+
+
+@kernel(void(RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, F8_2D), inline=True)
+def solve_quadratic(
+    what: Ints, numbers: Floats, j: int, m: float, y: float, scale: float, steps: Floats
+) -> None:
+    """The same for a member with another loss; scale: what the bounds of tau are multiplied by."""
+    lo, hi = scale * numbers[j, LO], scale * numbers[j, HI]
+    steps[TAU, j], steps[CONJUGATE, j] = dual_step(
+        m, steps[SIZE, j], y, 0.0, numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], lo, hi
+    )
+
+
+@kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, F8, F8_2D, F8_2D), inline=True)
 def move_weights(
     slots: Ints,
     h: Floats,
@@ -481,32 +341,26 @@ def move_weights(
     table: Floats,
     what: Ints,
     factors: Floats,
-    directions: Floats,
+    d: Floats,
     steps: Floats,
 ) -> None:
     """Add every member's step to its weights."""
-    n_members = what.shape[0]
-    first = table.shape[1] - n_members
-    for j in range(n_members):
-        second = what[j, SECOND]
-        coefficient = steps[j, COEFFICIENT]
+    for j in range(what.shape[0]):
+        coefficient, second = steps[COEFFICIENT, j], what[j, SECOND]
+        if coefficient == 0.0:
+            continue
         if second < 0:
-            table[0, first + j] += coefficient
-            steps[j, COEFFICIENT] = coefficient * factors[what[j, INPUT]]
-        elif coefficient != 0.0:
-            table[0, first + j] += coefficient * directions[n, second]
-    for p in range(n):
-        slot = slots[p]
-        for j in range(n_members):
-            second = what[j, SECOND]
-            coefficient = steps[j, COEFFICIENT]
-            if second < 0:
-                table[slot, first + j] += coefficient * h[p, what[j, BASE]]
-            elif coefficient != 0.0:
-                table[slot, first + j] += coefficient * directions[p, second]
+            own = h[what[j, BASE]]
+            table[0, j] += coefficient
+            coefficient *= factors[what[j, INPUT]]
+        else:
+            own = d[second]
+            table[0, j] += coefficient * own[n]
+        for p in range(n):
+            table[slots[p], j] += coefficient * own[p]
 
 
-@kernel(void(RO_I8, F8_2D, i8, f8, f8, RO_I8_2D, F8, F8_2D, I8, I8, I4, F8_2D, F8_2D))
+@kernel(void(RO_I8, F8_2D, i8, f8, f8, RO_I8_2D, F8, F8_2D, I8, I8, I4, F8_2D, F8_2D), inline=True)
 def retain_row(
     slots: Ints,
     h: Floats,
@@ -522,27 +376,27 @@ def retain_row(
     ring_values: Floats,
     ring_rows: Floats,
 ) -> None:
-    """Append a row to those that certificates are computed on, see ScaledRows."""
+    """Append a row to those that certificates are computed on; y is what dual members learned."""
     last = k[LAST]
     at = ring_starts[last]
     for p in range(n):
         ring_slots[at + p] = slots[p]
         for b in range(ring_values.shape[1]):
-            ring_values[at + p, b] = h[p, b]
+            ring_values[at + p, b] = h[b, p]
     ring_starts[last + 1] = at + n
     ring_rows[last, LABEL], ring_rows[last, WEIGHT] = y, c
     for j in range(what.shape[0]):
         dual = what[j, DUAL_PLACE]
         if dual >= 0:
-            ring_rows[last, DUALS + 2 * dual] = steps[j, TAU]
+            ring_rows[last, DUALS + 2 * dual] = steps[TAU, j]
             ring_rows[last, DUALS + 2 * dual + 1] = factors[what[j, INPUT]]
     k[LAST] = last + 1
 
 
 @kernel(
-    i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_I8_2D,
-       RO_F8_2D, F8, RO_I8_2D, RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8, F8, F8_2D, I8, I4, F8_2D,
-       F8_2D, RO_I8, F8, F8_2D, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D)
+    i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, b1, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_I8_2D,
+       RO_F8_2D, F8, RO_I8_2D, RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8_2D, F8, F8, F8_2D, F8_2D,
+       F8, I8, I4, F8_2D, F8_2D, RO_I8, F8_2D, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D)
 )  # fmt: skip
 def learn_rows(
     indptr: Ints,
@@ -552,11 +406,12 @@ def learn_rows(
     weights: Floats,
     start: int,
     retain: int,
+    classes: bool,
     places: Indices,
     touched: Indices,
     table: Floats,
     dense: Indices,
-    at_dense: Floats,
+    is_here: Floats,
     f: Floats,
     k: Ints,
     what: Ints,
@@ -566,17 +421,19 @@ def learn_rows(
     bases: Floats,
     starts: Floats,
     slots: Ints,
+    e: Floats,
     h: Floats,
-    directions: Floats,
+    d: Floats,
     squares: Floats,
     factors: Floats,
     steps: Floats,
+    lanes: Floats,
+    own: Floats,
     ring_starts: Ints,
     ring_slots: Indices,
     ring_values: Floats,
     ring_rows: Floats,
     columns: Ints,
-    own: Floats,
     scores: Floats,
     roles: Ints,
     r: Floats,
@@ -589,57 +446,75 @@ def learn_rows(
     """Score and learn rows `start` to n; return n, or the row that some array has no room for.
 
     retain   how many rows certificates are computed on; 0 where no member has one
+    classes  whether labels are -1 and 1, else they are numbers
     ring_*   see windows.RowBuffer; its values are those of the first bases, which dual members use,
              its rows LABEL, WEIGHT, DUALS ...
-    columns  (K,)   where the scores of these members stand among all of the portfolio
+    steps    (N_STEPS + 1, K)  here with a row for what each member learns
     own      (K,)   scratch
+    columns  (K,)   where the scores of these members stand among all of the portfolio
     scores   (n, all members)  with the scores of the others; on return with all of them
     roles to out    see _rule.py
     """
     n_rows, n_members = labels.shape[0], what.shape[0]
+    targets = steps[N_STEPS]
     for i in range(start, n_rows):
         begin, end = indptr[i], indptr[i + 1]
         entries = end - begin
         most = entries + k[HELD]
-        if k[USED] + entries > table.shape[0] or most > dense.shape[0] or most + 1 > h.shape[0]:
+        if k[USED] + entries > table.shape[0] or most > dense.shape[0] or most + 1 > h.shape[1]:
             return i
         if retain > 0 and (
             k[LAST] == ring_rows.shape[0] or ring_starts[k[LAST]] + most > ring_slots.shape[0]
         ):
             return i
-        c = weights[i]
+        y, c = labels[i], weights[i]
         counts = c > 0.0
         n = emit_row(
-            indices, values, begin, end, counts, places, touched, table, dense, at_dense,
-            f, k, bases, starts, slots, h,
+            indices, values, begin, end, counts, places, touched, table, dense, is_here,
+            f, k, bases, starts, n_members, slots, e, h,
         )  # fmt: skip
         norm_row(h, n, counts, f, inputs, squares, factors)
         row = f[ROWS] if counts else f[ROWS] + 1.0
         score_entries(slots, h, n, table, what, numbers, factors, own, row)
         for j in range(n_members):
             scores[i, columns[j]] = own[j]
+        if classes:
+            classify_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+        else:
+            regress_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
         k[SAMPLES] += 1
-        y = labels[i]
-        classify_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
         if not counts:
             continue
         f[DELTA] += c
         for j in range(n_members):
-            steps[j, COEFFICIENT] = steps[j, TAU] = steps[j, CONJUGATE] = 0.0
-            if roles[columns[j], IS_ACTIVE] == 0:
+            steps[COEFFICIENT, j] = steps[TAU, j] = steps[CONJUGATE, j] = steps[FACTOR, j] = 0.0
+            at = columns[j]
+            targets[j] = scratch[TARGET, at]
+            if roles[at, IS_ACTIVE] == 0 or out[i, LEARNS] == 0.0:
                 continue
-            place = what[j, INPUT]
-            if own[j] == own[j]:
-                if take_step(
-                    slots, h, n, table, what, numbers, j, factors[place],
-                    squares[inputs[place, 0]], row, own[j], y, c, directions, steps,
-                ):  # fmt: skip
-                    duals[j] += steps[j, CONJUGATE]
-                    continue
-                start_calibration(r, columns[j])
-                r[columns[j], RESETS] += 1.0
+            if own[j] != own[j]:
+                begin_anew(table, k, what, j, starts, duals, ring_rows)
+                continue
+            factor = factors[what[j, INPUT]]
+            size_step(
+                slots, h, n, table, what, numbers, j, factor,
+                factor * factor * squares[what[j, BASE]], row, own[j], targets[j], c, d, steps,
+            )  # fmt: skip
+        solve_logistic(what, numbers, own, targets, steps, lanes)
+        for j in range(n_members):
+            if steps[FACTOR, j] == 0.0:
+                continue
+            if numbers[j, IS_LOGISTIC] == 0.0:
+                solve_quadratic(what, numbers, j, own[j], targets[j], out[i, SCALE], steps)
+            step = steps[FACTOR, j] * steps[TAU, j]
+            if abs(step) * (steps[NORM, j] + 1.0) < _LARGEST_STEP:
+                steps[COEFFICIENT, j] = step
+                duals[j] += c * steps[CONJUGATE, j]
+                continue
+            start_calibration(r, columns[j])
+            r[columns[j], RESETS] += 1.0
             begin_anew(table, k, what, j, starts, duals, ring_rows)
-            steps[j, COEFFICIENT] = steps[j, TAU] = 0.0
+            steps[TAU, j] = 0.0
         if retain > 0:
             retain_row(
                 slots, h, n, y, c, what, factors, steps, k, ring_starts, ring_slots,
@@ -647,7 +522,7 @@ def learn_rows(
             )  # fmt: skip
             if k[LAST] - k[FIRST] > retain:
                 k[FIRST] += 1
-        move_weights(slots, h, n, table, what, factors, directions, steps)
+        move_weights(slots, h, n, table, what, factors, d, steps)
     return int(n_rows)
 
 
@@ -671,19 +546,18 @@ def member_sums(
     out    (3,): sums of delta, of delta [Q + Q* + tau z], and |w|^2
     """
     base, dual = what[j, BASE], DUALS + 2 * what[j, DUAL_PLACE]
-    weight = table.shape[1] - what.shape[0] + j
     out[0] = out[1] = out[2] = 0.0
     for i in range(k[FIRST], k[LAST]):
         z = 0.0
         for p in range(ring_starts[i], ring_starts[i + 1]):
-            z += ring_values[p, base] * table[np.int64(ring_slots[p]), weight]
-        z = scale * (ring_rows[i, dual + 1] * z + table[0, weight])
+            z += ring_values[p, base] * table[np.int64(ring_slots[p]), j]
+        z = scale * (ring_rows[i, dual + 1] * z + table[0, j])
         term = gap_term(
-            z, ring_rows[i, dual], ring_rows[i, LABEL], numbers[j, LOSS], numbers[j, LOSS + 1],
-            numbers[j, LOSS + 2], numbers[j, LOSS + 3], numbers[j, LOSS + 4],
-            numbers[j, LOSS + 5],
+            z, ring_rows[i, dual], ring_rows[i, LABEL], numbers[j, IS_LOGISTIC],
+            numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], numbers[j, LO],
+            numbers[j, HI],
         )  # fmt: skip
         out[0] += ring_rows[i, WEIGHT]
         out[1] += ring_rows[i, WEIGHT] * term
     for slot in range(k[USED]):
-        out[2] += (scale * table[slot, weight]) ** 2
+        out[2] += (scale * table[slot, j]) ** 2

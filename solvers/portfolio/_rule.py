@@ -1,53 +1,95 @@
-"""The rule that makes one prediction of many: calibration and exponential weights, row by row.
+"""The rule that makes one prediction of many: exponential weights, row by row.
+
+Shares v_k are multiplied by exp(-eta times the loss), normalised, and then mixed with 1 / K by
+`share` (Herbster and Warmuth, "Tracking the best expert", 1998).
 
 Classes. Member k with the raw score m_k (in [-40, 40]) says p_k = sigmoid(a_k m_k + b_k), the
 portfolio p = sum_k v_k p_k; its score is the log odds of p. After the label
-    q_k = max(p_k or 1 - p_k, 1e-4),  v_k <- v_k q_k^(eta c), normalised, then mixed with 1 / K
-by `share` (Herbster and Warmuth, "Tracking the best expert", 1998), and a_k, b_k take a step of
-online Newton on the log-loss with a diagonal A_k, B_k. As the mixture of probabilities is exact
-under the log-loss for eta c <= 1 (Cesa-Bianchi and Lugosi, "Prediction, learning, and games",
-2006, section 3.3), with c = 1
+    q_k = max(p_k or 1 - p_k, 1e-4),  v_k <- v_k q_k^(eta c), normalised and mixed,
+and a_k, b_k take a step of online Newton on the log-loss with a diagonal A_k, B_k. As the log-loss
+of a mixture of probabilities is exact for eta c <= 1 (Cesa-Bianchi and Lugosi, "Prediction,
+learning, and games", 2006, section 3.3), with c = 1
     sum -ln sum_k v_k q_k  <=  min_k sum -ln q_k + (1/eta) (ln K + T ln(1 / (1 - share)));
-beyond eta c = 1 a heavy row counts as one of weight 1 / eta in v.
+beyond eta c = 1 a heavy row counts as one of weight 1 / eta in v. The prior says the log odds of
+the labels so far and is calibrated like the others. A member whose score is not a number says 1/2
+in this row, and its calibration begins anew.
 
-The prior says the log odds of the labels so far and is calibrated like the others. A member whose
-score is not a number says 1/2 in this row, and its calibration begins anew.
+Numbers. Members correct a base, the mean mu of the targets or the last one (a member that is a
+model by itself corrects nothing and learns y as it is); errors are measured in
+S, the running root mean square of the portfolio's own errors, so that y -> a y + b gives
+p -> a p + b from row 2 on. With lo and hi the least and the largest target so far, e a twentieth of
+their distance, and f_k the member's own score:
+    z_k = base_k + f_k, within [lo - e, hi + e] (mu where f_k is not a number)
+    p = mu + sum_k v_k (z_k - mu)
+    y' = y, within 50 S of p: it stands for y from here on
+    l_k = min(((y' - z_k) / S)^2, 32),  v_k <- v_k exp(-eta c l_k), normalised and mixed
+    member k learns y' - base_k
+    S^2 += max(1/n, 0.01) ((y' - p)^2 - S^2), n rows before this one;  then mu, last, lo, hi.
+Row 1 is predicted as 0, and sets mu, last, lo and hi alone. As long as S = 0 no share moves. By the
+definition of v,
+    sum -(1/eta) ln sum_k v_k e^(-eta c l_k) <= min_k sum c l_k + (1/eta)(ln K + T ln 1/(1-share));
+where all |y' - z_k| are within 2 S, ((y' - p)/S)^2 is no more than the left-hand term for c = 1
+and eta = 1/8, as the squared loss is exp-concave there (the same book, section 3.3).
 
 In every kernel
-    roles   (K, 2)  ROLE and IS_ACTIVE of each member
+    roles   (K, 3)  ROLE, IS_ACTIVE and BASE of each member
     r       (K, N_RULE), g (N_SHARED,)  the numbers of each member, and those of all, see below
     recent  (RECENT, 2 K)  loss and mistake of each member in row t at t mod RECENT
-    pairs   (3 K, K)  for members a < b in rows a, a + K, a + 2 K: the rows that both were in, the
+    pairs   (3 K, K)  for members a < b in rows b, b + K, b + 2 K: the rows that both were in, the
             sum of their differences in loss, the sum of the squares of these
-    scratch (5, K)   of one row: see M to WRONG below
+    scratch (6, K)   of one row: see M to TARGET below
+    out     (4,)     see SCORE to LEARNS below
 """
 
 import math
 
-from solvers._jit import F8, F8_2D, RO_F8, RO_F8_2D, RO_I8_2D, Floats, Ints, f8, i8, kernel, void
+import numpy as np
+
+from solvers._jit import (
+    F8,
+    F8_2D,
+    RO_F8,
+    RO_F8_2D,
+    RO_I8_2D,
+    Floats,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    void,
+)
 from solvers._scalar import clip, sigmoid
 
-ROLE, IS_ACTIVE = range(2)
+ROLE, IS_ACTIVE, BASE = range(3)
 MEMBER, PRIOR = range(2)
+MEAN_BASE, LAST_BASE, NO_BASE = range(3)
 
 V, V_BEFORE, A, B, CURVATURE_A, CURVATURE_B, ROWS, LOSS, MISTAKES, RESETS = range(10)
 N_RULE = 10
-# Of all members together: weight of the rows of each class; rows; then what the specification says.
-POSITIVE, NEGATIVE, COUNTED, ETA, SHARE = range(5)
-N_SHARED = 5
+# Of all members together: what the specification says, rows counted, then of classes the weight
+# of the rows of each, and of numbers what stands at the top.
+ETA, SHARE, COUNTED, POSITIVE, NEGATIVE = range(5)
+ROWS_SEEN, WEIGHT_SEEN, MEAN, LAST, LOW, HIGH, SQUARE = range(3, 10)
+N_SHARED = 10
 RECENT = 1000
 """Rows in the rolling view."""
 NOT_IN_IT = -1.0
 """Stands in `recent` where a member was not active."""
 
-# Of one row and each member: clipped score, prediction, gain of its share, loss, mistake.
-M, OWN, GAIN, COST, WRONG = range(5)
-# What the rule gives for a row.
-SCORE, ROW_LOSS = range(2)
+# Of one row and each member: score, prediction, gain of its share, loss, mistake, what it learns.
+M, OWN, GAIN, COST, WRONG, TARGET = range(6)
+N_SCRATCH = 6
+# What the rule gives for a row: S (infinite while it is 0), and whether members learn the row.
+SCORE, ROW_LOSS, SCALE, LEARNS = range(4)
+N_OUT = 4
 
 _LARGEST_SCORE, _LARGEST_LOG_ODDS, _LEAST = 40.0, 12.0, 1e-4
-MOST_LOSS = -math.log(_LEAST)
-"""The largest loss that a member is charged for a row, in nats."""
+_REACH, _BEYOND, _RATE = 50.0, 0.05, 0.01
+MOST_LOG_LOSS = -math.log(_LEAST)
+"""The largest loss that a member is charged for a row of classes, in nats ..."""
+MOST_SQUARE = 32.0
+"""... and of numbers, in S^2."""
 
 
 @kernel(void(F8_2D, i8))
@@ -57,8 +99,8 @@ def start_calibration(r: Floats, j: int) -> None:
     r[j, CURVATURE_A] = r[j, CURVATURE_B] = 10.0
 
 
-@kernel(f8(F8, RO_I8_2D, RO_F8_2D, RO_F8, F8_2D))
-def mixed(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
+@kernel(f8(F8, RO_I8_2D, RO_F8_2D, RO_F8, F8_2D), inline=True)
+def mixed_class(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
     """p for the raw scores (K,) of one row; sets M (NaN where there is no score) and OWN."""
     p = 0.0
     for j in range(roles.shape[0]):
@@ -77,7 +119,37 @@ def mixed(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) ->
     return 0.5 if abs(p - 0.5) < 1e-12 else p
 
 
-@kernel(void(i8, f8, f8, F8_2D, F8_2D))
+@kernel(f8(i8, RO_F8), inline=True)
+def base_of(base: int, g: Floats) -> float:
+    """What a member's score is added to."""
+    if base == NO_BASE:
+        return 0.0
+    return float(g[LAST] if base == LAST_BASE else g[MEAN])
+
+
+@kernel(f8(F8, RO_I8_2D, RO_F8_2D, RO_F8, F8_2D), inline=True)
+def mixed_number(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
+    """p for the raw scores (K,) of one row; sets M (NaN where there is no score) and OWN."""
+    if g[ROWS_SEEN] == 0.0:
+        for j in range(roles.shape[0]):
+            scratch[M, j], scratch[OWN, j] = scores[j], 0.0
+        return 0.0
+    beyond = _BEYOND * (g[HIGH] - g[LOW])
+    apart = 0.0
+    for j in range(roles.shape[0]):
+        m = 0.0 if roles[j, ROLE] == PRIOR else scores[j]
+        own = g[MEAN]
+        if abs(m) < np.inf:
+            own = clip(base_of(roles[j, BASE], g) + m, g[LOW] - beyond, g[HIGH] + beyond)
+        else:
+            m = np.nan
+        scratch[M, j], scratch[OWN, j] = m, own
+        if roles[j, IS_ACTIVE] != 0:
+            apart += r[j, V] * (own - g[MEAN])
+    return float(g[MEAN] + apart)
+
+
+@kernel(void(i8, f8, f8, F8_2D, F8_2D), inline=True)
 def calibrate(j: int, positive: float, c: float, r: Floats, scratch: Floats) -> None:
     """One step of a_k and b_k, or their start where the member had no score."""
     m, own = scratch[M, j], scratch[OWN, j]
@@ -93,7 +165,22 @@ def calibrate(j: int, positive: float, c: float, r: Floats, scratch: Floats) -> 
     r[j, B] -= step / r[j, CURVATURE_B]
 
 
-@kernel(void(RO_I8_2D, F8_2D, F8_2D, F8_2D, F8, F8_2D))
+@kernel(void(RO_I8_2D, F8_2D, F8, F8_2D), inline=True)
+def share_out(roles: Ints, r: Floats, g: Floats, scratch: Floats) -> None:
+    """v_k <- v_k GAIN, normalised and mixed, over the active members."""
+    total, active = 0.0, 0
+    for j in range(roles.shape[0]):
+        if roles[j, IS_ACTIVE] != 0:
+            r[j, V] *= scratch[GAIN, j]
+            total += r[j, V]
+            active += 1
+    keep, mix = (1.0 - g[SHARE]) / total, g[SHARE] / active
+    for j in range(roles.shape[0]):
+        if roles[j, IS_ACTIVE] != 0:
+            r[j, V] = keep * r[j, V] + mix
+
+
+@kernel(void(RO_I8_2D, F8_2D, F8_2D, F8_2D, F8, F8_2D), inline=True)
 def count_losses(
     roles: Ints, r: Floats, recent: Floats, pairs: Floats, g: Floats, scratch: Floats
 ) -> None:
@@ -110,30 +197,18 @@ def count_losses(
         r[j, LOSS] += cost
         r[j, MISTAKES] += scratch[WRONG, j]
         recent[at, 2 * j], recent[at, 2 * j + 1] = cost, scratch[WRONG, j]
+        rows, totals, squares = pairs[j], pairs[n + j], pairs[2 * n + j]
         for i in range(j):
-            if roles[i, IS_ACTIVE] != 0:
-                apart = scratch[COST, i] - cost
-                pairs[i, j] += 1.0
-                pairs[n + i, j] += apart
-                pairs[2 * n + i, j] += apart * apart
-
-
-@kernel(void(RO_I8_2D, F8_2D, F8, F8_2D))
-def share_out(roles: Ints, r: Floats, g: Floats, scratch: Floats) -> None:
-    """v_k <- v_k GAIN, normalised and mixed, over the active members."""
-    total, active = 0.0, 0
-    for j in range(roles.shape[0]):
-        if roles[j, IS_ACTIVE] != 0:
-            r[j, V] *= scratch[GAIN, j]
-            total += r[j, V]
-            active += 1
-    for j in range(roles.shape[0]):
-        if roles[j, IS_ACTIVE] != 0:
-            r[j, V] = (1.0 - g[SHARE]) * (r[j, V] / total) + g[SHARE] / active
+            both = 1.0 if roles[i, IS_ACTIVE] != 0 else 0.0
+            apart = both * (scratch[COST, i] - cost)
+            rows[i] += both
+            totals[i] += apart
+            squares[i] += apart * apart
 
 
 @kernel(
-    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8)
+    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8),
+    inline=True,
 )  # fmt: skip
 def classify_row(
     scores: Floats,
@@ -149,11 +224,12 @@ def classify_row(
 ) -> None:
     """Predict a row of raw scores (K,), then learn its label y (-1 or 1) with the weight c.
 
-    A score that is NaN is of a member that begins anew; out (2,): SCORE, ROW_LOSS.
+    A score that is NaN is of a member that begins anew.
     """
-    p = mixed(scores, roles, r, g, scratch)
+    p = mixed_class(scores, roles, r, g, scratch)
     out[SCORE] = math.log(p / (1.0 - p))
     out[ROW_LOSS] = -math.log(p if y > 0.0 else 1.0 - p)
+    out[SCALE], out[LEARNS] = 1.0, 1.0
     if c == 0.0:
         return
     positive = 1.0 if y > 0.0 else 0.0
@@ -166,18 +242,20 @@ def classify_row(
         scratch[GAIN, j] = math.sqrt(q) if exponent == 0.5 else math.exp(exponent * math.log(q))
         scratch[COST, j] = -math.log(q)
         scratch[WRONG, j] = 1.0 if (own >= 0.5) != (y > 0.0) else 0.0
+        scratch[TARGET, j] = y
     share_out(roles, r, g, scratch)
     count_losses(roles, r, recent, pairs, g, scratch)
     g[POSITIVE if y > 0.0 else NEGATIVE] += c
 
 
 @kernel(
-    void(F8_2D, RO_F8, RO_F8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D)
+    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8),
+    inline=True,
 )  # fmt: skip
-def classify_rows(
+def regress_row(
     scores: Floats,
-    labels: Floats,
-    weights: Floats,
+    y: float,
+    c: float,
     roles: Ints,
     r: Floats,
     g: Floats,
@@ -186,9 +264,65 @@ def classify_rows(
     scratch: Floats,
     out: Floats,
 ) -> None:
-    """The rule for rows whose raw scores (n, K) are all known; out (n, 2)."""
+    """Predict a row of raw scores (K,), then learn its target y with the weight c."""
+    p = mixed_number(scores, roles, r, g, scratch)
+    out[SCORE], out[ROW_LOSS] = p, 0.5 * (y - p) * (y - p)
+    scale = math.sqrt(g[SQUARE])
+    out[SCALE] = scale if scale > 0.0 else np.inf
+    out[LEARNS] = 1.0 if g[ROWS_SEEN] > 0.0 else 0.0
+    if c == 0.0:
+        return
+    near = clip(y, p - _REACH * scale, p + _REACH * scale) if scale > 0.0 else y
+    least = MOST_SQUARE
+    for j in range(roles.shape[0]):
+        if scratch[M, j] != scratch[M, j]:
+            r[j, RESETS] += 1.0
+        scratch[TARGET, j] = near - base_of(roles[j, BASE], g)
+        if scale > 0.0:
+            error = (near - scratch[OWN, j]) / scale
+            scratch[COST, j] = min(error * error, MOST_SQUARE)
+            scratch[WRONG, j] = 0.0
+            if roles[j, IS_ACTIVE] != 0:
+                least = min(least, scratch[COST, j])
+    if scale > 0.0:
+        for j in range(roles.shape[0]):
+            scratch[GAIN, j] = math.exp(-g[ETA] * c * (scratch[COST, j] - least))
+        share_out(roles, r, g, scratch)
+        count_losses(roles, r, recent, pairs, g, scratch)
+    n = g[ROWS_SEEN]
+    if n > 0.0:
+        g[SQUARE] += max(1.0 / n, _RATE) * ((near - p) * (near - p) - g[SQUARE])
+    else:
+        g[LOW] = g[HIGH] = g[MEAN] = near
+    g[WEIGHT_SEEN] += c
+    g[MEAN] += c / g[WEIGHT_SEEN] * (near - g[MEAN])
+    g[LAST], g[LOW], g[HIGH] = near, min(g[LOW], near), max(g[HIGH], near)
+    g[ROWS_SEEN] = n + 1.0
+
+
+@kernel(
+    void(F8_2D, RO_F8, RO_F8, b1, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D)
+)  # fmt: skip
+def rule_rows(
+    scores: Floats,
+    labels: Floats,
+    weights: Floats,
+    classes: bool,
+    roles: Ints,
+    r: Floats,
+    g: Floats,
+    recent: Floats,
+    pairs: Floats,
+    scratch: Floats,
+    out: Floats,
+) -> None:
+    """The rule for rows whose raw scores (n, K) are all known; out (n, N_OUT)."""
     for i in range(labels.shape[0]):
-        classify_row(scores[i], labels[i], weights[i], roles, r, g, recent, pairs, scratch, out[i])
+        y, c = labels[i], weights[i]
+        if classes:
+            classify_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+        else:
+            regress_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
 
 
 @kernel(void(i8, RO_F8, RO_F8, RO_F8, F8_2D, F8_2D))
@@ -203,11 +337,14 @@ def calibrate_rows(
         calibrate(j, 1.0 if labels[i] > 0.0 else 0.0, weights[i], r, scratch)
 
 
-@kernel(void(F8_2D, RO_I8_2D, RO_F8_2D, RO_F8, F8_2D, F8))
+@kernel(void(F8_2D, b1, RO_I8_2D, RO_F8_2D, RO_F8, F8_2D, F8))
 def mix_rows(
-    scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats, out: Floats
+    scores: Floats, classes: bool, roles: Ints, r: Floats, g: Floats, scratch: Floats, out: Floats
 ) -> None:
-    """out (n,): the portfolio's log odds for raw scores (n, K); nothing is learned."""
+    """out (n,): the portfolio's score for raw scores (n, K); nothing is learned."""
     for i in range(out.shape[0]):
-        p = mixed(scores[i], roles, r, g, scratch)
-        out[i] = math.log(p / (1.0 - p))
+        if classes:
+            p = mixed_class(scores[i], roles, r, g, scratch)
+            out[i] = math.log(p / (1.0 - p))
+        else:
+            out[i] = mixed_number(scores[i], roles, r, g, scratch)

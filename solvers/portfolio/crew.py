@@ -40,15 +40,13 @@ class Crew:
         self._alone = dict(alone)
 
     @classmethod
-    def of(cls, members: Sequence[Member], features: Mapping[str, Any], retain: int) -> "Crew":
-        """Members with no rows yet; those that can learn side by side do."""
+    def of(cls, members: Sequence[Member], whole: Mapping[str, Any]) -> "Crew":
+        """Members with no rows yet, of the model `whole`; those that can learn side by side do."""
         parts = [_part_of(member) for member in members]
-        return cls._of_parts(members, parts, features, retain)
+        return cls._of_parts(members, parts, whole)
 
     @classmethod
-    def described(
-        cls, described: Sequence[Mapping[str, Any]], features: Mapping[str, Any], retain: int
-    ) -> "Crew":
+    def described(cls, described: Sequence[Mapping[str, Any]], whole: Mapping[str, Any]) -> "Crew":
         """The crew that `describe` told of, with no rows. Raises CorruptState for another."""
         members = [dict(one["spec"]) for one in described]
         parts = [one["part"] for one in described]
@@ -56,26 +54,25 @@ class Crew:
             own = _part_of(member)
             if part not in (own, _ALONE) or (own == _PRIOR) != (part == _PRIOR):
                 raise CorruptState(f"{member['name']!r} cannot be {part!r}")
-        return cls._of_parts(members, parts, features, retain)
+        return cls._of_parts(members, parts, whole)
 
     @classmethod
     def _of_parts(
         cls,
         members: Sequence[Member],
         parts: Sequence[str],
-        features: Mapping[str, Any],
-        retain: int,
+        whole: Mapping[str, Any],
     ) -> "Crew":
         places = [place for place, part in enumerate(parts) if part == _FUSED]
         fused = None
         if places:
-            fused = Fused([members[place] for place in places], width_of(features), retain)
+            fused = Fused([members[place] for place in places], _dim(whole), whole["retain"])
         alone = {
-            place: _begin(members[place], features, retain)
+            place: _begin(members[place], whole)
             for place, part in enumerate(parts)
             if part == _ALONE
         }
-        return cls(width_of(features), members, fused, places, alone)
+        return cls(_dim(whole), members, fused, places, alone)
 
     def describe(self) -> list[dict[str, Any]]:
         """Each member's specification, and whether it learns side by side with others."""
@@ -113,7 +110,8 @@ class Crew:
 
     def has_certificate(self, place: int) -> bool:
         """Whether the member has a dual."""
-        return self.certificate(place) is not None
+        member = self.members[place]
+        return member.get("kind", member.get("algorithm")) == "dual_ascent"
 
     def certificate(self, place: int) -> Certificate | None:
         """See MemberLearner."""
@@ -138,13 +136,13 @@ class Crew:
     # -- changing the list -----------------------------------------------------------------------
 
     def joined(
-        self, member: Member, features: Mapping[str, Any], retain: int, rows: Batch
+        self, member: Member, whole: Mapping[str, Any], rows: Batch
     ) -> tuple["Crew", Floats]:
         """The crew with one more, who has learned these rows; its scores of them."""
         scores = np.zeros(len(rows))
         alone: dict[int, Guest | Soloist] = dict(self._alone)
         if _part_of(member) != _PRIOR:
-            newcomer = _begin(member, features, retain)
+            newcomer = _begin(member, whole)
             scores = newcomer.learn(rows)
             alone[len(self.members)] = newcomer
         members = [*self.members, member]
@@ -192,7 +190,11 @@ def _part_of(member: Mapping[str, Any]) -> str:
     return _PRIOR if member["kind"] == "prior" else _FUSED
 
 
-def _begin(member: Member, features: Mapping[str, Any], retain: int) -> Guest | Soloist:
+def _begin(member: Member, whole: Mapping[str, Any]) -> Guest | Soloist:
     if "kind" in member:
-        return Soloist(member, width_of(features), retain)
-    return Guest(model_spec(member, features))
+        return Soloist(member, _dim(whole), whole["retain"])
+    return Guest(model_spec(member, whole))
+
+
+def _dim(whole: Mapping[str, Any]) -> int:
+    return width_of(whole["features"])

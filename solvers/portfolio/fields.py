@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from solvers.errors import InvalidSpec, NotAvailable
+from solvers.errors import InvalidSpec
 from solvers.features.fields import read_scaling
 from solvers.members import MEMBER_NAME
-from solvers.portfolio.presets import PRESETS, Member
+from solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, Member
 from solvers.spec_fields import (
     Spec,
     read_choice,
@@ -29,31 +29,35 @@ _FUSED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "adagrad": ("loss", "eta", *_INPUT),
     "diagonal_newton": ("loss", "gamma", *_INPUT),
 }
-_LOSSES: Mapping[str, tuple[str, ...]] = {
-    "logistic": (),
-    "hinge": (),
-    "squared_hinge": (),
-    "smooth_hinge": ("gamma",),
+_LOSSES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "binary": {
+        "logistic": (),
+        "hinge": (),
+        "squared_hinge": (),
+        "smooth_hinge": ("gamma",),
+    },
+    "regression": {"squared": (), "huber": ("delta",)},
 }
-_LOG_LOSS: Mapping[str, tuple[str, ...]] = {"logistic": ()}
+_POSITIVE = "a number in [1e-12, 1e12]"
 _IMPLIED = ("task", "features", "labels")
 
 
 def read_portfolio(spec: Mapping[str, Any], task: str) -> Spec:
     """The fields of `algorithm: portfolio`; members are read for the features of the whole."""
-    if task == "regression":
-        raise NotAvailable("/task", task)
+    eta = 0.125 if task == "regression" else 0.5
     return {
-        "members": _members(spec.get("members", "eight"), spec),
-        "eta": read_number(spec, "", "eta", 0.5, 1e-6, 1.0, "a number in [1e-6, 1]"),
+        "members": _members(spec, task),
+        "eta": read_number(spec, "", "eta", eta, 1e-6, 1.0, "a number in [1e-6, 1]"),
         "share": read_number(spec, "", "share", 0.001, 0.0, 0.5, "a number in [0, 0.5]"),
         "retain": read_whole(spec, "", "retain", 1000, 1, 100_000),
     }
 
 
-def _members(given: Any, spec: Mapping[str, Any]) -> str | list[Member]:
-    allowed = f"one of {', '.join(PRESETS)}, or a list of 1 to {MAX_MEMBERS} specs"
-    if isinstance(given, str) and given in PRESETS:
+def _members(spec: Mapping[str, Any], task: str) -> str | list[Member]:
+    names = tuple(REGRESSION_PRESETS if task == "regression" else PRESETS)
+    given = spec.get("members", names[0])
+    allowed = f"one of {', '.join(names)}, or a list of 1 to {MAX_MEMBERS} specs"
+    if isinstance(given, str) and given in names:
         return given
     if not isinstance(given, list | tuple) or not 1 <= len(given) <= MAX_MEMBERS:
         shown = f"{len(given)} specs" if isinstance(given, list | tuple) else given
@@ -92,8 +96,9 @@ def read_member(member: Mapping[str, Any], whole: Mapping[str, Any], owner: str)
     With `kind` it is one of the kinds that presets.py names, else the specification of a model,
     of which task, features and labels are the portfolio's.
     """
+    task = "regression" if whole.get("task") == "regression" else "binary"
     try:
-        return _read_fused(member) if _is_fused(member) else _read_model(member, whole)
+        return _read_fused(member, task) if _is_fused(member) else _read_model(member, whole, task)
     except InvalidSpec as error:
         if not owner:
             raise
@@ -107,15 +112,19 @@ def _is_fused(member: Mapping[str, Any]) -> bool:
     return "schedule" in member and member.get("algorithm", "dual_ascent") == "dual_ascent"
 
 
-def _read_fused(member: Mapping[str, Any]) -> Member:
+def _read_fused(member: Mapping[str, Any], task: str) -> Member:
     kind = read_choice(
         {"kind": member.get("kind", member.get("algorithm"))}, "kind", "", tuple(_FUSED_FIELDS)
     )
-    refuse_unknown(member, "", ("kind", *_FUSED_FIELDS[kind]))
-    if kind == "prior":
-        return {"kind": kind}
+    own = _FUSED_FIELDS[kind]
+    takes = own if task == "binary" else ("base", *own)
+    refuse_unknown(member, "", ("kind", *takes))
+    losses = _LOSSES[task]
+    if kind == "diagonal_newton" and task == "binary":
+        losses = {"logistic": ()}
     readers: dict[str, Any] = {
-        "loss": lambda: _read_loss(member, _LOSSES if kind != "diagonal_newton" else _LOG_LOSS),
+        "base": lambda: read_choice(member, "base", "mean", ("mean", "last")),
+        "loss": lambda: _read_loss(member, losses),
         "strength": lambda: _read_positive(member, "strength", 30.0),
         "schedule": lambda: read_choice(
             member, "schedule", "constant", ("constant", "inverse_sqrt")
@@ -125,28 +134,28 @@ def _read_fused(member: Mapping[str, Any]) -> Member:
         "scaling": lambda: read_scaling({"scaling": member.get("scaling", "balanced")}),
         "norm": lambda: read_choice(member, "norm", "none", ("none", "row", "running")),
     }
-    return {"kind": kind} | {name: readers[name]() for name in _FUSED_FIELDS[kind]}
+    return {"kind": kind} | {name: readers[name]() for name in takes}
 
 
 def _read_loss(member: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> str | Spec:
-    loss = read_kind(member, "loss", "logistic", known)
-    if loss["kind"] == "smooth_hinge":
-        allowed = "a number in [1e-12, 1e12]"
-        loss["gamma"] = read_number(loss, "/loss", "gamma", 1.0, 1e-12, 1e12, allowed)
+    loss = read_kind(member, "loss", next(iter(known)), known)
+    if len(known[loss["kind"]]):
+        (name,) = known[loss["kind"]]
+        loss[name] = read_number(loss, "/loss", name, 1.0, 1e-12, 1e12, _POSITIVE)
     return short_form(loss)
 
 
 def _read_positive(member: Mapping[str, Any], name: str, default: float) -> float:
-    return read_number(member, "", name, default, 1e-12, 1e12, "a number in [1e-12, 1e12]")
+    return read_number(member, "", name, default, 1e-12, 1e12, _POSITIVE)
 
 
-def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Member:
+def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) -> Member:
     # The other way round spec.py reads portfolios.
     from solvers.spec import resolve_spec
 
     if member.get("algorithm") == "portfolio":
         raise InvalidSpec("/algorithm", "portfolio", "one that is no portfolio itself")
-    implied = {"task": "binary", "features": whole["features"]}
+    implied = {"task": task, "features": whole["features"]}
     for name, value in implied.items():
         if name in member and member[name] != value:
             raise InvalidSpec(f"/{name}", member[name], f"left out, or the portfolio's: {value}")
@@ -157,7 +166,7 @@ def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Member:
     return {name: value for name, value in resolved.items() if name not in _IMPLIED}
 
 
-def model_spec(member: Mapping[str, Any], features: Mapping[str, Any]) -> Spec:
+def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:
     """The specification of the model that a resolved member without `kind` is."""
     body = {field: value for field, value in member.items() if field != "name"}
-    return body | {"task": "binary", "features": dict(features)}
+    return body | {"task": whole["task"], "features": dict(whole["features"])}

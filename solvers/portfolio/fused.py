@@ -21,44 +21,52 @@ from solvers.features.stage import grown
 from solvers.learner import State, check_arrays
 from solvers.losses import make_loss
 from solvers.portfolio import _fused
-from solvers.portfolio._fused import (
-    ADAGRAD,
+from solvers.portfolio._columns import (
     BALANCED,
-    BASE,
     COUNT,
     COUNTS,
-    DECAY,
     DELTA,
-    DUAL,
-    DUAL_PLACE,
-    DUALS,
     FIRST,
     HELD,
-    INPUT,
-    IS_DENSE,
-    KIND,
-    LABEL,
     LAST,
-    LOSS,
+    N_ENTRY,
     N_INTS,
-    N_NUMBERS,
     N_STATISTICS,
-    N_WHAT,
-    NEWTON,
     NORM_NONE,
     NORM_ROW,
     NORM_RUNNING,
+    PLACE,
     RAW,
-    RISING,
     ROWS,
     SAMPLES,
+    SUMS,
+    USED,
+    enter_places,
+)
+from solvers.portfolio._fused import (
+    ADAGRAD,
+    BASE,
+    DAMPING,
+    DECAY,
+    DUAL,
+    DUAL_PLACE,
+    DUALS,
+    INPUT,
+    KIND,
+    LABEL,
+    LOSS,
+    N_NUMBERS,
+    N_STEPS,
+    N_WHAT,
+    NEWTON,
+    RISING,
     SECOND,
     SPG,
     STRENGTH,
-    SUMS,
-    USED,
     WEIGHT,
 )
+from solvers.portfolio._roots import N_LANES
+from solvers.portfolio._rule import N_OUT
 from solvers.portfolio.rule import Rule
 from solvers.windows import RowBuffer
 
@@ -89,6 +97,8 @@ class Blueprint:
             what[SECOND] = what[DUAL_PLACE] = -1
             numbers[STRENGTH] = member.get("strength", member.get("eta", 1.0))
             numbers[DECAY] = member.get("gamma", 1.0)
+            # The curvature of numbers is 1 where that of classes is at most a quarter.
+            numbers[DAMPING] = 0.1 if member["loss"] == "logistic" else 1.0
             numbers[LOSS:] = loss_numbers(member["loss"])
             if what[KIND] in (ADAGRAD, NEWTON):
                 what[SECOND] = len(starts)
@@ -156,9 +166,10 @@ class Fused:
         self._f = np.zeros(SUMS + len(plan.inputs))
         self._k = np.zeros(N_INTS, np.int64)
         self._duals, self._own = np.zeros(n), np.zeros(n)
-        self._dense, self._at_dense = np.zeros(16, np.int32), np.zeros(16)
+        self._dense, self._is_here = np.zeros(16, np.int32), np.zeros(17)
         self._squares, self._factors = np.zeros(len(plan.bases)), np.zeros(len(plan.inputs))
-        self._steps = np.zeros((n, 3))
+        self._steps = np.zeros((N_STEPS + 1, n))
+        self._lanes = np.zeros((N_LANES, n + 3))
         self._slots = np.empty(0, np.int64)
         self._fit_row(64)
         self._ring = RowBuffer(self._retain, DUALS + 2 * plan.duals, (plan.dual_bases,))
@@ -168,7 +179,7 @@ class Fused:
         """Blocks of slots in which nothing was learned."""
         plan = self._plan
         blocks = np.zeros((slots, plan.width))
-        blocks[:, N_STATISTICS : N_STATISTICS + len(plan.starts)] = plan.starts
+        blocks[:, self._second()] = plan.starts
         return blocks
 
     def _hold(self, touched: npt.NDArray[np.int32], blocks: Floats, least: int) -> None:
@@ -181,7 +192,7 @@ class Fused:
         self._table = _aligned(room, blocks.shape[1])
         self._table[:used] = blocks
         self._places = np.zeros((2 * room, 2), np.int32)
-        _fused.enter_places(self._places, self._touched, 1, used)
+        enter_places(self._places, self._touched, 1, used)
         self._k[USED] = used
 
     def _fit_row(self, entries: int) -> None:
@@ -189,8 +200,9 @@ class Fused:
         if entries + 1 > len(self._slots):
             room = 2 * (entries + 1)
             self._slots = np.empty(room, np.int64)
-            self._h = np.empty((room, len(self._plan.bases)))
-            self._directions = np.empty((room, len(self._plan.starts)))
+            self._e = np.empty((N_ENTRY, room))
+            self._h = np.empty((len(self._plan.bases), room))
+            self._d = np.empty((len(self._plan.starts) + 2, room))
 
     def _make_room(self, entries: int) -> None:
         """Room for one more row of so many entries, wherever there is none."""
@@ -200,7 +212,7 @@ class Fused:
             self._hold(self._touched[:used], self._table[:used], used + entries)
         if held + entries > len(self._dense):
             self._dense = grown(self._dense, held, held + entries)
-            self._at_dense = np.zeros(len(self._dense))
+            self._is_here = np.zeros(len(self._dense) + 1)
         self._fit_row(held + entries)
         if self._retain and (
             k[LAST] == len(ring.rows) or ring.starts[k[LAST]] + held + entries > len(ring.indices)
@@ -217,16 +229,15 @@ class Fused:
         those of these in `columns`; one that was not a number begins anew. O(entries K) a row.
         """
         n, row = len(batch), 0
-        out, ring, plan = np.empty((n, 2)), self._ring, self._plan
+        out, ring, plan = np.empty((n, N_OUT)), self._ring, self._plan
         while True:
             row = _fused.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
-                self._retain, self._places, self._touched, self._table, self._dense,
-                self._at_dense, self._f, self._k, plan.what, plan.numbers, self._duals,
-                plan.inputs, plan.bases, plan.starts, self._slots, self._h, self._directions,
-                self._squares, self._factors, self._steps,
-                ring.starts, ring.indices, ring.values, ring.rows,
-                columns, self._own, scores,
+                self._retain, rule.classes, self._places, self._touched, self._table,
+                self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers,
+                self._duals, plan.inputs, plan.bases, plan.starts, self._slots, self._e,
+                self._h, self._d, self._squares, self._factors, self._steps, self._lanes, self._own,
+                ring.starts, ring.indices, ring.values, ring.rows, columns, scores,
                 rule.roles, rule.r, rule.g, rule.recent, rule.pairs, rule.scratch, out,
             )  # fmt: skip
             if row == n:
@@ -241,8 +252,9 @@ class Fused:
         self._fit_row(longest + int(self._k[HELD]))
         _fused.score_rows(
             batch.indptr, batch.indices, batch.values, self._places, self._touched, self._table,
-            self._dense, self._at_dense, self._f, self._k, plan.what, plan.numbers, plan.inputs,
-            plan.bases, plan.starts, self._slots, self._h, self._squares, self._factors, scores,
+            self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers, plan.inputs,
+            plan.bases, plan.starts, self._slots, self._e, self._h, self._squares, self._factors,
+            scores,
         )  # fmt: skip
         return scores
 
@@ -250,11 +262,10 @@ class Fused:
 
     def weights(self, place: int) -> tuple[Floats, float]:
         """Weights (dim,) and intercept of a member, per feature behind its scaling."""
-        used, column = int(self._k[USED]), self._column(place)
-        scale = self._weight_scale(place)
+        used, scale = int(self._k[USED]), self._weight_scale(place)
         weights = np.zeros(self.dim)
-        weights[self._touched[1:used]] = scale * self._table[1:used, column]
-        return weights, scale * float(self._table[0, column])
+        weights[self._touched[1:used]] = scale * self._table[1:used, place]
+        return weights, scale * float(self._table[0, place])
 
     def certificate(self, place: int) -> Certificate | None:
         """Of a dual member, see certificate.py; None for the others. O(slots + rows retained).
@@ -279,8 +290,9 @@ class Fused:
         ratio = relative_gap(gap, dual + gap, dual)
         return Certificate(dual + gap, dual, gap, ratio, rows, min(1.0, share / delta), True)
 
-    def _column(self, place: int) -> int:
-        return int(self._table.shape[1]) - len(self.members) + place
+    def _second(self) -> slice:
+        """Where G and S stand in a block."""
+        return slice(len(self.members), len(self.members) + len(self._plan.starts))
 
     def _strength(self, place: int) -> float:
         """rho Delta of a dual member as it stands."""
@@ -303,7 +315,7 @@ class Fused:
         fewer._f[:SUMS], fewer._f[SUMS:] = self._f[:SUMS], self._f[SUMS:][inputs]
         fewer._k[:] = self._k
         fewer._duals[:] = self._duals[kept]
-        fewer._dense, fewer._at_dense = self._dense.copy(), self._at_dense.copy()
+        fewer._dense, fewer._is_here = self._dense.copy(), self._is_here.copy()
         seconds = [int(old.what[j, SECOND]) for j in kept if old.what[j, SECOND] >= 0]
         self._give_blocks(fewer, kept, seconds)
         if fewer._retain:
@@ -315,12 +327,10 @@ class Fused:
 
     def _give_blocks(self, fewer: "Fused", kept: Sequence[int], seconds: Sequence[int]) -> None:
         used = int(self._k[USED])
-        blocks = fewer._new_blocks(used)
-        blocks[:, :N_STATISTICS] = self._table[:used, :N_STATISTICS]
-        for at, second in enumerate(seconds):
-            blocks[:, N_STATISTICS + at] = self._table[:used, N_STATISTICS + second]
-        for at, place in enumerate(kept):
-            blocks[:, fewer._column(at)] = self._table[:used, self._column(place)]
+        table, blocks = self._table[:used], fewer._new_blocks(used)
+        blocks[:, : len(kept)] = table[:, kept]
+        blocks[:, fewer._second()] = table[:, self._second()][:, seconds]
+        blocks[:, -N_STATISTICS:] = table[:, -N_STATISTICS:]
         fewer._hold(self._touched[:used], blocks, used)
 
     def _give_ring(self, fewer: "Fused", bases: Sequence[int], duals: Sequence[int]) -> None:
@@ -335,15 +345,15 @@ class Fused:
 
     def state(self) -> State:
         """See Learner; the columns of blocks by slot, in the order in which slots were given."""
-        used, seconds = int(self._k[USED]), len(self._plan.starts)
+        used = int(self._k[USED])
         state = {
             "samples": np.array(self._k[SAMPLES]),
             "numbers": self._f.copy(),
             "dual_sums": self._duals.copy(),
             "touched": self._touched[:used].astype(np.int64),
-            "statistics": self._table[:used, :N_STATISTICS].copy(),
-            "second": self._table[:used, N_STATISTICS : N_STATISTICS + seconds].copy(),
-            "weights": self._table[:used, self._column(0) :].copy(),
+            "statistics": self._table[:used, -N_STATISTICS:].copy(),
+            "second": self._table[:used, self._second()].copy(),
+            "weights": self._table[:used, : len(self.members)].copy(),
         }
         if self._retain:
             names = ("ring_starts", "ring_rows", "ring_slots", "ring_values")
@@ -370,14 +380,14 @@ class Fused:
         dense = self._dense_of(touched, statistics)
         ring = _checked_ring(state, self._ring, used) if self._retain else None
         blocks = self._new_blocks(used)
-        blocks[:, :N_STATISTICS] = statistics
-        blocks[:, N_STATISTICS : N_STATISTICS + len(plan.starts)] = state["second"]
-        blocks[:, self._column(0) :] = state["weights"]
+        blocks[:, -N_STATISTICS:] = statistics
+        blocks[:, self._second()] = state["second"]
+        blocks[:, : len(self.members)] = state["weights"]
         self._hold(touched.astype(np.int32), blocks, used)
         self._f[:], self._duals[:] = state["numbers"], state["dual_sums"]
         self._dense = np.zeros(max(16, len(dense)), np.int32)
         self._dense[: len(dense)] = dense
-        self._at_dense = np.zeros(len(self._dense))
+        self._is_here = np.zeros(len(self._dense) + 1)
         self._k[HELD], self._k[SAMPLES] = len(dense), state["samples"]
         self._k[FIRST] = self._k[LAST] = 0
         if ring is not None:
@@ -396,7 +406,7 @@ class Fused:
             and bool(np.all((features >= 0) & (features < self.dim)))
             and bool(np.all(statistics[1:, COUNT] >= 1.0))
         )
-        order = statistics[:, IS_DENSE]
+        order = statistics[:, PLACE]
         slots: Ints = np.argsort(order, kind="stable")[np.count_nonzero(order == 0.0) :]
         if not is_sound or not np.array_equal(order[slots], np.arange(1.0, len(slots) + 1.0)):
             raise CorruptState("the columns are damaged")

@@ -72,7 +72,7 @@ class Soloist:
     def __init__(self, member: Member, dim: int, retain: int) -> None:
         self._fused = Fused([member], dim, retain)
         # Kernels want a rule; what this one makes of the scores is not looked at.
-        self._rule = Rule([False], 0.5, 0.0)
+        self._rule = Rule([member], 0.5, 0.0, classes=True)
 
     def learn(self, batch: Batch) -> Floats:
         """See Guest."""

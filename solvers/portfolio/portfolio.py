@@ -1,6 +1,7 @@
 """The learner of `algorithm: portfolio`: every member learns every row, the rule combines them.
 
-Its score is the log odds of the combined probability. Members see the row as it came in, each
+Its score is the log odds of the combined probability; for regression, the prediction. Members see
+the row as it came in, each
 behind stages of its own; a row's place in a batch changes nothing for any of them, so that a batch
 is its rows one by one for the portfolio, too. No row is ever rejected: what one member cannot learn
 makes that member begin anew, and nothing else.
@@ -20,6 +21,7 @@ from solvers.certificate import Certificate
 from solvers.errors import (
     CorruptState,
     InvalidRow,
+    InvalidSpec,
     MemberError,
     ShapeMismatch,
     SolverError,
@@ -28,18 +30,18 @@ from solvers.errors import (
 from solvers.features.intercept import width_of
 from solvers.learner import Outcome, State, check_arrays, count_nonzeros
 from solvers.members import Comparison, MemberView
-from solvers.portfolio._rule import MOST_LOSS
+from solvers.portfolio._rule import ROW_LOSS, SCORE
 from solvers.portfolio.compare import compare
 from solvers.portfolio.crew import Crew
 from solvers.portfolio.fields import MAX_MEMBERS, read_member, read_name
-from solvers.portfolio.presets import PRESETS, Member
+from solvers.portfolio.presets import Member, preset
 from solvers.portfolio.retained import RetainedRows
 from solvers.portfolio.rule import Rule
 from solvers.table import sigmoids
 
 
 class Portfolio:
-    """See members.MemberLearner. `spec` is a resolved one, of the binary task.
+    """See members.MemberLearner. `spec` is a resolved one, of the binary task or of regression.
 
     Memory beside that of the members: 24 bytes a pair of members, 16,000 a member for its last
     1,000 rows, and twice the rows retained.
@@ -49,13 +51,16 @@ class Portfolio:
         self.spec = spec
         self._dim = width_of(spec["features"])
         given = spec["members"]
-        members: Sequence[Member] = PRESETS[given] if isinstance(given, str) else given
-        self._crew = Crew.of(members, spec["features"], spec["retain"])
-        priors = [member.get("kind") == "prior" for member in members]
-        self._rule = Rule(priors, spec["eta"], spec["share"])
+        members: Sequence[Member] = preset(given) if isinstance(given, str) else given
+        self._crew = Crew.of(members, spec)
+        self._rule = self._new_rule(members)
         self._rows = RetainedRows(self._dim, spec["retain"])
         self._samples = 0
         self._promoted: str | None = None
+
+    def _new_rule(self, members: Sequence[Member]) -> Rule:
+        spec = self.spec
+        return Rule(members, spec["eta"], spec["share"], classes=spec["task"] == "binary")
 
     # -- learning and scoring --------------------------------------------------------------------
 
@@ -67,29 +72,33 @@ class Portfolio:
     def learn(self, batch: Batch) -> Outcome:
         """See Learner. O(entries K) a row for fused members, and what the guests need."""
         self.check(batch)
-        row = unknown_label(batch.labels, True)
+        classes = self._rule.classes
+        row = unknown_label(batch.labels, classes)
         if row >= 0:
-            label = float(batch.labels[row])
-            raise InvalidRow(row, f"the label must be -1, 0 or 1, got {label!r}")
+            known = "-1, 0 or 1" if classes else "a finite number"
+            raise InvalidRow(row, f"the label must be {known}, got {float(batch.labels[row])!r}")
         n = len(batch)
-        batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
+        if classes:
+            batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
         out = self._crew.learn(batch, self._rule)
         self._rows.add(batch)
         self._samples += n
         return Outcome(
-            np.ascontiguousarray(out[:, 0]),
-            np.ascontiguousarray(out[:, 1]),
+            np.ascontiguousarray(out[:, SCORE]),
+            np.ascontiguousarray(out[:, ROW_LOSS]),
             batch.weights > 0.0,
             np.zeros(n, np.bool_),
         )
 
     def predict(self, batch: Batch) -> Floats:
-        """See Learner: log odds."""
+        """See Learner: log odds of classes."""
         self.check(batch)
         return self._rule.mix(self._crew.predict(batch))
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """See Learner."""
+        if not self._rule.classes:
+            return None
         out = np.empty(len(scores))
         sigmoids(scores, out)
         return out
@@ -145,7 +154,7 @@ class Portfolio:
         if a == b:
             raise MemberError(f"{a!r} is compared with itself")
         rows, total, squares = self._rule.difference(*places)
-        return compare(a, b, rows, total, squares, MOST_LOSS, level)
+        return compare(a, b, rows, total, squares, self._rule.most, level)
 
     def member_certificate(self, name: str) -> Certificate | None:
         """See MemberLearner: of the problem sum of the losses + strength |w|^2 / 2."""
@@ -170,6 +179,8 @@ class Portfolio:
     def add_member(self, spec: Mapping[str, Any]) -> str:
         """See MemberLearner: it learns the retained rows, and is calibrated on them."""
         names = self._crew.names
+        if not self._rule.classes and "kind" in spec:
+            raise InvalidSpec("/kind", spec["kind"], "left out: a model with an algorithm can join")
         name = read_name(spec, "", names)
         member = {"name": name} | self.resolve_member(spec)
         if name in names:
@@ -179,9 +190,8 @@ class Portfolio:
         if self._promoted is not None:
             raise MemberError(f"{self._promoted!r} is promoted: undo that first")
         rows = self._rows.rows()
-        features, retain = self.spec["features"], self.spec["retain"]
-        self._crew, scores = self._crew.joined(member, features, retain, rows)
-        self._rule = self._rule.joined(member.get("kind") == "prior", scores, rows)
+        self._crew, scores = self._crew.joined(member, self.spec, rows)
+        self._rule = self._rule.joined(member, scores, rows)
         return name
 
     def remove_member(self, name: str) -> None:
@@ -229,13 +239,11 @@ class Portfolio:
         try:
             about = json.loads(np.asarray(state["about"]).astype(np.uint8).tobytes())
             described, promoted = about["members"], about["promoted"]
-            retain, features = self.spec["retain"], self.spec["features"]
-            crew = Crew.described(described, features, retain)
+            crew = Crew.described(described, self.spec)
         except (ValueError, KeyError, TypeError, SolverError) as error:
             raise CorruptState(f"the members are damaged: {error!r}") from error
-        priors = [member.get("kind") == "prior" for member in crew.members]
-        rule = Rule(priors, self.spec["eta"], self.spec["share"])
-        rows = RetainedRows(self._dim, retain)
+        rule = self._new_rule(crew.members)
+        rows = RetainedRows(self._dim, self.spec["retain"])
         for owner, part in (("rule", rule), ("rows", rows), ("crew", crew)):
             part.restore(_under(f"{owner}.", state))
         self._crew, self._rule, self._rows = crew, rule, rows

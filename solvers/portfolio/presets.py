@@ -11,6 +11,8 @@ that exist as members only; a portfolio of one is how one of them is used alone.
 | `adagrad`         | the dual step with AdaGrad's diagonal, step `eta`                      |
 | `diagonal_newton` | the dual step with a diagonal of second derivatives, fading by `gamma` |
 
+Members for regression correct a `base`: the `mean` of the targets or the `last` one.
+
 `_fused.py` has their formulas.
 """
 
@@ -133,5 +135,49 @@ PAPERS = (
     _dual("dual-30-hinge", 30.0, loss=_SMOOTH_HINGE),
 )
 
+_HUBER = {"kind": "huber", "delta": 1.0}
+"""Its delta is counted in S, the running size of the portfolio's own errors."""
+
+
+def _corrector(
+    name: str, kind: str, base: str, norm: str, loss: Any = _HUBER, **fields: Any
+) -> Member:
+    return {
+        "name": name,
+        "kind": kind,
+        "base": base,
+        "loss": loss,
+        **fields,
+        "scaling": _BALANCED,
+        "norm": norm,
+    }
+
+
+def _tracker(name: str, base: str, norm: str, strength: float, loss: Any) -> Member:
+    fields = {"strength": strength, "schedule": "constant"}
+    return _corrector(name, "dual_ascent", base, norm, loss, **fields)
+
+
+TEN = (
+    {"name": "mean", "kind": "prior", "base": "mean"},
+    {"name": "last", "kind": "prior", "base": "last"},
+    _tracker("dual-0.1", "mean", "none", 0.1, "squared"),
+    _tracker("dual-3-running", "mean", "running", 3.0, "squared"),
+    _corrector("spg-0.3-row", "spg_fixed_total", "mean", "row", strength=0.3),
+    _tracker("last-dual-1", "last", "none", 1.0, _HUBER),
+    _tracker("last-dual-100", "last", "none", 100.0, _HUBER),
+    _corrector("newton", "diagonal_newton", "mean", "none", gamma=1.0),
+    _corrector("newton-0.99", "diagonal_newton", "mean", "none", gamma=0.99),
+    _corrector("newton-0.999-row", "diagonal_newton", "mean", "row", gamma=0.999),
+)
+
 PRESETS: Mapping[str, tuple[Member, ...]] = {"eight": EIGHT, "twelve": TWELVE, "papers": PAPERS}
 """Of the binary task, by the name that `members` gives them."""
+
+REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {"ten": TEN}
+"""Of regression."""
+
+
+def preset(name: str) -> tuple[Member, ...]:
+    """The members of this name, of either task."""
+    return {**PRESETS, **REGRESSION_PRESETS}[name]

@@ -14,12 +14,20 @@ from solvers.learner import State, check_arrays
 from solvers.members import MemberView
 from solvers.portfolio import _rule
 from solvers.portfolio._rule import (
+    BASE,
     COUNTED,
     ETA,
     IS_ACTIVE,
+    LAST_BASE,
+    MEAN_BASE,
     MEMBER,
+    MOST_LOG_LOSS,
+    MOST_SQUARE,
+    N_OUT,
     N_RULE,
+    N_SCRATCH,
     N_SHARED,
+    NO_BASE,
     NOT_IN_IT,
     PRIOR,
     RECENT,
@@ -33,12 +41,14 @@ from solvers.portfolio._rule import (
 
 
 class Rule:
-    """The numbers of the rule of `_rule.py` for members that are a prior or not."""
+    """The numbers of the rule of `_rule.py`; `classes`: labels are -1 and 1, else numbers."""
 
-    def __init__(self, are_priors: Sequence[bool], eta: float, share: float) -> None:
-        n = len(are_priors)
-        self.roles = np.ones((n, 2), np.int64)
-        self.roles[:, ROLE] = [PRIOR if is_prior else MEMBER for is_prior in are_priors]
+    def __init__(
+        self, members: Sequence[Mapping[str, Any]], eta: float, share: float, *, classes: bool
+    ) -> None:
+        n = len(members)
+        self.classes = classes
+        self.roles = np.array([_role_of(member) for member in members], np.int64).reshape(n, 3)
         self.r = np.zeros((n, N_RULE))
         for place in range(n):
             self._start(place)
@@ -47,7 +57,7 @@ class Rule:
         self.g[ETA], self.g[SHARE] = eta, share
         self.recent = np.full((RECENT, 2 * n), NOT_IN_IT)
         self.pairs = np.zeros((3 * n, n))
-        self.scratch = np.zeros((5, n))
+        self.scratch = np.zeros((N_SCRATCH, n))
 
     def _start(self, place: int) -> None:
         self.r[place] = 0.0
@@ -68,18 +78,18 @@ class Rule:
         return bool(self.roles[place, IS_ACTIVE])
 
     def count(self, scores: Floats, labels: Floats, weights: Floats) -> Floats:
-        """The rule for rows of raw scores (n, K); returns score and loss of each row, (n, 2)."""
-        out = np.empty((len(scores), 2))
-        _rule.classify_rows(
-            scores, labels, weights, self.roles, self.r, self.g, self.recent, self.pairs,
-            self.scratch, out,
+        """The rule for rows of raw scores (n, K); what it gives for each, (n, N_OUT)."""
+        out = np.empty((len(scores), N_OUT))
+        _rule.rule_rows(
+            scores, labels, weights, self.classes, self.roles, self.r, self.g, self.recent,
+            self.pairs, self.scratch, out,
         )  # fmt: skip
         return out
 
     def mix(self, scores: Floats) -> Floats:
         """(n,): the score of each row of raw scores (n, K), by the shares as they are."""
         out = np.empty(len(scores))
-        _rule.mix_rows(scores, self.roles, self.r, self.g, self.scratch, out)
+        _rule.mix_rows(scores, self.classes, self.roles, self.r, self.g, self.scratch, out)
         return out
 
     def view(self, place: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
@@ -95,36 +105,43 @@ class Rule:
             active=is_active,
             rows=rows,
             loss=_mean(r[_rule.LOSS], rows),
-            error_rate=_mean(r[_rule.MISTAKES], rows),
+            error_rate=_mean(r[_rule.MISTAKES], rows) if self.classes else None,
             rolling_rows=len(recent),
             rolling_loss=_mean(math.fsum(recent[:, 0]), len(recent)),
-            rolling_error_rate=_mean(math.fsum(recent[:, 1]), len(recent)),
+            rolling_error_rate=(
+                _mean(math.fsum(recent[:, 1]), len(recent)) if self.classes else None
+            ),
             resets=int(r[_rule.RESETS]),
-            calibration=(float(r[A]), float(r[B])),
+            calibration=(float(r[A]), float(r[B])) if self.classes else None,
             has_certificate=has_certificate,
         )
+
+    @property
+    def most(self) -> float:
+        """The largest loss that a member is charged for a row."""
+        return MOST_LOG_LOSS if self.classes else MOST_SQUARE
 
     def difference(self, a: int, b: int) -> tuple[int, float, float]:
         """Rows that both members were in, the sum of their differences in loss, and of squares."""
         n, sign = self.size, 1.0 if a < b else -1.0
         i, j = min(a, b), max(a, b)
-        rows, total, squares = (float(self.pairs[part * n + i, j]) for part in range(3))
+        rows, total, squares = (float(self.pairs[part * n + j, i]) for part in range(3))
         return int(rows), sign * total, squares
 
     # -- changing the list -----------------------------------------------------------------------
 
-    def joined(self, is_prior: bool, scores: Floats, rows: Batch) -> "Rule":
+    def joined(self, member: Mapping[str, Any], scores: Floats, rows: Batch) -> "Rule":
         """The same with one more member, calibrated on its scores (n,) of these rows.
 
         It begins with `share`, which the others give up.
         """
         n = self.size
         more = self._copied([*range(n), None])
-        more.roles[n, ROLE] = PRIOR if is_prior else MEMBER
+        more.roles[n] = _role_of(member)
         share = float(self.g[SHARE])
         more.r[:n, V] *= 1.0 - share
         more.r[n, V] = share
-        if not is_prior:
+        if self.classes and more.roles[n, ROLE] == MEMBER:
             _rule.calibrate_rows(n, scores, rows.labels, rows.weights, more.r, more.scratch)
         return more
 
@@ -138,7 +155,7 @@ class Rule:
     def _copied(self, places: Sequence[int | None]) -> "Rule":
         """Members as they stand, by their places; None: one that begins."""
         eta, share = float(self.g[ETA]), float(self.g[SHARE])
-        other = Rule([False] * len(places), eta, share)
+        other = Rule([{}] * len(places), eta, share, classes=self.classes)
         other.g[:] = self.g
         held = [(new, old) for new, old in enumerate(places) if old is not None]
         for new, old in held:
@@ -192,7 +209,8 @@ class Rule:
             },
         )
         roles: Ints = state["roles"].astype(np.int64)
-        if not np.array_equal(roles[:, ROLE], self.roles[:, ROLE]) or not roles[:, IS_ACTIVE].any():
+        fixed = [ROLE, BASE]
+        if not np.array_equal(roles[:, fixed], self.roles[:, fixed]) or not roles[:, 1].any():
             raise CorruptState("the roles of the members are damaged")
         self.roles[:], self.r[:], self.g[:] = roles, state["members"], state["shared"]
         self.pairs[:] = state["pairs"]
@@ -202,3 +220,9 @@ class Rule:
 
 def _mean(total: float, rows: int) -> float | None:
     return float(total) / rows if rows else None
+
+
+def _role_of(member: Mapping[str, Any]) -> tuple[int, int, int]:
+    """ROLE, IS_ACTIVE and BASE; a model by itself corrects nothing."""
+    bases = {"mean": MEAN_BASE, "last": LAST_BASE, None: NO_BASE}
+    return (PRIOR if member.get("kind") == "prior" else MEMBER, 1, bases[member.get("base")])

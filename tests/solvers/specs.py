@@ -203,6 +203,17 @@ _SPECS: dict[str, dict[str, Any]] = {
         "members": [{"kind": "adagrad", "scaling": "none", "norm": "row"}],
         "retain": 20,
     },
+    "portfolio-regression": {"algorithm": "portfolio", "retain": 20, **_REGRESSION},
+    "portfolio-regression-guests": {
+        "algorithm": "portfolio",
+        "members": [
+            {"kind": "prior"},
+            {"algorithm": "spg", "norm": "row"},
+            {"kind": "dual_ascent", "loss": "huber", "base": "last"},
+        ],
+        "retain": 20,
+        **_REGRESSION,
+    },
     "portfolio-guests-alone": {
         "algorithm": "portfolio",
         "members": [{"algorithm": "sgd"}, {"algorithm": "perceptron"}],

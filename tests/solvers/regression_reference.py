@@ -1,0 +1,157 @@
+"""The regression portfolio as its rule is written: one row at a time, rows as dicts of columns.
+
+A prediction is a mean of K members' predictions, weighted by the exponentials of their squared
+errors. Errors are measured in S, the running root mean square of the mixture's own errors, so that
+y -> a y + b gives p -> a p + b from the second row on.
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+
+from tests.solvers.staging import BalancedReference, NormReference
+
+ETA = 1 / 8  # the squared error of predictions within 2 S is exp-concave up to 1 / (2 (2 S)^2)
+SHARE = 0.001
+REACH = 50.0  # a target counts up to so many S from the prediction
+WORST = 32.0  # the largest loss, in S^2
+RATE = 0.01  # of the running mean square, from row 101 on
+BEYOND = 0.05  # predictions lie so far beyond the targets seen, in their range
+
+INTERCEPT = -1
+
+
+@dataclass(frozen=True)
+class Member:
+    base: str  # what it corrects: the mean of the targets, or the last one
+    kind: str  # prior (the base itself), dual_ascent, spg or newton
+    norm: str = "none"
+    strength: float = 1.0  # for newton what A_j starts at
+    huber: bool = False
+    gamma: float = 1.0
+
+
+MEMBERS = (
+    Member("mean", "prior"),
+    Member("last", "prior"),
+    Member("mean", "dual_ascent", "none", 0.1),
+    Member("mean", "dual_ascent", "running", 3.0),
+    Member("mean", "spg", "row", 0.3, huber=True),
+    Member("last", "dual_ascent", "none", 1.0, huber=True),
+    Member("last", "dual_ascent", "none", 100.0, huber=True),
+    Member("mean", "newton", "none", huber=True),
+    Member("mean", "newton", "none", huber=True, gamma=0.99),
+    Member("mean", "newton", "row", huber=True, gamma=0.999),
+)
+
+
+class Learner:
+    """The weights of one member."""
+
+    def __init__(self, member):
+        self.member = member
+        self.w, self.seen = {}, {}
+
+    def score(self, h):
+        return sum(self.w.get(j, 0.0) * x for j, x in h.items())
+
+    def step(self, h, f, r, c, n, scale):
+        """Learn r from the score f; `scale` is S, 0 while there is none."""
+        member = self.member
+        if member.kind == "newton":
+            for j, x in h.items():
+                self.seen[j] = member.gamma * self.seen.get(j, 0.0) + c * x * x
+            a = {j: 1.0 / (member.strength + self.seen[j]) for j in h}
+        else:
+            strength = member.strength * (math.sqrt(n) if member.kind == "spg" else 1.0)
+            a = dict.fromkeys(h, 1.0 / strength)
+        s = c * sum(a[j] * x * x for j, x in h.items())
+        tau = (r - f) / (1.0 + s)
+        if member.huber and scale > 0.0:
+            tau = min(max(tau, -scale), scale)
+        for j, x in h.items():
+            self.w[j] = self.w.get(j, 0.0) + c * a[j] * tau * x
+
+
+class RegressionPortfolio:
+    """learn(row, y) is (p, z): the prediction and the members' predictions before the step."""
+
+    def __init__(self, members=MEMBERS):
+        self.members = members
+        self.balanced = BalancedReference()
+        self.norms = {kind: NormReference(kind) for kind in ("row", "running")}
+        self.learners = [Learner(member) for member in members]
+        self.v = [1.0 / len(members)] * len(members)
+        self.n, self.total, self.square = 0, 0.0, 0.0
+        self.mean = self.last = self.low = self.high = 0.0
+        self.regret_terms = None  # of the row learned last: the mixture's loss, and the members'
+
+    def learn(self, row, y, c=1.0):
+        if c == 0.0:
+            return copy.deepcopy(self).learn(row, y)
+        inputs = self.inputs(row)
+        if self.n == 0:
+            self.mean = self.last = self.low = self.high = y
+            self.n, self.total = 1, c
+            return 0.0, [0.0] * len(self.members)
+
+        scale = math.sqrt(self.square)
+        bases = {"mean": self.mean, "last": self.last}
+        scores = [
+            0.0 if member.kind == "prior" else learner.score(inputs[member.norm])
+            for member, learner in zip(self.members, self.learners, strict=True)
+        ]
+        beyond = BEYOND * (self.high - self.low)
+        z = [
+            min(max(bases[member.base] + f, self.low - beyond), self.high + beyond)
+            if math.isfinite(f)
+            else self.mean
+            for member, f in zip(self.members, scores, strict=True)
+        ]
+        p = self.mean + sum(v * (x - self.mean) for v, x in zip(self.v, z, strict=True))
+        if scale > 0.0:
+            y = min(max(y, p - REACH * scale), p + REACH * scale)
+        self.regret_terms = None
+        if scale > 0.0:
+            self.weigh(z, y, c, scale)
+
+        for k, (member, f) in enumerate(zip(self.members, scores, strict=True)):
+            if not math.isfinite(f):
+                self.learners[k] = Learner(member)
+            elif member.kind != "prior":
+                r = y - bases[member.base]
+                self.learners[k].step(inputs[member.norm], f, r, c, self.n + 1, scale)
+
+        self.square += max(1.0 / self.n, RATE) * ((y - p) ** 2 - self.square)
+        self.total += c
+        self.mean += c / self.total * (y - self.mean)
+        self.last = y
+        self.low, self.high = min(self.low, y), max(self.high, y)
+        self.n += 1
+        return p, z
+
+    def inputs(self, row):
+        """The row as each norm gives it, with the intercept."""
+        h = self.balanced.scale(row)
+        found = {"none": h} | {kind: norm.scale(h) for kind, norm in self.norms.items()}
+        return {kind: values | {INTERCEPT: 1.0} for kind, values in found.items()}
+
+    def weigh(self, z, y, c, scale):
+        losses = [min(squared((y - x) / scale), WORST) for x in z]
+        least = min(losses)
+        v = [
+            v * math.exp(-ETA * c * (loss - least)) for v, loss in zip(self.v, losses, strict=True)
+        ]
+        total = math.fsum(v)
+        self.regret_terms = c * least - math.log(total) / ETA, [c * loss for loss in losses]
+        self.v = [(1.0 - SHARE) * x / total + SHARE / len(z) for x in v]
+
+
+def squared(x):
+    """x^2, infinity where that is no number."""
+    return x * x if abs(x) < 1e150 else math.inf
+
+
+def regret_bound(rows, members):
+    """How far the sum of the mixture's losses may lie above that of any member."""
+    return (math.log(members) - rows * math.log(1.0 - SHARE)) / ETA
