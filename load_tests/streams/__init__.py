@@ -1,0 +1,1 @@
+"""Untuned learners on real streams, beside Vowpal Wabbit, River and scikit-learn."""
