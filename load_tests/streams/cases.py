@@ -1,0 +1,77 @@
+"""What is run: streams as they are, with labels that turn half-way, with labels that come late."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from load_tests.streams import held_out
+from load_tests.streams.data import FILES, shuffled, stream
+from load_tests.streams.data import libsvm as file
+from solvers import Batch
+
+FEW = ("vw", "vw_coin", "river_lr", "river_pa")
+"""The peers that are run where not all are."""
+DELAYS = (100, 1000)
+TURN_BLOCK = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stream under one protocol."""
+
+    name: str
+    read: Callable[[], Batch]
+    delay: int = 0
+    """Rows between a row's score and its label."""
+    block: int = 0
+    """Mistakes are kept for each so many rows; 0: for each fiftieth of the stream."""
+    peers: tuple[str, ...] = ()
+    """Those that are run; none named: all."""
+
+
+def turned(rows: Batch) -> Batch:
+    """The labels inverted from the middle on."""
+    labels = rows.labels.copy()
+    labels[turn(len(rows)) :] *= -1.0
+    return rows.with_labels(labels)
+
+
+def turn(rows: int) -> int:
+    """The first row whose label is inverted."""
+    return rows // 2 // TURN_BLOCK * TURN_BLOCK
+
+
+def late(name: str, delay: int) -> Case:
+    return Case(f"{name}, {delay} rows late", partial(stream, name), delay=delay, peers=FEW)
+
+
+PROTOCOL: Mapping[str, Case] = {name: Case(name, partial(stream, name)) for name in FILES}
+HELD_OUT: Mapping[str, Case] = {
+    name: Case(name, read)
+    for name, read in (*held_out.REAL.items(), *held_out.ORDERS.items(), *held_out.MADE.items())
+}
+TURNED: Mapping[str, Case] = {
+    "a9a": Case("a9a, turned", lambda: turned(stream("a9a")), block=TURN_BLOCK, peers=FEW),
+    "w1a": Case("w1a, turned", lambda: turned(shuffled(file("w1a"))), block=TURN_BLOCK, peers=FEW),
+}
+LATE: Mapping[tuple[str, int], Case] = {
+    (name, delay): late(name, delay) for name in ("elec2", "a9a") for delay in DELAYS
+}
+
+
+def all_cases() -> list[Case]:
+    """The quick ones first."""
+    parts = (TURNED, LATE, PROTOCOL, HELD_OUT)
+    return [case for part in parts for case in part.values()]
+
+
+def block_of(case: Case, rows: int) -> int:
+    return case.block or -(-rows // 50)
+
+
+def last_label(rows: Batch) -> float:
+    """Percent of mistakes of whoever says the label before, and 1 at first."""
+    guess = np.append(1.0, rows.labels[:-1])
+    return 100.0 * float((guess != rows.labels).mean())

@@ -1,0 +1,60 @@
+"""Run the peers and write peers.json. What has been run before is taken from .cache."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Any
+
+import sklearn
+
+from load_tests.paper_tables.report import ROOT
+from load_tests.streams.cases import Case, all_cases, block_of
+from load_tests.streams.measured import KEPT
+from load_tests.streams.peers import PEERS, versions
+from load_tests.streams.prequential import scores
+from load_tests.streams.runs import Run
+from solvers import Batch
+
+CACHE = ROOT / ".cache" / "streams.json"
+
+
+def measure() -> None:
+    """Run all peers on all cases, but for what the cache has, and write peers.json."""
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        runs = {case.name: of_case(case) for case in all_cases()}
+    lines = [f"{json.dumps(name)}: {{\n{body(peers)}\n}}" for name, peers in runs.items()]
+    text = ",\n".join(lines)
+    KEPT.write_text(f'{{"versions": {json.dumps(versions())},\n"runs": {{\n{text}\n}}}}\n')
+
+
+def body(peers: dict[str, dict[str, Any]]) -> str:
+    return ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(run, separators=(',', ':'))}"
+        for name, run in peers.items()
+    )
+
+
+def of_case(case: Case) -> dict[str, dict[str, Any]]:
+    batch = case.read()
+    return {peer: of_peer(case, peer, batch) for peer in case.peers or PEERS}
+
+
+def of_peer(case: Case, peer: str, batch: Batch) -> dict[str, Any]:
+    """A peer's run, from the cache where it is there."""
+    cache = json.loads(CACHE.read_text()) if CACHE.exists() else {}
+    key = f"{case.name}/{peer}/{fingerprint(case, batch)}/{json.dumps(versions())}"
+    if key not in cache:
+        print(f"{case.name}: {peer}", flush=True)
+        found = scores(PEERS[peer](batch), len(batch), case.delay)
+        cache[key] = asdict(Run.of(found, batch.labels, block_of(case, len(batch))))
+        CACHE.parent.mkdir(exist_ok=True)
+        CACHE.write_text(json.dumps(cache))
+    return cache[key]
+
+
+def fingerprint(case: Case, batch: Batch) -> str:
+    """Of the rows and of the protocol."""
+    digest = hashlib.sha256(repr((case.delay, block_of(case, len(batch)))).encode())
+    for column in (batch.indptr, batch.indices, batch.values, batch.labels):
+        digest.update(column.tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,33 @@
+"""The peers' figures: of peers.json, and of the reference, tests/golden/streams.json."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from load_tests.paper_tables.report import ROOT
+from load_tests.streams.runs import Run
+
+KEPT = Path(__file__).with_name("peers.json")
+GOLDEN = ROOT / "tests" / "golden" / "streams.json"
+
+Runs = Mapping[str, Mapping[str, Run]]
+
+
+def kept() -> tuple[dict[str, str], Runs]:
+    """The versions of the peers' packages, and their runs by the name of the case."""
+    found = json.loads(KEPT.read_text())
+    runs = {
+        case: {peer: as_run(run) for peer, run in peers.items()}
+        for case, peers in found["runs"].items()
+    }
+    return found["versions"], runs
+
+
+def as_run(found: dict[str, Any]) -> Run:
+    return Run(**found | {"counts": tuple(found["counts"])})
+
+
+def reference() -> dict[str, Any]:
+    """What the reference has of each of its streams."""
+    return json.loads(GOLDEN.read_text())["streams"]

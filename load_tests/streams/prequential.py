@@ -1,0 +1,36 @@
+"""Predict, then learn, row by row."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from solvers._jit import Floats
+
+
+class Peer(ABC):
+    """A learner in front of the rows of one stream."""
+
+    @abstractmethod
+    def score(self, row: int) -> float:
+        """Log odds, or a margin."""
+
+    @abstractmethod
+    def learn(self, row: int) -> None: ...
+
+    def take(self, row: int) -> float:
+        """Score a row, then learn it; one call where the peer has one for both."""
+        found = self.score(row)
+        self.learn(row)
+        return found
+
+
+def scores(peer: Peer, rows: int, delay: int = 0) -> Floats:
+    """The score of each row as it came; it is learned once the row `delay` later is scored."""
+    if delay == 0:
+        return np.array([peer.take(row) for row in range(rows)])
+    found = np.empty(rows)
+    for row in range(rows):
+        found[row] = peer.score(row)
+        if row >= delay:
+            peer.learn(row - delay)
+    return found
