@@ -12,7 +12,6 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PLOTS = DOCS / "papers"
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,10 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def save(figure: "plt.Figure", name: str) -> str:
-    """Write a plot; gives the markdown that shows it."""
-    PLOTS.mkdir(parents=True, exist_ok=True)
-    figure.savefig(PLOTS / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None})
+def save(figure: "plt.Figure", name: str, folder: str = "papers") -> str:
+    """Write a plot into a folder of docs; gives the markdown that shows it."""
+    (DOCS / folder).mkdir(parents=True, exist_ok=True)
+    place = DOCS / folder / f"{name}.png"
+    figure.savefig(place, dpi=110, bbox_inches="tight", metadata={"Software": None})
     plt.close(figure)
-    return f"![{name}](papers/{name}.png)\n"
+    return f"![{name}]({folder}/{name}.png)\n"

@@ -15,7 +15,7 @@ from load_tests.streams.prequential import scores
 from load_tests.streams.runs import Run
 from solvers import Batch
 
-CACHE = ROOT / ".cache" / "streams.json"
+CACHE = ROOT / ".cache" / "streams"
 
 
 def measure() -> None:
@@ -41,20 +41,20 @@ def of_case(case: Case) -> dict[str, dict[str, Any]]:
 
 def of_peer(case: Case, peer: str, batch: Batch) -> dict[str, Any]:
     """A peer's run, from the cache where it is there."""
-    cache = json.loads(CACHE.read_text()) if CACHE.exists() else {}
-    key = f"{case.name}/{peer}/{fingerprint(case, batch)}/{json.dumps(versions())}"
-    if key not in cache:
+    place = CACHE / f"{peer}-{fingerprint(case, batch)}.json"
+    if not place.exists():
         print(f"{case.name}: {peer}", flush=True)
         found = scores(PEERS[peer](batch), len(batch), case.delay)
-        cache[key] = asdict(Run.of(found, batch.labels, block_of(case, len(batch))))
-        CACHE.parent.mkdir(exist_ok=True)
-        CACHE.write_text(json.dumps(cache))
-    return cache[key]
+        run = Run.of(found, batch.labels, block_of(case, len(batch)))
+        CACHE.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(asdict(run)))
+    return json.loads(place.read_text())
 
 
 def fingerprint(case: Case, batch: Batch) -> str:
-    """Of the rows and of the protocol."""
-    digest = hashlib.sha256(repr((case.delay, block_of(case, len(batch)))).encode())
+    """Of the rows, of the protocol and of the peers' packages."""
+    protocol = (case.delay, block_of(case, len(batch)), versions())
+    digest = hashlib.sha256(repr(protocol).encode())
     for column in (batch.indptr, batch.indices, batch.values, batch.labels):
         digest.update(column.tobytes())
     return digest.hexdigest()[:16]

@@ -41,7 +41,7 @@ def learner(spec: Mapping[str, Any], batch: Batch) -> Any:
     return make_learner(resolve_spec({**spec, "features": {"kind": "indexed", "dim": batch.dim}}))
 
 
-def run(case: Case, batch: Batch, spec: Mapping[str, Any]) -> Run:
+def our_run(case: Case, batch: Batch, spec: Mapping[str, Any]) -> Run:
     """In one call where no label is late: a batch is learned row by row."""
     if case.delay:
         found = scores(Ours(spec, batch), len(batch), case.delay)

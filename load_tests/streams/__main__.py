@@ -1,0 +1,112 @@
+"""python -m load_tests.streams [--peers] writes docs/STREAMS.md and its plots.
+
+The peers' figures come from peers.json; --peers runs them again where .cache has not their runs,
+and writes peers.json.
+"""
+
+import platform
+import sys
+
+import solvers
+from load_tests.paper_tables.report import DOCS
+from load_tests.streams import late, plots, tables, turned
+from load_tests.streams.cases import HELD_OUT, PROTOCOL
+from load_tests.streams.held_out import MADE, ORDERS
+from load_tests.streams.measured import kept, reference
+from load_tests.streams.standings import Standing, standing
+from load_tests.streams.text import (
+    BEHIND,
+    CURVES,
+    CURVES_OTHERS,
+    DIFFERENCES,
+    HEAD,
+    LOSSES,
+    OTHERS,
+    REFERENCE_ONLY,
+    THIRTEEN,
+)
+
+
+def main() -> None:
+    if "--peers" in sys.argv[1:]:
+        from load_tests.streams.measure import measure
+
+        measure()
+    versions, peers = kept()
+    golden = reference()
+    thirteen = [standing(case, peers, golden) for case in PROTOCOL.values()]
+    others = [standing(case, peers, {}) for case in HELD_OUT.values()]
+    head = HEAD.format(
+        identity=solvers.numeric_identity(),
+        python=platform.python_version(),
+        packages=", ".join(f"{name} {version}" for name, version in versions.items()),
+    )
+    parts = (
+        head,
+        summary(thirteen, others),
+        of_thirteen(thirteen, golden),
+        of_others(others),
+        "## Labels that turn half-way\n\n" + turned.section(peers),
+        "## Labels that come late\n\n" + late.section(peers),
+        re_run(thirteen, golden),
+    )
+    (DOCS / "STREAMS.md").write_text("\n".join(parts))
+
+
+def summary(thirteen: list[Standing], others: list[Standing]) -> str:
+    return "\n".join(
+        (
+            f"## In short\n\nOver the {len(thirteen)} streams of the reference:\n",
+            tables.scores(thirteen),
+            f"Over {len(others)} other streams:\n",
+            tables.scores(others),
+        )
+    )
+
+
+def of_thirteen(standings: list[Standing], golden: dict[str, object]) -> str:
+    return "\n".join(
+        (
+            THIRTEEN,
+            tables.overview(standings, golden),
+            BEHIND,
+            plots.behind(standings, "behind"),
+            CURVES,
+            plots.curves(standings, "curves"),
+            LOSSES,
+            tables.losses_of_ours(standings),
+            "Percent of mistakes of all:\n",
+            tables.mistakes(standings),
+            "Mean log-loss of all:\n",
+            tables.log_losses(standings),
+            REFERENCE_ONLY,
+            tables.reference_only(standings),
+        )
+    )
+
+
+def of_others(standings: list[Standing]) -> str:
+    return "\n".join(
+        (
+            OTHERS,
+            tables.overview(standings, {}),
+            BEHIND,
+            plots.behind(standings, "behind_others"),
+            CURVES_OTHERS,
+            plots.curves([s for s in standings if s.name in (*ORDERS, *MADE)], "curves_others"),
+            LOSSES,
+            tables.losses_of_ours(standings),
+            "Percent of mistakes of all:\n",
+            tables.mistakes(standings),
+            "Mean log-loss of all:\n",
+            tables.log_losses(standings),
+        )
+    )
+
+
+def re_run(standings: list[Standing], golden: dict[str, object]) -> str:
+    count = tables.compared(standings, golden)
+    return DIFFERENCES.format(count=count) + tables.differences(standings, golden)
+
+
+main()

@@ -1,0 +1,86 @@
+"""The standings as plots."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from load_tests.paper_tables.report import plt, save
+from load_tests.streams.ours import OURS
+from load_tests.streams.standings import Standing
+from load_tests.streams.tables import learners
+
+ROLLED = 5
+"""Blocks, of the 50 of a stream."""
+COLUMNS = 4
+SHOWN_PEERS = 3
+MANY = 10.0
+"""Points behind that have the full colour."""
+COLOURS = {"vw": "tab:blue", "river": "tab:green", "sk": "tab:orange"}
+OWN = {"single": "black", "eight": "crimson", "twelve": "darkviolet", "papers": "peru"}
+OWN_CURVES = ("single", "eight")
+STYLES = ("-", "--", ":")
+
+
+def style(name: str) -> dict[str, Any]:
+    """Ours wide, each with its colour; a peer with the colour of its family."""
+    if name in OURS:
+        return {"color": OWN[name], "lw": 1.8}
+    dashed = name not in ("vw", "river_lr")
+    family = COLOURS[name.partition("_")[0]]
+    return {"color": family, "lw": 1.1, "linestyle": "--" if dashed else "-"}
+
+
+def curves(standings: Sequence[Standing], name: str) -> str:
+    """Mistakes along each stream, a panel each: ours and the best peers."""
+    rows = -(-len(standings) // COLUMNS)
+    figure, panels = plt.subplots(rows, COLUMNS, figsize=(15.0, 3.0 * rows), squeeze=False)
+    for axes, standing in zip(panels.flat, standings, strict=False):
+        panel(axes, standing)
+    for axes in panels.flat[len(standings) :]:
+        axes.axis("off")
+    figure.tight_layout()
+    return save(figure, name, "streams")
+
+
+def panel(axes: Axes, standing: Standing) -> None:
+    best = [peer for peer in standing.ranked() if peer in standing.peers][:SHOWN_PEERS]
+    for peer, line in zip(best, STYLES, strict=False):
+        look = style(peer) | {"linestyle": line}
+        axes.plot(*standing.peers[peer].rolling(ROLLED), label=peer, **look)
+    for mine in (name for name in OWN_CURVES if name in standing.ours):
+        axes.plot(*standing.ours[mine].rolling(ROLLED), label=mine, **style(mine))
+    axes.set_title(standing.name, fontsize=10)
+    axes.set_xlim(0, standing.rows)
+    low, high = extent(axes, standing.rows)
+    axes.set_ylim(0.85 * low, max(1.0, 1.08 * high))
+    axes.tick_params(labelsize=8)
+    axes.legend(fontsize=7, framealpha=0.7)
+
+
+def extent(axes: Axes, rows: int) -> tuple[float, float]:
+    """Bottom and top of the curves, but for the first twentieth, where all is chance."""
+    lines = [np.asarray(line.get_xydata()) for line in axes.get_lines()]
+    values = np.concatenate([line[line[:, 0] > rows / 20, 1] for line in lines])
+    return float(values.min()), float(values.max())
+
+
+def behind(standings: Sequence[Standing], name: str) -> str:
+    """Points behind the best peer, a row for each stream, a column for each learner."""
+    names = learners(standings)
+    points = np.array([[s.behind(learner) for learner in names] for s in standings])
+    size = (1.5 + 0.62 * len(names), 1.2 + 0.33 * len(standings))
+    figure, axes = plt.subplots(figsize=size)
+    axes.imshow(points, cmap="RdBu_r", vmin=-MANY, vmax=MANY, aspect="auto")
+    for (i, j), value in np.ndenumerate(points):
+        colour = "white" if abs(value) > 0.7 * MANY else "black"
+        weight = "bold" if value <= 0.5 else "normal"
+        place = {"ha": "center", "va": "center", "fontsize": 8}
+        axes.text(j, i, f"{value:+.1f}", color=colour, fontweight=weight, **place)
+    axes.axvline(len(OURS) - 0.5, color="black", lw=1.2)
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="left", fontsize=8)
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(len(standings)), [s.name for s in standings], fontsize=8)
+    axes.tick_params(length=0)
+    return save(figure, name, "streams")

@@ -1,0 +1,127 @@
+"""The standings as tables in markdown."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from load_tests.paper_tables.report import table
+from load_tests.streams.ours import OURS
+from load_tests.streams.standings import NEAR, Figure, Standing, best_log_loss, score
+
+TOLERANCE = (0.002, 0.0002)
+"""Of mistakes and log-loss: below it a re-run meets the reference, whose figures are rounded."""
+
+
+def learners(standings: Sequence[Standing]) -> list[str]:
+    """Ours, then the peers that have run on every one of the streams."""
+    return [*OURS, *(p for p in standings[0].peers if all(p in s.peers for s in standings))]
+
+
+def scores(standings: Sequence[Standing]) -> str:
+    """How each learner does over all the streams."""
+    lines = []
+    for name in learners(standings):
+        s = score(standings, name)
+        counts = (f"{s.near} of {s.streams}", f"{s.first} of {s.streams}")
+        sizes = (f"{s.mean_behind:+.2f}", f"{s.worst_behind:+.2f}", f"{s.log_loss:.3f}")
+        lines.append((bold(name), *counts, *sizes))
+    best = f"{best_log_loss(standings):.3f}"
+    count = f"{len(standings)} of {len(standings)}"
+    lines.append(("*the best peer of each stream*", count, count, "0", "0", best))
+    heads = (
+        "learner", f"within {NEAR} points of the best peer", "no peer better",
+        "points behind it, mean", "worst", "mean log-loss",
+    )  # fmt: skip
+    return table(heads, lines)
+
+
+def bold(name: str) -> str:
+    return f"**{name}**" if name in OURS else name
+
+
+def overview(standings: Sequence[Standing], reference: Mapping[str, Any]) -> str:
+    """Mistakes of ours beside the best peer's."""
+    lines = []
+    for s in standings:
+        figures = s.figures()
+        tuned = reference.get(s.name, {}).get("best_tuned")
+        lines.append(
+            (
+                s.name,
+                f"{s.rows:,}",
+                *(f"{figures[name][0]:.2f} ({s.behind(name):+.2f})" for name in OURS),
+                f"{figures[s.best][0]:.2f} {marked(s, s.best)}",
+                *((f"{tuned[1]:.2f} {tuned[0]}" if tuned else "",) if reference else ()),
+                f"{s.last_label:.2f}",
+            )
+        )
+    heads = ("stream", "rows", *map(bold, OURS), "best peer")
+    heads += ("best tuned peer †",) if reference else ()
+    return table((*heads, "the last label"), lines)
+
+
+def marked(s: Standing, name: str) -> str:
+    return f"{name} †" if name in s.reference_only else name
+
+
+def everything(standings: Sequence[Standing], show: Callable[[Figure], str]) -> str:
+    """One figure of every learner on every stream, the least in bold."""
+    names = learners(standings)
+    lines = []
+    for s in standings:
+        figures = s.figures()
+        cells = [show(figures[name]) for name in names]
+        least = min(cells, key=float)
+        lines.append((s.name, *(f"**{cell}**" if cell == least else cell for cell in cells)))
+    return table(("stream", *names), lines)
+
+
+def mistakes(standings: Sequence[Standing]) -> str:
+    return everything(standings, lambda figure: f"{figure[0]:.2f}")
+
+
+def log_losses(standings: Sequence[Standing]) -> str:
+    return everything(standings, lambda figure: f"{figure[1]:.3f}")
+
+
+def losses_of_ours(standings: Sequence[Standing]) -> str:
+    """For each of ours, the streams on which the best peer is well ahead."""
+    lines = []
+    for name in OURS:
+        lost = sorted(
+            (s for s in standings if s.behind(name) > NEAR), key=lambda s: -s.behind(name)
+        )
+        found = ", ".join(f"{s.name} {s.behind(name):+.2f} (to {marked(s, s.best)})" for s in lost)
+        lines.append(f"- **{name}** on {len(lost)} of {len(standings)}: {found or 'none'}.")
+    return "\n".join(lines) + "\n"
+
+
+def reference_only(standings: Sequence[Standing]) -> str:
+    """The figures that are taken over."""
+    lines = [
+        (s.name, peer, f"{pair[0]:.2f}", f"{pair[1]:.3f}")
+        for s in standings
+        for peer, pair in s.reference_only.items()
+    ]
+    return table(("stream", "peer", "mistakes", "log-loss"), lines)
+
+
+def differences(standings: Sequence[Standing], reference: Mapping[str, Any]) -> str:
+    """Where a peer's run and the reference's figure differ by more than rounding."""
+    lines = []
+    for s in standings:
+        for peer, theirs in reference[s.name]["peers_default"].items():
+            run = s.peers.get(peer)
+            if run is None:
+                continue
+            gaps = (run.mistakes - theirs[0], run.log_loss - theirs[1])
+            if any(abs(g) > limit for g, limit in zip(gaps, TOLERANCE, strict=True)):
+                here = (f"{run.mistakes:.3f}", f"{theirs[0]:.3f}")
+                losses = (f"{run.log_loss:.4f}", f"{theirs[1]:.4f}")
+                lines.append((s.name, peer, *here, *losses))
+    heads = ("stream", "peer", "mistakes here", "reference", "log-loss here", "reference")
+    return table(heads, lines)
+
+
+def compared(standings: Sequence[Standing], reference: Mapping[str, Any]) -> int:
+    """Peers' figures that are both here and in the reference."""
+    return sum(len(s.peers.keys() & reference[s.name]["peers_default"].keys()) for s in standings)
