@@ -91,8 +91,8 @@ class ScikitLearn(Peer):
     """Its scaler learns a row before the row is scored: it sees no label."""
 
     def __init__(self, loss: str, is_scaled: bool, batch: Batch) -> None:
-        """`score` and `learn` apart would let the scaler see a row twice: use `take`."""
         self._model = SGDClassifier(loss=loss, random_state=0)
+        self._has_begun = False
         self._labels = batch.labels
         shape = (len(batch), batch.dim)
         self._rows: Any = csr_matrix((batch.values, batch.indices, batch.indptr), shape=shape)
@@ -103,31 +103,35 @@ class ScikitLearn(Peer):
             self._scaler, self._rows = StandardScaler(), data.dense(batch)
 
     def score(self, row: int) -> float:
-        return self._margin(self._sample(row))
+        return self._margin(self._seen(row))
 
     def learn(self, row: int) -> None:
-        self._learn(row, self._sample(row))
+        sample = self._rows[row : row + 1]
+        self._learn(row, sample if self._scaler is None else self._scaler.transform(sample))
 
     def take(self, row: int) -> float:
-        sample = self._sample(row)
+        sample = self._seen(row)
         found = self._margin(sample)
         self._learn(row, sample)
         return found
 
-    def _sample(self, row: int) -> Any:
+    def _seen(self, row: int) -> Any:
+        """The row, scaled once the scaler has seen it."""
         sample = self._rows[row : row + 1]
-        return (
-            sample if self._scaler is None else self._scaler.partial_fit(sample).transform(sample)
-        )
+        if self._scaler is None:
+            return sample
+        return self._scaler.partial_fit(sample).transform(sample)
 
     def _margin(self, sample: Any) -> float:
         """What decision_function gives, in less time; 0 before the first row."""
-        if not hasattr(self._model, "coef_"):
+        if not self._has_begun:
             return 0.0
         return float((sample @ self._model.coef_[0])[0] + self._model.intercept_[0])
 
     def _learn(self, row: int, sample: Any) -> None:
-        self._model.partial_fit(sample, self._labels[row : row + 1], classes=[-1.0, 1.0])
+        classes = None if self._has_begun else [-1.0, 1.0]
+        self._model.partial_fit(sample, self._labels[row : row + 1], classes=classes)
+        self._has_begun = True
 
 
 LOGISTIC = "--loss_function logistic"

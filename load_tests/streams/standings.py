@@ -45,6 +45,12 @@ class Standing:
         """The peer with the fewest mistakes."""
         return self.ranked()[0]
 
+    @property
+    def best_error(self) -> float:
+        """The standard error of the best peer's percentage, were its rows independent."""
+        share = self.figures()[self.best][0] / 100.0
+        return 100.0 * float(np.sqrt(share * (1.0 - share) / self.rows))
+
     def behind(self, name: str) -> float:
         """Points of mistakes more than the best peer; NaN where there is no figure."""
         figures = self.figures()

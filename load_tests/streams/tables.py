@@ -49,7 +49,7 @@ def overview(standings: Sequence[Standing], reference: Mapping[str, Any]) -> str
                 s.name,
                 f"{s.rows:,}",
                 *(f"{figures[name][0]:.2f} ({s.behind(name):+.2f})" for name in OURS),
-                f"{figures[s.best][0]:.2f} {marked(s, s.best)}",
+                f"{figures[s.best][0]:.2f} ± {s.best_error:.2f} {marked(s, s.best)}",
                 *((f"{tuned[1]:.2f} {tuned[0]}" if tuned else "",) if reference else ()),
                 f"{s.last_label:.2f}",
             )

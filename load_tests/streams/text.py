@@ -28,9 +28,9 @@ THIRTEEN = """\
 ## The streams of the reference
 
 Those of `tests/golden/streams.json`, in the orders that it names. Percent of mistakes; in brackets
-the points behind the best peer, picked for each stream with hindsight. † is the reference's figure,
-not run here. *The last label* is what one errs by always saying the label before: where that is
-little, the stream's order tells much.
+the points behind the best peer, picked for each stream with hindsight; ± is one standard error of
+its percentage. † is the reference's figure, not run here. *The last label* is what one errs by
+always saying the label before: where that is little, the stream's order tells much.
 """
 
 BEHIND = """\
@@ -63,8 +63,9 @@ our defaults may have seen some of them; the generated streams it has not seen. 
 grouped by class are shuffled with one seed, or kept grouped as a stream that drifts, where the
 name says so; elec2 and ijcnn1 are the first 10,000 rows of a shuffled order. The generators are
 River's, 10,000 rows each with fixed seeds: SEA (a tenth of the labels wrong) and Agrawal change
-their concept three times, RandomRBFDrift and Hyperplane (a twentieth wrong) all the time. On sets
-of some hundred rows half a point is one or two rows, and no difference.
+their concept three times, RandomRBFDrift and Hyperplane (a twentieth wrong) all the time. On a set
+of some hundred rows half a point is a row or two; there it is the beginning that counts, and a
+portfolio has to find its members first.
 """
 
 DIFFERENCES = """\
