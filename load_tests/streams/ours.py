@@ -19,6 +19,9 @@ OURS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "scaling": "balanced",
             "average": None,
         },
+        "eight": {"algorithm": "portfolio", "members": "eight"},
+        "twelve": {"algorithm": "portfolio", "members": "twelve"},
+        "papers": {"algorithm": "portfolio", "members": "papers"},
     }
 )
 
