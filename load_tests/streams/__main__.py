@@ -8,7 +8,7 @@ import platform
 import sys
 
 import solvers
-from load_tests.paper_tables.report import DOCS
+from load_tests.paper_tables.report import DOCS, table
 from load_tests.streams import late, plots, tables, turned
 from load_tests.streams.cases import HELD_OUT, PROTOCOL
 from load_tests.streams.held_out import MADE, ORDERS
@@ -105,8 +105,11 @@ def of_others(standings: list[Standing]) -> str:
 
 
 def re_run(standings: list[Standing], golden: dict[str, object]) -> str:
-    count = tables.compared(standings, golden)
-    return DIFFERENCES.format(count=count) + tables.differences(standings, golden)
+    lines = tables.differences(standings, golden)
+    peers = " and ".join(sorted({peer for _, peer, *_ in lines}))
+    text = DIFFERENCES.format(count=tables.compared(standings, golden), peers=peers)
+    heads = ("stream", "peer", "mistakes here", "reference", "log-loss here", "reference")
+    return text + table(heads, lines)
 
 
 main()

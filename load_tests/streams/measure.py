@@ -1,4 +1,8 @@
-"""Run the peers and write peers.json. What has been run before is taken from .cache."""
+"""Run the peers and write peers.json.
+
+What has been run before, with these rows and packages, is taken from .cache/streams: empty it where
+the options of a peer change.
+"""
 
 import hashlib
 import json

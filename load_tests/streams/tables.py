@@ -105,7 +105,9 @@ def reference_only(standings: Sequence[Standing]) -> str:
     return table(("stream", "peer", "mistakes", "log-loss"), lines)
 
 
-def differences(standings: Sequence[Standing], reference: Mapping[str, Any]) -> str:
+def differences(
+    standings: Sequence[Standing], reference: Mapping[str, Any]
+) -> list[tuple[str, ...]]:
     """Where a peer's run and the reference's figure differ by more than rounding."""
     lines = []
     for s in standings:
@@ -118,10 +120,9 @@ def differences(standings: Sequence[Standing], reference: Mapping[str, Any]) -> 
                 here = (f"{run.mistakes:.3f}", f"{theirs[0]:.3f}")
                 losses = (f"{run.log_loss:.4f}", f"{theirs[1]:.4f}")
                 lines.append((s.name, peer, *here, *losses))
-    heads = ("stream", "peer", "mistakes here", "reference", "log-loss here", "reference")
-    return table(heads, lines)
+    return lines
 
 
 def compared(standings: Sequence[Standing], reference: Mapping[str, Any]) -> int:
-    """Peers' figures that are both here and in the reference."""
+    """Peers' runs that are both here and in the reference."""
     return sum(len(s.peers.keys() & reference[s.name]["peers_default"].keys()) for s in standings)

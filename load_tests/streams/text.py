@@ -4,8 +4,9 @@ HEAD = """\
 # Untuned on real streams
 
 Written by `DUALSTREAM_DATA=... python -m load_tests.streams` (numeric identity
-`{identity}`, Python {python}). Do not edit. The peers ({packages})
-are run by `--peers`; their figures are kept in `load_tests/streams/peers.json`.
+`{identity}`, Python {python}). Do not edit. The peers' figures are
+kept in `load_tests/streams/peers.json`; `--peers` runs them again. They are of
+{packages}.
 
 Every learner sees a stream once and row by row: it scores a row, then learns it. *Mistakes* are
 the percentage of rows whose score has the wrong sign (0 counts as positive); *log-loss* is the mean
@@ -28,10 +29,11 @@ specification of ours for all streams, and the peers' defaults.
 THIRTEEN = """\
 ## The streams of the reference
 
-Those of `tests/golden/streams.json`, in the orders that it names. Percent of mistakes; in brackets
-the points behind the best peer, picked for each stream with hindsight; ± is one standard error of
-its percentage. † is the reference's figure, not run here. *The last label* is what one errs by
-always saying the label before: where that is little, the stream's order tells much.
+Those of `tests/golden/streams.json`, in the orders that it names. They were in view when the
+members of the portfolios were chosen. Percent of mistakes; in brackets the points behind the best
+peer, picked for each stream with hindsight; ± is one standard error of its percentage. † is the
+reference's figure, not run here. *The last label* is what one errs by always saying the label
+before: where that is little, the stream's order tells much.
 """
 
 BEHIND = """\
@@ -72,6 +74,6 @@ portfolio has to find its members first.
 DIFFERENCES = """\
 ## Where the peers' runs differ from the reference
 
-Of {count} figures these differ by more than rounding:
+Of {count} runs all but these meet the reference to its rounding. These are of {peers}:
 
 """
