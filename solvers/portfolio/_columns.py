@@ -123,7 +123,7 @@ def bring_entry(n: int, slot: int, value: float, table: Floats, e: Floats, slots
         e[COUNT, n] = e[MEAN, n] = e[M, n] = e[PLACE, n] = 0.0
 
 
-@kernel(void(i8, f8, F8, F8, F8, F8, F8, F8, F8), apart=True)
+@kernel(void(i8, f8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
 def count_entries(
     n: int,
     t: float,
@@ -155,7 +155,7 @@ def count_entries(
         is_dense[p] = stays if stays > becomes else becomes
 
 
-@kernel(void(i8, f8, F8, F8, F8, F8, F8, F8), apart=True)
+@kernel(void(i8, f8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
 def value_entries(
     n: int,
     t: float,
@@ -172,7 +172,7 @@ def value_entries(
         dense[p] = dense_value(value[p], t, count[p], mean[p], m[p])
 
 
-@kernel(void(i8, i8, f8, F8, F8, F8, F8, F8, F8), apart=True)
+@kernel(void(i8, i8, f8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
 def base_values(
     n: int,
     kind: int,

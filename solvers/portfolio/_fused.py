@@ -21,8 +21,8 @@ In every kernel, beside what _columns.py has,
     what     (K, N_WHAT)    what each member is, see below
     numbers  (K, N_NUMBERS) its numbers
     duals    (K,)           sum of c Q*(-tau) of each member
-    d        (second + 2, room)  of ADAGRAD and NEWTON the direction of each entry, the intercept's
-                            behind the last; the last two rows are scratch
+    d        (3 second, room)  of ADAGRAD and NEWTON: G or S of each entry, the intercept's behind
+                            the last, then the directions, then their products with h
     steps    (N_STEPS, K)   what a row does to each member, see below
     lanes    (N_LANES, room of K)  see _roots.py
 """
@@ -63,10 +63,10 @@ from solvers.portfolio._columns import (
     emit_row,
     norm_row,
 )
-from solvers.portfolio._roots import SHARE as LANE_B
+from solvers.portfolio._roots import CONJUGATE as LANE_CONJUGATE
+from solvers.portfolio._roots import B as LANE_B
 from solvers.portfolio._roots import C as LANE_C
 from solvers.portfolio._roots import S as LANE_S
-from solvers.portfolio._roots import U as LANE_U
 from solvers.portfolio._roots import logistic_roots
 from solvers.portfolio._rule import (
     IS_ACTIVE,
@@ -177,7 +177,20 @@ def begin_anew(
     duals[j] = 0.0
 
 
-@kernel(void(i8, b1, f8, f8, f8, f8, F8, F8, F8), inline=True, apart=True)
+@kernel(void(RO_I8, i8, F8_2D, RO_I8_2D, F8_2D), inline=True)
+def bring_seconds(slots: Ints, n: int, table: Floats, what: Ints, d: Floats) -> None:
+    """Bring G and S of the entries, long before they are used: a processor that has just written
+    four numbers one by one waits before it can read them at once."""
+    for j in range(what.shape[0]):
+        second = what[j, SECOND]
+        if second >= 0:
+            own, place = d[second], what.shape[0] + second
+            for p in range(n):
+                own[p] = table[slots[p], place]
+            own[n] = table[0, place]
+
+
+@kernel(void(i8, b1, f8, f8, f8, f8, f8, F8, F8, F8, F8), inline=True, apart=True)
 def turn_entries(
     n: int,
     is_adagrad: bool,
@@ -185,19 +198,25 @@ def turn_entries(
     damping: float,
     keep: float,
     grown: float,
-    x: Floats,
+    factor: float,
+    own: Floats,
     total: Floats,
     direction: Floats,
+    product: Floats,
 ) -> None:
-    """Take the values of a row into G or S, and turn them into a direction; all (n,)."""
+    """Take the values of a row into G or S, turn them into a direction; all (n,)."""
     if is_adagrad:
         for q in range(n):
-            total[q] = keep * total[q] + grown * x[q] * x[q]
-            direction[q] = step * x[q] / math.sqrt(total[q])
+            x = factor * own[q]
+            t = keep * total[q] + grown * x * x
+            turned = step * x / math.sqrt(t)
+            total[q], direction[q], product[q] = t, turned, x * turned
     else:
         for q in range(n):
-            total[q] = keep * total[q] + grown * x[q] * x[q]
-            direction[q] = x[q] / (damping + total[q])
+            x = factor * own[q]
+            t = keep * total[q] + grown * x * x
+            turned = x / (damping + t)
+            total[q], direction[q], product[q] = t, turned, x * turned
 
 
 @kernel(
@@ -221,7 +240,7 @@ def take_direction(
 
     -1, and nothing done, where Q' is 0.
     """
-    second = what[j, SECOND]
+    second, seconds = what[j, SECOND], d.shape[0] // 3
     place = what.shape[0] + second
     is_adagrad = what[j, KIND] == ADAGRAD
     grown = c
@@ -236,21 +255,25 @@ def take_direction(
     elif numbers[j, IS_LOGISTIC] != 0.0:
         p = sigmoid(m)
         grown = c * (p * (1.0 - p))
-    own, direction, x, total = h[what[j, BASE]], d[second], d[-2], d[-1]
-    for q in range(n):
-        x[q] = factor * own[q]
-        total[q] = table[slots[q], place]
-    x[n], total[n] = 1.0, table[0, place]
+    total, direction, product = d[second], d[seconds + second], d[2 * seconds + second]
+    step, damping, keep = numbers[j, STRENGTH], numbers[j, DAMPING], numbers[j, DECAY]
     turn_entries(
-        n + 1, is_adagrad, numbers[j, STRENGTH], numbers[j, DAMPING], numbers[j, DECAY], grown,
-        x, total, direction,
+        n, is_adagrad, step, damping, keep, grown, factor, h[what[j, BASE]], total, direction,
+        product,
     )  # fmt: skip
-    size = 0.0
+    last = keep * total[n] + grown
+    size = step / math.sqrt(last) if is_adagrad else 1.0 / (damping + last)
+    direction[n] = size
+    table[0, place] = last
+    odd = 0.0
+    for q in range(0, n - 1, 2):
+        size += product[q]
+        odd += product[q + 1]
+    if n % 2 == 1:
+        size += product[n - 1]
     for q in range(n):
         table[slots[q], place] = total[q]
-        size += x[q] * direction[q]
-    table[0, place] = total[n]
-    return float(size + direction[n])
+    return float(size + odd)
 
 
 @kernel(
@@ -313,13 +336,10 @@ def solve_logistic(
     logistic_roots(padded, lanes)
     for j in range(own.shape[0]):
         lane = int(steps[LANE, j])
-        if lane < 0:
-            continue
-        u, b = lanes[LANE_U, lane], lanes[LANE_B, lane]
-        steps[TAU, j] = targets[j] * b
-        if what[j, DUAL_PLACE] >= 0:
-            # See _scalar.logistic_step.
-            steps[CONJUGATE, j] = math.log1p(-b) + b * u if u < 0.0 else math.log(b) - (1.0 - b) * u
+        if lane >= 0:
+            steps[TAU, j] = targets[j] * lanes[LANE_B, lane]
+            if what[j, DUAL_PLACE] >= 0:
+                steps[CONJUGATE, j] = lanes[LANE_CONJUGATE, lane]
 
 
 @kernel(void(RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, F8_2D), inline=True)
@@ -354,7 +374,7 @@ def move_weights(
             table[0, j] += coefficient
             coefficient *= factors[what[j, INPUT]]
         else:
-            own = d[second]
+            own = d[d.shape[0] // 3 + second]
             table[0, j] += coefficient * own[n]
         for p in range(n):
             table[slots[p], j] += coefficient * own[p]
@@ -476,6 +496,8 @@ def learn_rows(
         norm_row(h, n, counts, f, inputs, squares, factors)
         row = f[ROWS] if counts else f[ROWS] + 1.0
         score_entries(slots, h, n, table, what, numbers, factors, own, row)
+        if counts:
+            bring_seconds(slots, n, table, what, d)
         for j in range(n_members):
             scores[i, columns[j]] = own[j]
         if classes:
@@ -490,7 +512,7 @@ def learn_rows(
             steps[COEFFICIENT, j] = steps[TAU, j] = steps[CONJUGATE, j] = steps[FACTOR, j] = 0.0
             at = columns[j]
             targets[j] = scratch[TARGET, at]
-            if roles[at, IS_ACTIVE] == 0 or out[i, LEARNS] == 0.0:
+            if r[IS_ACTIVE, at] == 0.0 or out[i, LEARNS] == 0.0:
                 continue
             if own[j] != own[j]:
                 begin_anew(table, k, what, j, starts, duals, ring_rows)
@@ -512,7 +534,7 @@ def learn_rows(
                 duals[j] += c * steps[CONJUGATE, j]
                 continue
             start_calibration(r, columns[j])
-            r[columns[j], RESETS] += 1.0
+            r[RESETS, columns[j]] += 1.0
             begin_anew(table, k, what, j, starts, duals, ring_rows)
             steps[TAU, j] = 0.0
         if retain > 0:

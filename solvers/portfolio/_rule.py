@@ -32,9 +32,9 @@ where all |y' - z_k| are within 2 S, ((y' - p)/S)^2 is no more than the left-han
 and eta = 1/8, as the squared loss is exp-concave there (the same book, section 3.3).
 
 In every kernel
-    roles   (K, 3)  ROLE, IS_ACTIVE and BASE of each member
-    r       (K, N_RULE), g (N_SHARED,)  the numbers of each member, and those of all, see below
-    recent  (RECENT, 2 K)  loss and mistake of each member in row t at t mod RECENT
+    roles   (K, 2)  ROLE and BASE of each member
+    r       (N_RULE, K), g (N_SHARED,)  the numbers of each member, and those of all, see below
+    recent  (RECENT, 2 K)  in row t mod RECENT the losses of all members in row t, then mistakes
     pairs   (3 K, K)  for members a < b in rows b, b + K, b + 2 K: the rows that both were in, the
             sum of their differences in loss, the sum of the squares of these
     scratch (6, K)   of one row: see M to TARGET below
@@ -49,7 +49,6 @@ from solvers._jit import (
     F8,
     F8_2D,
     RO_F8,
-    RO_F8_2D,
     RO_I8_2D,
     Floats,
     Ints,
@@ -59,14 +58,15 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers._scalar import clip, sigmoid
+from solvers._scalar import clip, exp_of, log_of, sigmoid_of
 
-ROLE, IS_ACTIVE, BASE = range(3)
+ROLE, BASE = range(2)
 MEMBER, PRIOR = range(2)
 MEAN_BASE, LAST_BASE, NO_BASE = range(3)
 
-V, V_BEFORE, A, B, CURVATURE_A, CURVATURE_B, ROWS, LOSS, MISTAKES, RESETS = range(10)
-N_RULE = 10
+# IS_ACTIVE: 1.0 for members that learn and are listened to, else 0.0.
+V, V_BEFORE, IS_ACTIVE, A, B, CURVATURE_A, CURVATURE_B, ROWS, LOSS, MISTAKES, RESETS = range(11)
+N_RULE = 11
 # Of all members together: what the specification says, rows counted, then of classes the weight
 # of the rows of each, and of numbers what stands at the top.
 ETA, SHARE, COUNTED, POSITIVE, NEGATIVE = range(5)
@@ -95,27 +95,31 @@ MOST_SQUARE = 32.0
 @kernel(void(F8_2D, i8))
 def start_calibration(r: Floats, j: int) -> None:
     """Member j is taken at its word again."""
-    r[j, A], r[j, B] = 1.0, 0.0
-    r[j, CURVATURE_A] = r[j, CURVATURE_B] = 10.0
+    r[A, j], r[B, j] = 1.0, 0.0
+    r[CURVATURE_A, j] = r[CURVATURE_B, j] = 10.0
 
 
-@kernel(f8(F8, RO_I8_2D, RO_F8_2D, RO_F8, F8_2D), inline=True)
+@kernel(void(F8, F8, F8, F8, F8), inline=True, apart=True)
+def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, own: Floats) -> None:
+    """m: the scores, clipped; own: sigmoid(a m + b), 1/2 where there is no score."""
+    for j in range(scores.shape[0]):
+        x = max(min(scores[j], _LARGEST_SCORE), -_LARGEST_SCORE)
+        is_known = scores[j] == scores[j]
+        z = max(min(a[j] * x + b[j], _LARGEST_LOG_ODDS), -_LARGEST_LOG_ODDS)
+        m[j] = x if is_known else np.nan
+        own[j] = sigmoid_of(z) if is_known else 0.5
+
+
+@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D), inline=True)
 def mixed_class(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
     """p for the raw scores (K,) of one row; sets M (NaN where there is no score) and OWN."""
+    for j in range(roles.shape[0]):
+        if roles[j, ROLE] == PRIOR:
+            scores[j] = math.log((g[POSITIVE] + 0.5) / (g[NEGATIVE] + 0.5))
+    calibrated(scores, r[A], r[B], scratch[M], scratch[OWN])
     p = 0.0
     for j in range(roles.shape[0]):
-        m = scores[j]
-        if roles[j, ROLE] == PRIOR:
-            m = math.log((g[POSITIVE] + 0.5) / (g[NEGATIVE] + 0.5))
-            scores[j] = m
-        m = clip(m, -_LARGEST_SCORE, _LARGEST_SCORE)
-        own = 0.5
-        if m == m:
-            z = clip(r[j, A] * m + r[j, B], -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
-            own = sigmoid(z)
-        scratch[M, j], scratch[OWN, j] = m, own
-        if roles[j, IS_ACTIVE] != 0:
-            p += r[j, V] * own
+        p += r[IS_ACTIVE, j] * r[V, j] * scratch[OWN, j]
     return 0.5 if abs(p - 0.5) < 1e-12 else p
 
 
@@ -127,7 +131,7 @@ def base_of(base: int, g: Floats) -> float:
     return float(g[LAST] if base == LAST_BASE else g[MEAN])
 
 
-@kernel(f8(F8, RO_I8_2D, RO_F8_2D, RO_F8, F8_2D), inline=True)
+@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D), inline=True)
 def mixed_number(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
     """p for the raw scores (K,) of one row; sets M (NaN where there is no score) and OWN."""
     if g[ROWS_SEEN] == 0.0:
@@ -144,66 +148,124 @@ def mixed_number(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Flo
         else:
             m = np.nan
         scratch[M, j], scratch[OWN, j] = m, own
-        if roles[j, IS_ACTIVE] != 0:
-            apart += r[j, V] * (own - g[MEAN])
+        apart += r[IS_ACTIVE, j] * r[V, j] * (own - g[MEAN])
     return float(g[MEAN] + apart)
 
 
-@kernel(void(i8, f8, f8, F8_2D, F8_2D), inline=True)
-def calibrate(j: int, positive: float, c: float, r: Floats, scratch: Floats) -> None:
-    """One step of a_k and b_k, or their start where the member had no score."""
-    m, own = scratch[M, j], scratch[OWN, j]
-    if m != m:
-        start_calibration(r, j)
-        r[j, RESETS] += 1.0
-        return
-    slope, curvature = c * (own - positive), c * (own * (1.0 - own) + 1e-3)
-    r[j, CURVATURE_A] += curvature * m * m
-    r[j, CURVATURE_B] += curvature
-    step = slope / (1.0 + curvature * (m * m / r[j, CURVATURE_A] + 1.0 / r[j, CURVATURE_B]))
-    r[j, A] = max(1e-3, r[j, A] - step * m / r[j, CURVATURE_A])
-    r[j, B] -= step / r[j, CURVATURE_B]
-
-
-@kernel(void(RO_I8_2D, F8_2D, F8, F8_2D), inline=True)
-def share_out(roles: Ints, r: Floats, g: Floats, scratch: Floats) -> None:
-    """v_k <- v_k GAIN, normalised and mixed, over the active members."""
-    total, active = 0.0, 0
-    for j in range(roles.shape[0]):
-        if roles[j, IS_ACTIVE] != 0:
-            r[j, V] *= scratch[GAIN, j]
-            total += r[j, V]
-            active += 1
-    keep, mix = (1.0 - g[SHARE]) / total, g[SHARE] / active
-    for j in range(roles.shape[0]):
-        if roles[j, IS_ACTIVE] != 0:
-            r[j, V] = keep * r[j, V] + mix
-
-
-@kernel(void(RO_I8_2D, F8_2D, F8_2D, F8_2D, F8, F8_2D), inline=True)
-def count_losses(
-    roles: Ints, r: Floats, recent: Floats, pairs: Floats, g: Floats, scratch: Floats
+@kernel(void(f8, f8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def calibrate(
+    positive: float,
+    c: float,
+    m: Floats,
+    own: Floats,
+    is_active: Floats,
+    a: Floats,
+    b: Floats,
+    curvature_a: Floats,
+    curvature_b: Floats,
 ) -> None:
+    """One step of a_k and b_k of every active member that has a score."""
+    for j in range(m.shape[0]):
+        x = m[j] if m[j] == m[j] else 0.0
+        share = c * is_active[j]
+        slope = share * (own[j] - positive)
+        curvature = share * (own[j] * (1.0 - own[j]) + 1e-3)
+        ca, cb = curvature_a[j] + curvature * x * x, curvature_b[j] + curvature
+        step = slope / (1.0 + curvature * (x * x / ca + 1.0 / cb))
+        a[j] = max(1e-3, a[j] - step * x / ca)
+        b[j] -= step / cb
+        curvature_a[j], curvature_b[j] = ca, cb
+
+
+@kernel(void(RO_F8, F8_2D), inline=True)
+def begin_calibrations(m: Floats, r: Floats) -> None:
+    """Members without a score in this row begin anew."""
+    for j in range(m.shape[0]):
+        if m[j] != m[j]:
+            start_calibration(r, j)
+            r[RESETS, j] += 1.0
+
+
+@kernel(void(F8, F8, F8, f8), inline=True, apart=True)
+def share_out(v: Floats, gain: Floats, is_active: Floats, share: float) -> None:
+    """v_k <- v_k gain_k, normalised and mixed, over the active members."""
+    total = active = 0.0
+    for j in range(v.shape[0]):
+        total += is_active[j] * v[j] * gain[j]
+        active += is_active[j]
+    keep, mix = (1.0 - share) / total, share / active
+    for j in range(v.shape[0]):
+        v[j] = keep * v[j] * gain[j] + mix if is_active[j] > 0.0 else v[j]
+
+
+@kernel(void(F8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def add_losses(
+    cost: Floats,
+    wrong: Floats,
+    is_active: Floats,
+    rows: Floats,
+    losses: Floats,
+    mistakes: Floats,
+    recent_losses: Floats,
+    recent_mistakes: Floats,
+) -> None:
+    """Count a row for every active member."""
+    for j in range(cost.shape[0]):
+        rows[j] += is_active[j]
+        losses[j] += is_active[j] * cost[j]
+        mistakes[j] += is_active[j] * wrong[j]
+        recent_losses[j] = cost[j] if is_active[j] > 0.0 else NOT_IN_IT
+        recent_mistakes[j] = wrong[j] if is_active[j] > 0.0 else NOT_IN_IT
+
+
+@kernel(void(i8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def add_pairs(
+    j: int, cost: Floats, is_active: Floats, rows: Floats, totals: Floats, squares: Floats
+) -> None:
+    """Count a row for member j and every one before it."""
+    for i in range(j):
+        both = is_active[i] * is_active[j]
+        apart = both * (cost[i] - cost[j])
+        rows[i] += both
+        totals[i] += apart
+        squares[i] += apart * apart
+
+
+@kernel(void(F8_2D, F8_2D, F8_2D, F8, F8_2D), inline=True)
+def count_losses(r: Floats, recent: Floats, pairs: Floats, g: Floats, scratch: Floats) -> None:
     """Count COST and WRONG of a row for every active member."""
-    n = roles.shape[0]
-    at = int(g[COUNTED]) % recent.shape[0]
+    n = r.shape[1]
+    line = recent[int(g[COUNTED]) % recent.shape[0]]
     g[COUNTED] += 1.0
-    for j in range(n):
-        recent[at, 2 * j] = recent[at, 2 * j + 1] = NOT_IN_IT
-        if roles[j, IS_ACTIVE] == 0:
-            continue
-        cost = scratch[COST, j]
-        r[j, ROWS] += 1.0
-        r[j, LOSS] += cost
-        r[j, MISTAKES] += scratch[WRONG, j]
-        recent[at, 2 * j], recent[at, 2 * j + 1] = cost, scratch[WRONG, j]
-        rows, totals, squares = pairs[j], pairs[n + j], pairs[2 * n + j]
-        for i in range(j):
-            both = 1.0 if roles[i, IS_ACTIVE] != 0 else 0.0
-            apart = both * (scratch[COST, i] - cost)
-            rows[i] += both
-            totals[i] += apart
-            squares[i] += apart * apart
+    add_losses(
+        scratch[COST], scratch[WRONG], r[IS_ACTIVE], r[ROWS], r[LOSS], r[MISTAKES],
+        line[:n], line[n:],
+    )  # fmt: skip
+    for j in range(1, n):
+        add_pairs(j, scratch[COST], r[IS_ACTIVE], pairs[j], pairs[n + j], pairs[2 * n + j])
+
+
+@kernel(void(f8, f8, f8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def charge(
+    y: float,
+    positive: float,
+    exponent: float,
+    own: Floats,
+    gain: Floats,
+    cost: Floats,
+    wrong: Floats,
+    target: Floats,
+) -> None:
+    """What each member's prediction costs it."""
+    for j in range(own.shape[0]):
+        q = max(own[j] if y > 0.0 else 1.0 - own[j], _LEAST)
+        cost[j] = -log_of(q)
+        gain[j] = math.sqrt(q)
+        wrong[j] = abs((1.0 if own[j] >= 0.5 else 0.0) - positive)
+        target[j] = y
+    if exponent != 0.5:
+        for j in range(own.shape[0]):
+            gain[j] = exp_of(-exponent * cost[j])
 
 
 @kernel(
@@ -233,18 +295,17 @@ def classify_row(
     if c == 0.0:
         return
     positive = 1.0 if y > 0.0 else 0.0
-    exponent = min(g[ETA] * c, 1.0)
-    for j in range(roles.shape[0]):
-        own = scratch[OWN, j]
-        if roles[j, IS_ACTIVE] != 0:
-            calibrate(j, positive, c, r, scratch)
-        q = max(own if y > 0.0 else 1.0 - own, _LEAST)
-        scratch[GAIN, j] = math.sqrt(q) if exponent == 0.5 else math.exp(exponent * math.log(q))
-        scratch[COST, j] = -math.log(q)
-        scratch[WRONG, j] = 1.0 if (own >= 0.5) != (y > 0.0) else 0.0
-        scratch[TARGET, j] = y
-    share_out(roles, r, g, scratch)
-    count_losses(roles, r, recent, pairs, g, scratch)
+    calibrate(
+        positive, c, scratch[M], scratch[OWN], r[IS_ACTIVE], r[A], r[B], r[CURVATURE_A],
+        r[CURVATURE_B],
+    )  # fmt: skip
+    begin_calibrations(scratch[M], r)
+    charge(
+        y, positive, min(g[ETA] * c, 1.0), scratch[OWN], scratch[GAIN], scratch[COST],
+        scratch[WRONG], scratch[TARGET],
+    )  # fmt: skip
+    share_out(r[V], scratch[GAIN], r[IS_ACTIVE], g[SHARE])
+    count_losses(r, recent, pairs, g, scratch)
     g[POSITIVE if y > 0.0 else NEGATIVE] += c
 
 
@@ -276,19 +337,19 @@ def regress_row(
     least = MOST_SQUARE
     for j in range(roles.shape[0]):
         if scratch[M, j] != scratch[M, j]:
-            r[j, RESETS] += 1.0
+            r[RESETS, j] += 1.0
         scratch[TARGET, j] = near - base_of(roles[j, BASE], g)
         if scale > 0.0:
             error = (near - scratch[OWN, j]) / scale
             scratch[COST, j] = min(error * error, MOST_SQUARE)
             scratch[WRONG, j] = 0.0
-            if roles[j, IS_ACTIVE] != 0:
+            if r[IS_ACTIVE, j] > 0.0:
                 least = min(least, scratch[COST, j])
     if scale > 0.0:
         for j in range(roles.shape[0]):
             scratch[GAIN, j] = math.exp(-g[ETA] * c * (scratch[COST, j] - least))
-        share_out(roles, r, g, scratch)
-        count_losses(roles, r, recent, pairs, g, scratch)
+        share_out(r[V], scratch[GAIN], r[IS_ACTIVE], g[SHARE])
+        count_losses(r, recent, pairs, g, scratch)
     n = g[ROWS_SEEN]
     if n > 0.0:
         g[SQUARE] += max(1.0 / n, _RATE) * ((near - p) * (near - p) - g[SQUARE])
@@ -325,19 +386,21 @@ def rule_rows(
             regress_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
 
 
-@kernel(void(i8, RO_F8, RO_F8, RO_F8, F8_2D, F8_2D))
+@kernel(void(F8, RO_F8, RO_F8, F8_2D, F8_2D))
 def calibrate_rows(
-    j: int, scores: Floats, labels: Floats, weights: Floats, r: Floats, scratch: Floats
+    scores: Floats, labels: Floats, weights: Floats, r: Floats, scratch: Floats
 ) -> None:
-    """Calibrate member j on rows that it scored (n,); they count for nothing else."""
+    """Calibrate one member, r (N_RULE, 1), on rows that it scored (n,); nothing else counts."""
     for i in range(scores.shape[0]):
-        scratch[M, j] = clip(scores[i], -_LARGEST_SCORE, _LARGEST_SCORE)
-        z = clip(r[j, A] * scratch[M, j] + r[j, B], -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
-        scratch[OWN, j] = sigmoid(z)
-        calibrate(j, 1.0 if labels[i] > 0.0 else 0.0, weights[i], r, scratch)
+        calibrated(scores[i : i + 1], r[A], r[B], scratch[M], scratch[OWN])
+        calibrate(
+            1.0 if labels[i] > 0.0 else 0.0, weights[i], scratch[M], scratch[OWN],
+            r[IS_ACTIVE], r[A], r[B], r[CURVATURE_A], r[CURVATURE_B],
+        )  # fmt: skip
+        begin_calibrations(scratch[M], r)
 
 
-@kernel(void(F8_2D, b1, RO_I8_2D, RO_F8_2D, RO_F8, F8_2D, F8))
+@kernel(void(F8_2D, b1, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8))
 def mix_rows(
     scores: Floats, classes: bool, roles: Ints, r: Floats, g: Floats, scratch: Floats, out: Floats
 ) -> None:

@@ -202,7 +202,7 @@ class Fused:
             self._slots = np.empty(room, np.int64)
             self._e = np.empty((N_ENTRY, room))
             self._h = np.empty((len(self._plan.bases), room))
-            self._d = np.empty((len(self._plan.starts) + 2, room))
+            self._d = np.empty((3 * len(self._plan.starts), room))
 
     def _make_room(self, entries: int) -> None:
         """Room for one more row of so many entries, wherever there is none."""

@@ -14,7 +14,6 @@ from solvers.learner import State, check_arrays
 from solvers.members import MemberView
 from solvers.portfolio import _rule
 from solvers.portfolio._rule import (
-    BASE,
     COUNTED,
     ETA,
     IS_ACTIVE,
@@ -48,11 +47,11 @@ class Rule:
     ) -> None:
         n = len(members)
         self.classes = classes
-        self.roles = np.array([_role_of(member) for member in members], np.int64).reshape(n, 3)
-        self.r = np.zeros((n, N_RULE))
+        self.roles = np.array([_role_of(member) for member in members], np.int64).reshape(n, 2)
+        self.r = np.zeros((N_RULE, n))
         for place in range(n):
             self._start(place)
-        self.r[:, V] = 1.0 / n
+        self.r[V] = 1.0 / n
         self.g = np.zeros(N_SHARED)
         self.g[ETA], self.g[SHARE] = eta, share
         self.recent = np.full((RECENT, 2 * n), NOT_IN_IT)
@@ -60,7 +59,8 @@ class Rule:
         self.scratch = np.zeros((N_SCRATCH, n))
 
     def _start(self, place: int) -> None:
-        self.r[place] = 0.0
+        self.r[:, place] = 0.0
+        self.r[IS_ACTIVE, place] = 1.0
         _rule.start_calibration(self.r, place)
 
     @property
@@ -71,11 +71,12 @@ class Rule:
     @property
     def shares(self) -> Floats:
         """(K,): v; 0 of all but the promoted one, where there is one."""
-        return self.r[:, V].copy()
+        shares: Floats = self.r[V].copy()
+        return shares
 
     def is_active(self, place: int) -> bool:
         """Whether the member learns; it does not while another one is promoted."""
-        return bool(self.roles[place, IS_ACTIVE])
+        return bool(self.r[IS_ACTIVE, place])
 
     def count(self, scores: Floats, labels: Floats, weights: Floats) -> Floats:
         """The rule for rows of raw scores (n, K); what it gives for each, (n, N_OUT)."""
@@ -94,9 +95,9 @@ class Rule:
 
     def view(self, place: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
         """Where a member stands; a share is 0 while another one is promoted."""
-        r, is_active = self.r[place], self.is_active(place)
+        r, is_active = self.r[:, place], self.is_active(place)
         rows, held = int(r[_rule.ROWS]), min(int(self.g[COUNTED]), RECENT)
-        recent = self.recent[:held, 2 * place : 2 * place + 2]
+        recent = self.recent[:held, [place, self.size + place]]
         recent = recent[recent[:, 0] != NOT_IN_IT]
         return MemberView(
             name=member["name"],
@@ -139,17 +140,20 @@ class Rule:
         more = self._copied([*range(n), None])
         more.roles[n] = _role_of(member)
         share = float(self.g[SHARE])
-        more.r[:n, V] *= 1.0 - share
-        more.r[n, V] = share
+        more.r[V, :n] *= 1.0 - share
+        more.r[V, n] = share
         if self.classes and more.roles[n, ROLE] == MEMBER:
-            _rule.calibrate_rows(n, scores, rows.labels, rows.weights, more.r, more.scratch)
+            own = np.ascontiguousarray(more.r[:, n:])
+            scratch = np.empty((N_SCRATCH, 1))
+            _rule.calibrate_rows(scores, rows.labels, rows.weights, own, scratch)
+            more.r[:, n:] = own
         return more
 
     def without(self, place: int) -> "Rule":
         """The same without one member; the others have its share as theirs are to each other."""
         kept: list[int | None] = [j for j in range(self.size) if j != place]
         fewer = self._copied(kept)
-        fewer.r[:, V] /= fewer.r[:, V].sum()
+        fewer.r[V] /= fewer.r[V].sum()
         return fewer
 
     def _copied(self, places: Sequence[int | None]) -> "Rule":
@@ -159,9 +163,10 @@ class Rule:
         other.g[:] = self.g
         held = [(new, old) for new, old in enumerate(places) if old is not None]
         for new, old in held:
-            other.roles[new], other.r[new] = self.roles[old], self.r[old]
-            columns = slice(2 * new, 2 * new + 2)
-            other.recent[:, columns] = self.recent[:, 2 * old : 2 * old + 2]
+            other.roles[new], other.r[:, new] = self.roles[old], self.r[:, old]
+            for part in range(2):
+                column = self.recent[:, part * self.size + old]
+                other.recent[:, part * len(places) + new] = column
         for new_a, old_a in held:
             for new_b, old_b in held:
                 for part in range(3):
@@ -171,17 +176,15 @@ class Rule:
 
     def promote(self, place: int) -> None:
         """One member alone learns and predicts; the shares of all are kept aside."""
-        self.r[:, V_BEFORE] = self.r[:, V]
-        self.r[:, V] = 0.0
-        self.r[place, V] = 1.0
-        self.roles[:, IS_ACTIVE] = 0
-        self.roles[place, IS_ACTIVE] = 1
+        self.r[V_BEFORE] = self.r[V]
+        self.r[V] = self.r[IS_ACTIVE] = 0.0
+        self.r[V, place] = self.r[IS_ACTIVE, place] = 1.0
 
     def demote(self) -> None:
         """All members again, with the shares that they had."""
-        self.r[:, V] = self.r[:, V_BEFORE]
-        self.r[:, V_BEFORE] = 0.0
-        self.roles[:, IS_ACTIVE] = 1
+        self.r[V] = self.r[V_BEFORE]
+        self.r[V_BEFORE] = 0.0
+        self.r[IS_ACTIVE] = 1.0
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -209,10 +212,9 @@ class Rule:
             },
         )
         roles: Ints = state["roles"].astype(np.int64)
-        fixed = [ROLE, BASE]
-        if not np.array_equal(roles[:, fixed], self.roles[:, fixed]) or not roles[:, 1].any():
+        if not np.array_equal(roles, self.roles) or not state["members"][IS_ACTIVE].any():
             raise CorruptState("the roles of the members are damaged")
-        self.roles[:], self.r[:], self.g[:] = roles, state["members"], state["shared"]
+        self.r[:], self.g[:] = state["members"], state["shared"]
         self.pairs[:] = state["pairs"]
         self.recent[:] = NOT_IN_IT
         self.recent[:held] = state["recent"]
@@ -222,7 +224,7 @@ def _mean(total: float, rows: int) -> float | None:
     return float(total) / rows if rows else None
 
 
-def _role_of(member: Mapping[str, Any]) -> tuple[int, int, int]:
-    """ROLE, IS_ACTIVE and BASE; a model by itself corrects nothing."""
+def _role_of(member: Mapping[str, Any]) -> tuple[int, int]:
+    """ROLE and BASE; a model by itself corrects nothing."""
     bases = {"mean": MEAN_BASE, "last": LAST_BASE, None: NO_BASE}
-    return (PRIOR if member.get("kind") == "prior" else MEMBER, 1, bases[member.get("base")])
+    return PRIOR if member.get("kind") == "prior" else MEMBER, bases[member.get("base")]

@@ -178,3 +178,15 @@ def test_stable_functions_at_the_ends():
     assert _scalar.xlogx(0.0) == 0.0
     assert _scalar.soft(-3.0, 1.0) == -2.0
     assert _scalar.clip(5.0, -1.0, 1.0) == 1.0
+
+
+def test_exp_and_log_of_sums_and_products_meet_the_library():
+    rng = np.random.default_rng(0)
+    for x in np.concatenate([rng.uniform(-708, 709, 2000), rng.uniform(-1, 1, 500), [0.0]]):
+        assert _scalar.exp_of(x) == pytest.approx(math.exp(x), rel=4e-16)
+        z = max(x, -700.0)
+        assert _scalar.sigmoid_of(z) == pytest.approx(_scalar.sigmoid(z), rel=1e-15)
+    for x in np.exp(rng.uniform(-700, 700, 2000)):
+        assert _scalar.log_of(x) == pytest.approx(math.log(x), rel=1e-15, abs=1e-16)
+    assert _scalar.log_of(1.0) == 0.0 and _scalar.exp_of(0.0) == 1.0
+    assert math.isnan(_scalar.exp_of(math.nan))
