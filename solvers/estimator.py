@@ -59,6 +59,18 @@ class Model:
         with value_errors():
             return cast("ClassLearner", self.learner).predict_classes(batch)
 
+    def probabilities(self, batch: Batch) -> tuple[tuple[str, ...], Floats | None]:
+        """Classes (K,) and their probabilities (n, K), where the loss gives any.
+
+        Classes are JSON texts: those of a binary model are `false` and `true`.
+        """
+        if self.learner.spec["task"] == "multiclass":
+            found = self.class_scores(batch)
+            return found.classes, found.probabilities
+        positive = self.learner.probabilities(self.scores(batch))
+        columns = None if positive is None else np.column_stack((1.0 - positive, positive))
+        return ("false", "true"), columns
+
 
 def full_spec(
     algorithm: str, task: str, features: Mapping[str, Any], fields: Mapping[str, Any] | None
@@ -72,6 +84,11 @@ def full_spec(
         if name in (fields or {}):
             raise ValueError(f"spec must not hold {name!r}: the estimator sets it")
     return own | dict(fields or {})
+
+
+def portfolio_fields(**fields: Any) -> dict[str, Any]:
+    """The fields of a portfolio's specification that are not left to their defaults by None."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @contextmanager

@@ -1,14 +1,15 @@
 """Estimators for River, of the extra `river`.
 
-    from solvers.river import DualstreamClassifier
+    from solvers.river import DualstreamClassifier, PortfolioClassifier
     model = DualstreamClassifier("dc", spec={"norm": "row"})
+    model = PortfolioClassifier()  # nothing to tune: many specifications, see solvers/portfolio
 
 Features go by the text of their names, through hashing (see hashing.py): names may come and go, and
 memory stays as it is. A number stands for itself, a string is a category. `learn_many` of n rows is
 `learn_one` of each, bit for bit.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,22 @@ from river.utils.pandas import import_pandas
 from solvers._jit import Floats
 from solvers.batch import Batch
 from solvers.class_names import class_label, class_places, class_text
-from solvers.estimator import Model, full_spec, value_errors
+from solvers.estimator import Model, full_spec, portfolio_fields, value_errors
 from solvers.hashing import NamePlaces, hash_row
 from solvers.learner import Learner
 
-__all__ = ["DualstreamClassifier", "DualstreamRegressor"]
+__all__ = [
+    "DualstreamClassifier",
+    "DualstreamRegressor",
+    "PortfolioClassifier",
+    "PortfolioRegressor",
+]
 
 Row = Mapping[Hashable, Any]
 
 
 class _Estimator:
-    """What both have in common."""
+    """What all have in common."""
 
     def _begin(
         self, algorithm: str, task: str, bits: int, fields: Mapping[str, Any] | None
@@ -79,38 +85,18 @@ class _Estimator:
         self._model.learn(labelled)
 
 
-class DualstreamClassifier(_Estimator, base.MiniBatchClassifier):
-    """A linear classifier, learned row by row.
+class _Classifier(_Estimator, base.MiniBatchClassifier):
+    """Labels and probabilities of rows."""
 
-    Parameters
-    ----------
-    algorithm
-        The name of an algorithm, as in a model specification.
-    task
-        `binary`: labels are True and False, or 1 and 0, or 1 and -1. `multiclass`: labels are
-        strings, numbers or bools, met on the way, and learned one against the rest.
-    bits
-        Names are hashed to 2^bits places.
-    spec
-        Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
+    task: str
 
-    """
-
-    def __init__(
-        self,
-        algorithm: str = "dual_ascent",
-        *,
-        task: str = "binary",
-        bits: int = 18,
-        spec: dict[str, Any] | None = None,
+    def _begin_classes(
+        self, algorithm: str, task: str, bits: int, fields: Mapping[str, Any] | None
     ) -> None:
         if task not in ("binary", "multiclass"):
             raise ValueError(f"task must be binary or multiclass, got {task!r}")
-        self.algorithm = algorithm
         self.task = task
-        self.bits = bits
-        self.spec = spec
-        self._begin(algorithm, task, bits, spec)
+        self._begin(algorithm, task, bits, fields)
 
     @property
     def _multiclass(self) -> bool:
@@ -160,22 +146,66 @@ class DualstreamClassifier(_Estimator, base.MiniBatchClassifier):
 
     def _probabilities(self, batch: Batch) -> tuple[list[Any], Floats]:
         """Labels (K,) and probabilities (n, K)."""
-        if self._multiclass:
-            found = self._model.class_scores(batch)
-            labels = [class_label(text) for text in found.classes]
-            probabilities = found.probabilities
-        else:
-            labels = [False, True]
-            positive = self.learner.probabilities(self._model.scores(batch))
-            probabilities = (
-                None if positive is None else np.column_stack((1.0 - positive, positive))
-            )
+        classes, probabilities = self._model.probabilities(batch)
         if probabilities is None:
-            raise NotImplementedError(f"{self.algorithm} gives no probabilities with this loss")
-        return labels, probabilities
+            algorithm = self.learner.spec["algorithm"]
+            raise NotImplementedError(f"{algorithm} gives no probabilities with this loss")
+        return [class_label(text) for text in classes], probabilities
 
 
-class DualstreamRegressor(_Estimator, base.MiniBatchRegressor):
+class _Regressor(_Estimator, base.MiniBatchRegressor):
+    """Numbers for rows."""
+
+    def learn_one(self, x: Row, y: Any) -> None:
+        """Learn a row of features by name, and its target."""
+        self._learn_rows(self._rows([x]), [y])
+
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn the rows of a DataFrame in their order; `y` is a Series of targets."""
+        self._learn_rows(self._frame(X), list(y))
+
+    def predict_one(self, x: Row) -> float:
+        """The target."""
+        return float(self._model.scores(self._rows([x]))[0])
+
+    def predict_many(self, X: Any) -> Any:
+        """A Series of targets."""
+        scores = self._model.scores(self._frame(X))
+        return import_pandas().Series(scores, index=X.index)
+
+
+class DualstreamClassifier(_Classifier):
+    """A linear classifier, learned row by row.
+
+    Parameters
+    ----------
+    algorithm
+        The name of an algorithm, as in a model specification.
+    task
+        `binary`: labels are True and False, or 1 and 0, or 1 and -1. `multiclass`: labels are
+        strings, numbers or bools, met on the way, and learned one against the rest.
+    bits
+        Names are hashed to 2^bits places.
+    spec
+        Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
+
+    """
+
+    def __init__(
+        self,
+        algorithm: str = "dual_ascent",
+        *,
+        task: str = "binary",
+        bits: int = 18,
+        spec: dict[str, Any] | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.bits = bits
+        self.spec = spec
+        self._begin_classes(algorithm, task, bits, spec)
+
+
+class DualstreamRegressor(_Regressor):
     """A linear regressor, learned row by row, by an algorithm that knows the task `regression`.
 
     Parameters
@@ -201,22 +231,80 @@ class DualstreamRegressor(_Estimator, base.MiniBatchRegressor):
         self.spec = spec
         self._begin(algorithm, "regression", bits, spec)
 
-    def learn_one(self, x: Row, y: Any) -> None:
-        """Learn a row of features by name, and its target."""
-        self._learn_rows(self._rows([x]), [y])
 
-    def learn_many(self, X: Any, y: Any) -> None:
-        """Learn the rows of a DataFrame in their order; `y` is a Series of targets."""
-        self._learn_rows(self._frame(X), list(y))
+class PortfolioClassifier(_Classifier):
+    """Labels and calibrated probabilities by many models at once, with no tuning.
 
-    def predict_one(self, x: Row) -> float:
-        """The target."""
-        return float(self._model.scores(self._rows([x]))[0])
+    Its members learn every row and are weighed by how well each did on the rows before it; of a
+    binary one, `learner.members()` says how they stand. Each class of a multiclass one has a
+    portfolio of its own.
 
-    def predict_many(self, X: Any) -> Any:
-        """A Series of targets."""
-        scores = self._model.scores(self._frame(X))
-        return import_pandas().Series(scores, index=X.index)
+    Parameters
+    ----------
+    members
+        The name of a list of members (`solvers.portfolio.PRESETS`), or specifications.
+    task
+        `binary`: labels are True and False, or 1 and 0, or 1 and -1. `multiclass`: labels are
+        strings, numbers or bools, met on the way, and learned one against the rest.
+    bits
+        Names are hashed to 2^bits places.
+    eta, share, retain
+        Fields of the specification; None is their default.
+
+    """
+
+    def __init__(
+        self,
+        members: str | Sequence[Mapping[str, Any]] = "eight",
+        *,
+        task: str = "binary",
+        bits: int = 18,
+        eta: float | None = None,
+        share: float | None = None,
+        retain: int | None = None,
+    ) -> None:
+        self.members = members
+        self.bits = bits
+        self.eta = eta
+        self.share = share
+        self.retain = retain
+        fields = portfolio_fields(members=members, eta=eta, share=share, retain=retain)
+        self._begin_classes("portfolio", task, bits, fields)
+
+
+class PortfolioRegressor(_Regressor):
+    """Numbers for rows by many models at once, with no tuning.
+
+    Its members learn every row and are weighed by how well each did on the rows before it:
+    `learner.members()` says how they stand.
+
+    Parameters
+    ----------
+    members
+        The name of a list of members (`solvers.portfolio.REGRESSION_PRESETS`), or specifications.
+    bits
+        Names are hashed to 2^bits places.
+    eta, share, retain
+        Fields of the specification; None is their default.
+
+    """
+
+    def __init__(
+        self,
+        members: str | Sequence[Mapping[str, Any]] = "ten",
+        *,
+        bits: int = 18,
+        eta: float | None = None,
+        share: float | None = None,
+        retain: int | None = None,
+    ) -> None:
+        self.members = members
+        self.bits = bits
+        self.eta = eta
+        self.share = share
+        self.retain = retain
+        fields = portfolio_fields(members=members, eta=eta, share=share, retain=retain)
+        self._begin("portfolio", "regression", bits, fields)
 
 
 def _class_of(label: Any) -> str:

@@ -1,6 +1,7 @@
 """The estimators for River: its own checks, and what they promise beside."""
 
 import copy
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,12 @@ import pytest
 from river import checks, compose, datasets, preprocessing
 
 from solvers import Batch, NamePlaces, hash_row, make_learner
-from solvers.river import DualstreamClassifier, DualstreamRegressor
+from solvers.river import (
+    DualstreamClassifier,
+    DualstreamRegressor,
+    PortfolioClassifier,
+    PortfolioRegressor,
+)
 
 ALGORITHMS = ("dual_ascent", "dc", "rda")
 MODELS = {
@@ -19,6 +25,9 @@ MODELS = {
     # dc knows margins only; the steps of rda are for losses of bounded slope.
     "regression, dual_ascent": DualstreamRegressor(),
     "regression, rda": DualstreamRegressor("rda", spec={"loss": "huber"}),
+    "binary, portfolio": PortfolioClassifier(),
+    "multiclass, portfolio": PortfolioClassifier(task="multiclass"),
+    "regression, portfolio": PortfolioRegressor(),
 }
 
 
@@ -74,6 +83,8 @@ def test_learn_many_is_learn_one_to_the_bit(name):
         one.learn_one(x, y)
         if place == 2:
             one = copy.deepcopy(one)
+        if place == 4:
+            one = pickle.loads(pickle.dumps(one))
     many.learn_many(FRAME, pd.Series(LABELS[task], index=FRAME.index, dtype=object))
     same_state(one, many)
     predicted = many.predict_many(FRAME)
@@ -93,8 +104,44 @@ def test_features_are_those_of_hashing():
     assert model.learner.weights.tobytes() == learner.weights.tobytes()
 
 
-def test_classes_are_met_on_the_way():
-    model = DualstreamClassifier(task="multiclass")
+@pytest.mark.parametrize("name", ["binary, portfolio", "regression, portfolio"])
+def test_a_portfolio_is_the_learner_of_hashed_rows(name):
+    task = name.split(",")[0]
+    model = MODELS[name].clone()
+    learner = make_learner({"algorithm": "portfolio", "task": task, "features": "hashed"})
+    places = NamePlaces(18)
+    for x, y in zip(ROWS, LABELS[task], strict=True):
+        features = {str(feature): value for feature, value in x.items()}
+        indices, values = hash_row(features, places)
+        batch = Batch.from_csr([0, len(indices)], indices, values, [float(y)], dim=1 << 18)
+        score = float(learner.predict(batch)[0])
+        assert model.predict_one(x) == (score >= 0.0 if task == "binary" else score)
+        if task == "binary":
+            p = float(learner.probabilities(np.array([score]))[0])
+            assert model.predict_proba_one(x) == {False: 1.0 - p, True: p}
+        model.learn_one(x, y)
+        learner.learn(batch)
+    assert model.learner.spec == learner.spec
+    for one, array in learner.state().items():
+        assert array.tobytes() == model.learner.state()[one].tobytes(), one
+    assert model.learner.members() == learner.members()
+
+
+def test_fields_of_a_portfolio_are_those_of_its_specification():
+    fields = {"members": [{"algorithm": "rda"}], "eta": 0.25, "share": 0.01, "retain": 7}
+    model = PortfolioClassifier(bits=12, **fields).clone()
+    features = {"kind": "hashed", "bits": 12}
+    learner = make_learner({"algorithm": "portfolio", "features": features} | fields)
+    assert model.learner.spec == learner.spec
+    model = PortfolioClassifier(task="multiclass")
+    model.learn_many(FRAME, LABELS["multiclass"])
+    for probabilities in model.predict_proba_many(FRAME).to_numpy():
+        assert probabilities.sum() == pytest.approx(1.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [DualstreamClassifier, PortfolioClassifier])
+def test_classes_are_met_on_the_way(kind):
+    model = kind(task="multiclass")
     assert model.predict_one({"a": 1}) is None
     assert model.predict_proba_one({"a": 1}) == {}
     model.learn_many(FRAME, LABELS["multiclass"])
@@ -134,6 +181,8 @@ def test_what_cannot_be_learned_leaves_no_trace(x, y, reason):
 def test_what_cannot_be_made_is_refused():
     with pytest.raises(ValueError, match="task must be binary or multiclass"):
         DualstreamClassifier(task="regression")
+    with pytest.raises(ValueError, match="members must be one of ten"):
+        PortfolioRegressor("eight")
     with pytest.raises(ValueError, match="task must be"):
         DualstreamRegressor("dc")
     with pytest.raises(ValueError, match="spec must not hold 'features'"):
@@ -146,9 +195,9 @@ def test_rows_left_out_are_counted():
     assert 0 < model.rejected <= 10
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_models_learn_in_a_pipeline(algorithm):
-    model = compose.Pipeline(preprocessing.StandardScaler(), DualstreamClassifier(algorithm))
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("binary")])
+def test_models_learn_in_a_pipeline(name):
+    model = compose.Pipeline(preprocessing.StandardScaler(), MODELS[name].clone())
     right = 0
     for x, y in datasets.Phishing().take(600):
         right += model.predict_one(x) == y
