@@ -2,8 +2,10 @@
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 from unittest import SkipTest
 
 import numpy as np
@@ -239,3 +241,12 @@ def test_solvers_imports_no_library_of_an_extra():
     code = "import sys, solvers; print({'sklearn', 'river', 'pandas'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_the_example_of_the_readme_prints_what_it_says(capsys):
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    code = re.search(r"```python\n(.*?)```", readme, re.DOTALL).group(1)
+    exec(code, {})
+    told = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
+    assert len(told) == code.count("print(")
+    assert capsys.readouterr().out.splitlines() == told
