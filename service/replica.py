@@ -27,6 +27,7 @@ from solvers import (
     CorruptState,
     Outcome,
     Progressive,
+    certificates_of_members,
     dump,
     load,
     make_learner,
@@ -74,6 +75,7 @@ class Replica:
         self._start_over()
         self.is_forked = False
         self.certificate: Certificate | None = None
+        self.member_certificates: dict[str, Certificate] = {}
         self.certified_at = float("-inf")
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
@@ -95,10 +97,14 @@ class Replica:
             return self.learner.predict(batch), self.seq, self.chain
 
     async def certify(self, max_age_s: float = 0.0) -> Certificate | None:
-        """The certificate of the served weights, at most `max_age_s` old; None without a dual."""
+        """The certificate of the served weights, at most `max_age_s` old; None without a dual.
+
+        Those of members are computed with it.
+        """
         async with self._turn:
             if time.monotonic() - self.certified_at > max_age_s:
                 self.certificate = self.learner.certificate()
+                self.member_certificates = certificates_of_members(self.learner)
                 self.certified_at = time.monotonic()
             return self.certificate
 

@@ -89,6 +89,7 @@ class Telemetry:
     async def exposition(self, catalog: "Catalog") -> bytes:
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old."""
         views: list[tuple[str, MemberView]] = []
+        gaps: list[tuple[str, str, float]] = []
         left_out = 0
         for model in catalog:
             await model.replica.certify(CERTIFICATE_AGE_S)
@@ -97,8 +98,14 @@ class Telemetry:
                 members = [] if learner is None else learner.members()
             room = min(MEMBERS_PER_MODEL, MEMBERS_IN_ALL - len(views))
             views += [(model.record.id, view) for view in members[:room]]
+            told = model.replica.member_certificates
+            gaps += [
+                (model.record.id, view.name, told[view.name].relative_gap)
+                for view in members[:room]
+                if view.name in told
+            ]
             left_out += max(0, len(members) - room)
-        self._members.show(views, left_out)
+        self._members.show(views, gaps, left_out)
         return generate_latest(self.registry)
 
 
@@ -208,11 +215,17 @@ class _Members(Collector):
 
     def __init__(self) -> None:
         self._views: Sequence[tuple[str, MemberView]] = ()
+        self._gaps: Sequence[tuple[str, str, float]] = ()
         self._left_out = 0
 
-    def show(self, views: Sequence[tuple[str, MemberView]], left_out: int) -> None:
+    def show(
+        self,
+        views: Sequence[tuple[str, MemberView]],
+        gaps: Sequence[tuple[str, str, float]],
+        left_out: int,
+    ) -> None:
         """Show these members of the models of these ids; `left_out` are not among them."""
-        self._views, self._left_out = views, left_out
+        self._views, self._gaps, self._left_out = views, gaps, left_out
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -222,6 +235,14 @@ class _Members(Collector):
             yield self._fill(GaugeMetricFamily, name, field, text)
         text = "Times that a member went non-finite and began anew."
         yield self._fill(CounterMetricFamily, "resets", "resets", text)
+        gaps = GaugeMetricFamily(
+            "dualstream_member_gap_ratio",
+            "Duality gap of a member over the larger of |primal| and |dual|.",
+            labels=["model", "member"],
+        )
+        for model, member, gap in self._gaps:
+            gaps.add_metric([model, member], gap)
+        yield gaps
         yield GaugeMetricFamily(
             "dualstream_members_left_out",
             f"Members that the families of members leave out: they show {MEMBERS_PER_MODEL} "

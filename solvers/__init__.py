@@ -24,6 +24,7 @@ from solvers.members import (
     Comparison,
     MemberLearner,
     MemberView,
+    certificates_of_members,
     member_learner,
 )
 from solvers.progressive import Progressive
@@ -57,6 +58,7 @@ __all__ = [
     "SolverError",
     "State",
     "UnknownMember",
+    "certificates_of_members",
     "class_label",
     "class_places",
     "class_text",

@@ -107,3 +107,13 @@ class MemberLearner(Learner, Protocol):
 def member_learner(learner: Learner) -> MemberLearner | None:
     """The same learner if it has members."""
     return cast(MemberLearner, learner) if hasattr(learner, "members") else None
+
+
+def certificates_of_members(learner: Learner) -> dict[str, Certificate]:
+    """The certificates of all members that have one, by name; none of a learner without members."""
+    members = member_learner(learner)
+    if members is None:
+        return {}
+    names = [view.name for view in members.members() if view.has_certificate]
+    found = {name: members.member_certificate(name) for name in names}
+    return {name: one for name, one in found.items() if one is not None}

@@ -46,7 +46,11 @@ async def read_certificate(
             certificate = model.members().member_certificate(member)
         owner = f"member {member!r}"
     if certificate is None:
-        raise Problem(404, "no-certificate", f"{owner} has no dual problem to certify against")
+        reason = f"{owner} has no dual problem to certify against"
+        if member is None and model.replica.member_certificates:
+            known = ", ".join(model.replica.member_certificates)
+            reason += f"; its members have: name one of {known} as `member`"
+        raise Problem(404, "no-certificate", reason)
     return CertificateView(
         model=model_id,
         member=member,

@@ -377,8 +377,15 @@ def test_prometheus_families_of_members(pair):
     assert 'dualstream_member_resets_total{member="steps",model="m"} 0.0' in text
     assert 'dualstream_member_loss{member="dual",model="m"}' in text
     assert 'dualstream_member_error_ratio{member="dual",model="m"}' in text
+    gap = pair.get("/models/m/certificate?member=dual").json()["relative_gap"]
+    assert f'dualstream_member_gap_ratio{{member="dual",model="m"}} {gap}' in text
     assert "dualstream_members_left_out 0.0" in text
     assert 'model="plain",member' not in text
+
+
+def test_a_model_without_a_certificate_names_its_members_that_have_one(pair):
+    told = assert_problem(pair.get("/models/m/certificate"), 404, "no-certificate")
+    assert "name one of dual" in told["detail"]
 
 
 def test_series_of_members_are_bounded(pair, monkeypatch):
