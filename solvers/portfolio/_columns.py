@@ -44,7 +44,7 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers._scalar import dense_value, sparse_ratio
+from solvers._scalar import dense_value, prefetch, sparse_ratio
 
 # What a block ends with; PLACE: 1 + where the column stands in `dense`, 0 where it is sparse.
 COUNT, MEAN, M, PLACE = range(4)
@@ -296,6 +296,14 @@ def emit_row(
             e[DENSE], h[b],
         )  # fmt: skip
     return n
+
+
+@kernel(void(RO_I4, i8, i8, I4_2D, F8_2D), inline=True)
+def ask_for_row(indices: Indices, begin: int, end: int, places: Indices, table: Floats) -> None:
+    """Ask for the blocks of a row to come, while the one before it is learned."""
+    for p in range(begin, end):
+        at = place_of(places, int(indices[p]))
+        prefetch(table, np.int64(places[at, 1]))
 
 
 @kernel(f8(F8_2D, i8, i8))

@@ -60,6 +60,7 @@ from solvers.portfolio._columns import (
     ROWS,
     SAMPLES,
     USED,
+    ask_for_row,
     emit_row,
     norm_row,
 )
@@ -97,6 +98,8 @@ N_STEPS = 7
 
 # A step beyond this is of a member that is no use any more; below it no sum of steps overflows.
 _LARGEST_STEP = 1e150
+# Numbers that a cache of the first or second level holds.
+_CACHED = 32_768
 
 
 @kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, F8, F8, f8), inline=True)
@@ -477,6 +480,7 @@ def learn_rows(
     """
     n_rows, n_members = labels.shape[0], what.shape[0]
     targets = steps[N_STEPS]
+    is_far = table.shape[0] * table.shape[1] > _CACHED
     for i in range(start, n_rows):
         begin, end = indptr[i], indptr[i + 1]
         entries = end - begin
@@ -493,6 +497,8 @@ def learn_rows(
             indices, values, begin, end, counts, places, touched, table, dense, is_here,
             f, k, bases, starts, n_members, slots, e, h,
         )  # fmt: skip
+        if is_far and i + 1 < n_rows:
+            ask_for_row(indices, end, indptr[i + 2], places, table)
         norm_row(h, n, counts, f, inputs, squares, factors)
         row = f[ROWS] if counts else f[ROWS] + 1.0
         score_entries(slots, h, n, table, what, numbers, factors, own, row)
