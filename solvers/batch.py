@@ -140,6 +140,11 @@ class Batch:
             self.classes,
         )
 
+    def copied(self) -> "Batch":
+        """The same rows, sharing no memory with any others."""
+        columns = (self.indptr, self.indices, self.values, self.labels, self.weights)
+        return _trusted(*(column.copy() for column in columns), self.dim, self.classes)
+
     def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
         """The same rows with other labels. Raises InvalidRow, ShapeMismatch."""
         column = _column(labels, np.float64)
@@ -304,9 +309,13 @@ def _reason(code: int, at: int, dim: int) -> str:
 def _trusted(*columns: Any) -> Batch:
     """A batch of columns that are known to be good: nothing is looked at again."""
     batch = object.__new__(Batch)
-    for name, column in zip(Batch.__slots__, columns, strict=True):
-        object.__setattr__(batch, name, column)
+    for put, column in zip(_PUTS, columns, strict=True):
+        put(batch, column)
     return batch
+
+
+# How a field is set though Batch is frozen.
+_PUTS = tuple(vars(Batch)[name].__set__ for name in Batch.__slots__)
 
 
 def _check_classes(labels: Floats, classes: tuple[str, ...]) -> None:

@@ -78,14 +78,14 @@ class Portfolio:
             known = "-1, 0 or 1" if classes else "a finite number"
             raise InvalidRow(row, f"the label must be {known}, got {float(batch.labels[row])!r}")
         n = len(batch)
-        if classes:
+        if classes and np.count_nonzero(batch.labels) < n:
             batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
         out = self._crew.learn(batch, self._rule)
         self._rows.add(batch)
         self._samples += n
         return Outcome(
-            np.ascontiguousarray(out[:, SCORE]),
-            np.ascontiguousarray(out[:, ROW_LOSS]),
+            out[:, SCORE].copy(),
+            out[:, ROW_LOSS].copy(),
             batch.weights > 0.0,
             np.zeros(n, np.bool_),
         )

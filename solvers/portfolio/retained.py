@@ -11,6 +11,7 @@ from solvers.errors import CorruptState, SolverError
 from solvers.learner import State
 
 _PIECES = 64
+"""Batches that are joined at a time."""
 
 
 class RetainedRows:
@@ -19,25 +20,34 @@ class RetainedRows:
     def __init__(self, dim: int, retain: int) -> None:
         self._retain = retain
         self._nothing = Batch.from_csr([0], [], [], [], dim=dim)
+        # Batches as they came, and the rows before them in longer pieces: a join of everything for
+        # some batches of a single row would cost more than these rows are learned in.
+        self._newest: list[Batch] = []
         self._pieces: list[Batch] = []
         self._held = 0
 
     def add(self, batch: Batch) -> None:
         """Retain the rows of a batch that count."""
-        rows = batch if batch.weights.all() else batch.take(batch.weights > 0.0)
-        if len(rows) == 0:
+        n = len(batch)
+        rows = batch if np.count_nonzero(batch.weights) == n else batch.take(batch.weights > 0.0)
+        n = len(rows)
+        if n == 0:
             return
-        newest = rows[max(0, len(rows) - self._retain) :]
+        if n > self._retain:
+            rows, n = rows[n - self._retain :], self._retain
         # A cut of a larger batch would keep all of it in memory.
-        self._pieces.append(newest if len(batch) == 1 else _copied(newest))
-        self._held += len(newest)
-        if len(self._pieces) > _PIECES or self._held > 2 * self._retain:
-            self._pieces = [_copied(self.rows())]
+        self._newest.append(rows if len(batch) == 1 else rows.copied())
+        self._held += n
+        if self._held > 2 * self._retain:
+            self._pieces, self._newest = [self.rows().copied()], []
             self._held = len(self._pieces[0])
+        elif len(self._newest) == _PIECES:
+            self._pieces.append(Batch.concat(self._newest))
+            self._newest = []
 
     def rows(self) -> Batch:
         """All that is retained."""
-        joined = Batch.concat(self._pieces or [self._nothing])
+        joined = Batch.concat([*self._pieces, *self._newest] or [self._nothing])
         return joined[max(0, len(joined) - self._retain) :]
 
     def state(self) -> State:
@@ -65,10 +75,5 @@ class RetainedRows:
             raise CorruptState(f"the retained rows are damaged: {error}") from error
         if len(rows) > self._retain or not np.isfinite(rows.labels).all():
             raise CorruptState("the retained rows are damaged")
-        self._pieces = [rows] if len(rows) else []
+        self._newest, self._pieces = [], [rows] if len(rows) else []
         self._held = len(rows)
-
-
-def _copied(rows: Batch) -> Batch:
-    """The same rows, holding nothing else in memory."""
-    return rows.take(np.arange(len(rows)))
