@@ -6,27 +6,37 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from load_tests.measure import FEW_ROUNDS, HEADING, ROUNDS, Row
 
-BENCHMARKS = ("kernel", "http", "start", "learners")
+BENCHMARKS = ("kernel", "http", "start", "learners", "portfolio")
+PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
 def main(names: list[str]) -> None:
     rows: list[Row] = []
+    sections: list[str] = []
     for name in names or BENCHMARKS:
         print(f"{name} ...", flush=True)
-        for row in import_module(f"load_tests.{name}").rows():
+        module: Any = import_module(f"load_tests.{name}")
+        found = []
+        for row in module.rows():
             print(row.markdown(), flush=True)
-            rows.append(row)
-    if not names:
-        RESULTS.write_text(document(rows))
+            found.append(row)
+        if hasattr(module, "about"):
+            sections += ["", f"## {module.TITLE}", "", *table(found), "", *module.about()]
+        else:
+            rows += found
+    if names:
+        print("\n".join(sections))
+    else:
+        RESULTS.write_text(document(rows, sections))
         print(f"wrote {RESULTS}")
 
 
-def document(rows: list[Row]) -> str:
-    notes = [f"- {row.what} against {row.peer}: {note}" for row in rows for note in row.notes]
+def document(rows: list[Row], sections: list[str]) -> str:
     lines = [
         "# Measured",
         "",
@@ -34,13 +44,17 @@ def document(rows: list[Row]) -> str:
         f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} for single learners); the ratio is the "
         "median of the rounds' ratios.",
         "",
-        HEADING,
-        *(row.markdown() for row in rows),
-        "",
-        *notes,
+        *table(rows),
+        *sections,
         "",
     ]
     return "\n".join(lines)
+
+
+def table(rows: list[Row]) -> list[str]:
+    """The rows, and below them what is to be said of single ones."""
+    notes = [f"- {row.what} against {row.peer}: {note}" for row in rows for note in row.notes]
+    return [HEADING, *(row.markdown() for row in rows), *([""] if notes else []), *notes]
 
 
 def machine() -> str:
@@ -51,7 +65,15 @@ def machine() -> str:
     ]
     versions = ", ".join(
         f"{name} {version(name)}"
-        for name in ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river")
+        for name in (
+            "numpy",
+            "numba",
+            "uvicorn",
+            "fastapi",
+            "scikit-learn",
+            "river",
+            "vowpalwabbit",
+        )
     )
     return (
         f"{len(names)} x {names[0]}, {platform.system()} {platform.release()}, "

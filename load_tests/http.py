@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -42,9 +43,20 @@ class Side:
 
     url: str
     server: int
+    target: str = "/models/bench/learn"
     check: Callable[[list[int]], str] = lambda acks: ""
     generator_share: list[float] = field(default_factory=list)
     void: str = ""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent: so many lines of a file in each request."""
+
+    bodies: Path
+    lines: int = 1
+    content_type: str = "application/json"
+    connections: int = CONNECTIONS
 
 
 def rows() -> list[Row]:
@@ -60,7 +72,7 @@ def rows() -> list[Row]:
             "River": stack.enter_context(peer("load_tests.peers.river_app:app")),
         }
         figures = interleaved(
-            {name: (lambda side=side: load(side, bodies, folder)) for name, side in sides.items()}
+            {name: (lambda side=side: send(Load(bodies), side)) for name, side in sides.items()}
         )
         return [
             compare(store, name, sides, figures)
@@ -105,12 +117,33 @@ def pinned(core: str) -> list[str]:
 @contextmanager
 def ours(store: str, durability: str) -> Iterator[Side]:
     """Dualstream on a store, with a model `bench`."""
+    with serving(store, durability, {"bench": SPEC}) as sides:
+        yield sides["bench"]
+
+
+@contextmanager
+def serving(
+    store: str, durability: str, specs: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Side]]:
+    """Dualstream on a store, with a model of each name."""
     flags = ["--durability", durability]
     with ServerProcess(store, flags, prefix=pinned(SERVER_CORE)) as server:
-        httpx.put(f"{server.url}/models/bench", json=SPEC, timeout=120).raise_for_status()
-        side = Side(server.url, server.process.pid)
-        side.check = lambda acks: asyncio.run(check(store, acks))
-        yield side
+        for model, spec in specs.items():
+            create(server.url, model, spec)
+        yield {
+            model: Side(
+                server.url,
+                server.process.pid,
+                f"/models/{model}/learn",
+                lambda acks, model=model: asyncio.run(check(store, acks, model)),
+            )
+            for model in specs
+        }
+
+
+def create(url: str, model: str, spec: Mapping[str, Any]) -> None:
+    """The first model of a family on a machine waits for its kernels."""
+    httpx.put(f"{url}/models/{model}", json=spec, timeout=240).raise_for_status()
 
 
 @contextmanager
@@ -145,40 +178,43 @@ def peer(target: str) -> Iterator[Side]:
             process.terminate()
 
 
-def load(side: Side, bodies: Path, folder: str, target: str = "/models/bench/learn") -> float:
+def send(what: Load, side: Side) -> float:
     """Requests per second of one run; a failed check makes the side void."""
-    acks = Path(folder) / "acks"
-    before = _cpu_seconds()
-    began = time.perf_counter()
-    done = subprocess.run(
-        [
-            *pinned(GENERATOR_CORE),
-            wrk(),
-            "-t1",
-            f"-c{CONNECTIONS}",
-            f"-d{SECONDS}s",
-            "--latency",
-            "-s",
-            str(Path(__file__).parent / "walk.lua"),
-            side.url,
-        ],
-        env={
-            **os.environ,
-            "BODIES": str(bodies),
-            "ACKS": str(acks),
-            "TARGET": target,
-            "LD_LIBRARY_PATH": str(ROOT / ".cache/wrk/usr/lib/x86_64-linux-gnu"),
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    side.generator_share.append((_cpu_seconds() - before) / (time.perf_counter() - began))
+    with tempfile.NamedTemporaryFile("r", prefix="dualstream-acks-") as acks:
+        before = _cpu_seconds()
+        began = time.perf_counter()
+        done = subprocess.run(
+            [
+                *pinned(GENERATOR_CORE),
+                wrk(),
+                "-t1",
+                f"-c{what.connections}",
+                f"-d{SECONDS}s",
+                "--latency",
+                "-s",
+                str(Path(__file__).parent / "walk.lua"),
+                side.url,
+            ],
+            env={
+                **os.environ,
+                "BODIES": str(what.bodies),
+                "LINES": str(what.lines),
+                "CONTENT_TYPE": what.content_type,
+                "ACKS": acks.name,
+                "TARGET": side.target,
+                "LD_LIBRARY_PATH": str(ROOT / ".cache/wrk/usr/lib/x86_64-linux-gnu"),
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        side.generator_share.append((_cpu_seconds() - before) / (time.perf_counter() - began))
+        answered = [int(line) for line in acks]
     result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     requests, micros, bad, *_ = map(float, result.split()[1:])
     if bad:
         side.void = f"{bad:.0f} requests failed"
-    side.void = side.void or side.check([int(line) for line in acks.read_text().split()])
+    side.void = side.void or side.check(answered)
     return requests / (micros / 1e6)
 
 
@@ -192,15 +228,18 @@ def _cpu_seconds() -> float:
     return times.children_user + times.children_system
 
 
-async def check(store: str, acks: list[int]) -> str:
+async def check(store: str, acks: list[int], model: str = "bench", rows_each: int = 1) -> str:
     """Empty when each answered row stands in the journal once and in the state."""
     journal = await open_journal(store)
     try:
-        replica = Replica(await journal.get("bench"))
+        replica = Replica(await journal.get(model))
         await replica.load(journal)
-        report = await check_history(journal, "bench", [], samples=replica.learner.samples)
-        # Rows carry no key here: each answer names a seq, and each seq holds one row.
-        if len(set(acks)) != len(acks) or not set(acks) <= set(range(1, report.rows + 1)):
+        report = await check_history(journal, model, [], samples=replica.learner.samples)
+        # Rows carry no key here: each answer names the last seq of its rows.
+        lasts = sorted(acks)
+        firsts = [last - rows_each + 1 for last in lasts]
+        is_apart = all(a < b for a, b in zip([0, *lasts], firsts, strict=False))
+        if not is_apart or (lasts and lasts[-1] > report.rows):
             return "history: an answered row is lost or doubled"
     except HistoryBroken as broken:
         return f"history: {broken}"

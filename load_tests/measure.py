@@ -22,6 +22,8 @@ class Row:
     smaller_is_better: bool = False
     notes: list[str] = field(default_factory=list)
     void: str = ""
+    floor: float | None = None
+    """The gate's other half, where it has one: the least that our own figure may be."""
 
     @property
     def ratios(self) -> list[float]:
@@ -38,6 +40,8 @@ class Row:
             return f"void: {self.void}"
         if self.gate is None:
             return "no gate"
+        if self.floor is not None and statistics.median(self.ours) < self.floor:
+            return "gate MISSED"
         sign = -1 if self.smaller_is_better else 1
         if self.goal is not None and sign * self.ratio >= sign * self.goal:
             return "goal met"
@@ -45,7 +49,9 @@ class Row:
 
     def markdown(self) -> str:
         ratios = self.ratios
-        gate = "-" if self.gate is None else f"{self.gate:g}x / {self.goal:g}x"
+        gate = "-" if self.gate is None else f"{self.gate:g}x"
+        gate += "" if self.floor is None else f" and {_shown(self.floor)} {self.unit}"
+        gate += "" if self.goal is None else f" / {self.goal:g}x"
         cells = [
             self.what,
             f"{_shown(statistics.median(self.ours))} {self.unit}",

@@ -1,14 +1,21 @@
 -- Walks through recorded bodies, checks each status, and writes down the seq of each answer.
--- Environment: BODIES a file with one JSON body a line, ACKS where the seqs go.
+-- Environment: BODIES a file, of which LINES lines are a body (what is left over is not sent), of
+-- the type CONTENT_TYPE; ACKS where the seqs go.
 
-local bodies = {}
-for line in io.lines(os.getenv("BODIES")) do bodies[#bodies + 1] = line end
+local bodies, held, lines = {}, {}, tonumber(os.getenv("LINES"))
+for line in io.lines(os.getenv("BODIES")) do
+  held[#held + 1] = line
+  if #held == lines then
+    bodies[#bodies + 1] = table.concat(held, "\n")
+    held = {}
+  end
+end
 local acks = io.open(os.getenv("ACKS"), "w")
 local at = 0
 
 wrk.method = "POST"
 wrk.path = os.getenv("TARGET")
-wrk.headers["Content-Type"] = "application/json"
+wrk.headers["Content-Type"] = os.getenv("CONTENT_TYPE")
 
 bad = 0
 
