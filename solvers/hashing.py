@@ -64,8 +64,12 @@ def hash_row(
         else:
             place, number = places[name], float(value)
         row[place] = row[place] + number if place in row else number
-    indices = sorted(place for place, number in row.items() if number != 0.0)
-    return indices, [row[place] for place in indices]
+    indices = sorted(row)
+    values = [row[place] for place in indices]
+    if 0.0 in values:
+        indices = [place for place in indices if row[place] != 0.0]
+        values = [number for number in values if number != 0.0]
+    return indices, values
 
 
 @kernel(i8(i8, i8))

@@ -111,7 +111,9 @@ class Door:
         """Places and names of the row's features that this process has not journalled yet."""
         if self._places is None or not isinstance(x, dict) or len(self._told) >= MAX_NAMES:
             return []
-        shown = (f"{name}={v}" if isinstance(v, str) else name for name, v in x.items())
+        shown = [f"{name}={v}" if isinstance(v, str) else name for name, v in x.items()]
+        if self._told.issuperset(shown):
+            return []
         return [(self._places[name], name) for name in shown if name not in self._told]
 
     def told(self, names: Sequence[tuple[int, str]]) -> None:
@@ -152,11 +154,16 @@ class Door:
         if not isinstance(x, dict):
             raise BadRow("/x", "the model takes features by name: an object, not a list")
         for name, value in x.items():
-            if len(name) > LONGEST_NAME or (isinstance(value, str) and len(value) > LONGEST_NAME):
+            longest = len(name)
+            if isinstance(value, str):
+                if len(value) > longest:
+                    longest = len(value)
+            elif not -LARGEST <= value <= LARGEST:
+                # The pointer is made for a bad number alone: it costs more than the check.
+                self._number(f"/x/{pointer_step(name)}", value)
+            if longest > LONGEST_NAME:
                 pointer = f"/x/{pointer_step(name[:50])}"
                 raise BadRow(pointer, f"names and texts have at most {LONGEST_NAME} characters")
-            if not isinstance(value, str):
-                self._number(f"/x/{pointer_step(name)}", value)
         indices, values = hash_row(x, places)
         if values and not (max(values) <= LARGEST and min(values) >= -LARGEST):
             raise BadRow("/x", "features that share a place add up to more than 1e100")
