@@ -30,7 +30,7 @@ def main(names: list[str]) -> None:
         else:
             rows += found
     if names:
-        print("\n".join(sections))
+        print("\n".join([machine(), *sections]))
     else:
         RESULTS.write_text(document(rows, sections))
         print(f"wrote {RESULTS}")

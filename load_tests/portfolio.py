@@ -5,12 +5,12 @@ text is part of its time. Our kernel's rows stand in memory as a batch, as after
 service; a row of its own has the parse of LIBSVM text with it.
 """
 
-import asyncio
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,15 @@ from load_tests.http import (
     Load,
     Side,
     as_json,
-    check,
+    checked,
     create,
     send,
     serving,
 )
 from load_tests.kernel import SLICE_ROWS, adult
 from load_tests.measure import ROUNDS, Row, interleaved
+from service.codecs.door import Door
+from service.codecs.json_rows import parse_json
 from service.demo.run import adult_lines
 from solvers import Batch, make_learner, resolve_spec
 from solvers.portfolio.crew import Crew
@@ -49,7 +51,8 @@ BODIES = 5000
 BULK_ROWS, BULK_CONNECTIONS = 1000, 8
 VW_OPTIONS = "--loss_function logistic --quiet --no_stdin"
 
-INDEXED = {"kind": "indexed", "dim": 123}
+DIM = 123
+INDEXED = {"kind": "indexed", "dim": DIM}
 BALANCED = {"algorithm": "dual_ascent", "loss": "logistic", "strength": 30, "scaling": "balanced"}
 SPECS: Mapping[str, Mapping[str, Any]] = {
     **{name: {"algorithm": "portfolio", "members": name} for name in ("eight", "twelve", "papers")},
@@ -83,7 +86,7 @@ def kernel_rows() -> list[Row]:
         text = [b"\n".join(lines[at : at + SLICE_ROWS]) for at in range(0, n, SLICE_ROWS)]
         sides: dict[str, Callable[[], float]] = {"vw": lambda: vowpal_wabbit(file, n)}
         for name, spec in SPECS.items():
-            sides[name] = lambda spec=spec: n / seconds_to_learn(spec, batch)
+            sides[name] = partial(rate, spec, batch)
         sides["text"] = lambda: n / seconds_to_learn_text(SPECS["eight"], text)
         with on_core(GENERATOR_CORE):
             figures = interleaved(sides)
@@ -110,6 +113,10 @@ def kernel_rows() -> list[Row]:
     return [*kernels, from_text]
 
 
+def rate(spec: Mapping[str, Any], batch: Batch) -> float:
+    return len(batch) / seconds_to_learn(spec, batch)
+
+
 def seconds_to_learn(spec: Mapping[str, Any], batch: Batch, step: int = SLICE_ROWS) -> float:
     """From an empty learner over all rows, in slices as the service takes them."""
     learner = make_learner(resolve_spec({**spec, "features": INDEXED}))
@@ -124,7 +131,7 @@ def seconds_to_learn_text(spec: Mapping[str, Any], text: Sequence[bytes]) -> flo
     learner = make_learner(resolve_spec({**spec, "features": INDEXED}))
     began = time.perf_counter()
     for piece in text:
-        learner.learn(Batch.from_libsvm(piece, INDEXED["dim"]).batch)
+        learner.learn(Batch.from_libsvm(piece, DIM).batch)
     return time.perf_counter() - began
 
 
@@ -188,7 +195,7 @@ def single_rows(sides: Mapping[str, Mapping[str, Side]], folder: Path) -> list[R
     loads["indexed"] = Load(folder / "indexed")
     figures = interleaved(
         {
-            f"{store} {model}": lambda side=side, model=model: send(loads[model], side)
+            f"{store} {model}": partial(send, loads[model], side)
             for store, models in sides.items()
             for model, side in models.items()
         }
@@ -232,8 +239,8 @@ def bulk_row(url: str, store: str, folder: Path) -> Row:
     n = COPIES * len(lines)
     (folder / "libsvm").write_bytes(b"\n".join(lines) + b"\n")
     what = Load(folder / "libsvm", BULK_ROWS, "text/x-libsvm", BULK_CONNECTIONS)
-    side = Side(url, 0, "/models/bulk/learn")
-    side.check = lambda acks: asyncio.run(check(store, acks, "bulk", BULK_ROWS))
+    check = partial(checked, store, "bulk", rows_each=BULK_ROWS)
+    side = Side(url, 0, "/models/bulk/learn", check)
 
     def ours() -> float:
         create(url, "bulk", BULK)
@@ -325,9 +332,8 @@ def kernels(batch: Batch) -> dict[str, Callable[[], float]]:
     for kind, member in KINDS.items():
         specs[f"one {kind} alone"] = portfolio_of(member)
         specs[f"five {kind}"] = portfolio_of(*[member] * 5)
-    sides = {
-        name: lambda spec=spec: ns_a_row(seconds_to_learn(spec, batch), batch)
-        for name, spec in specs.items()
+    sides: dict[str, Callable[[], float]] = {
+        name: lambda spec=spec: 1e9 / rate(spec, batch) for name, spec in specs.items()
     }
     scores = np.random.default_rng(0).standard_normal((len(batch), len(EIGHT)))
 
@@ -341,7 +347,7 @@ def kernels(batch: Batch) -> dict[str, Callable[[], float]]:
 
     def the_parse() -> float:
         began = time.perf_counter()
-        Batch.from_libsvm(text, INDEXED["dim"])
+        Batch.from_libsvm(text, DIM)
         return ns_a_row(time.perf_counter() - began, batch)
 
     return sides | {"the rule alone, for `eight`": the_rule, "parsing LIBSVM text": the_parse}
@@ -362,14 +368,17 @@ def with_differences(figures: Mapping[str, Sequence[float]]) -> list[tuple[str, 
 
 
 def one_by_one(batch: Batch) -> list[tuple[str, float]]:
-    """Microseconds a row of a portfolio and its parts, called with one row at a time."""
+    """Microseconds a row of a portfolio and its parts, called with one row at a time.
+
+    What requests of many connections bring to the server together is learned in one call.
+    """
     warm, n = batch[:SLICE_ROWS], len(batch) // 8
     singles = [batch[i : i + 1] for i in range(SLICE_ROWS, SLICE_ROWS + n)]
     eight = resolve_spec({**SPECS["eight"], "features": INDEXED})
     whole, alone = make_learner(eight), make_learner(resolve_spec(SPEC))
     rule = Rule(EIGHT, eight["eta"], eight["share"], classes=True)
     crew = Crew.of(EIGHT, eight)
-    retained = RetainedRows(INDEXED["dim"], eight["retain"])
+    retained = RetainedRows(DIM, eight["retain"])
     for learner in (whole, alone):
         learner.learn(warm)
     crew.learn(warm, rule)
@@ -384,13 +393,31 @@ def one_by_one(batch: Batch) -> list[tuple[str, float]]:
 
         return timed
 
+    def in_batches(rows: int) -> Callable[[], float]:
+        return lambda: 1e6 * seconds_to_learn(SPECS["eight"], batch, rows) / len(batch)
+
+    def parsing(model: str, body_of: Callable[[bytes], str]) -> Callable[[], float]:
+        door = Door(resolve_spec(MODELS[model]))
+        bodies = [body_of(line).encode() for line in adult_lines()[:BODIES]]
+        for body in bodies:
+            door.told(parse_json(door, body, True).names)
+
+        def timed() -> float:
+            began = time.perf_counter()
+            for body in bodies:
+                parse_json(door, body, True)
+            return 1e6 * (time.perf_counter() - began) / len(bodies)
+
+        return timed
+
     parts = {
         "`eight`: learn": each(whole.learn),
         "of it the kernel, and the call of it": each(lambda row: crew.learn(row, rule)),
         "of it retaining the row": each(retained.add),
-        "`eight`, as part of a long batch": lambda: (
-            1e6 * seconds_to_learn(SPECS["eight"], batch) / len(batch)
-        ),
+        f"`eight`, {CONNECTIONS} rows a call": in_batches(CONNECTIONS),
+        f"`eight`, {SLICE_ROWS} rows a call": in_batches(SLICE_ROWS),
         "one O-DCA learner: learn": each(alone.learn),
+        "parsing a JSON body, indexed features": parsing("indexed", as_json),
+        "parsing a JSON body, named features": parsing("named", named_json),
     }
     return [(name, min(found)) for name, found in interleaved(parts).items()]
