@@ -7,7 +7,8 @@ unused | statistics of the column], so that one visit of a feature brings what e
 A row is emitted once for each *base*: the raw values, the counts x (c_j / t)^-p, and the balanced
 ones of each power in use, all from the same statistics; features/scaling.py has their formulas.
 Entries are looked at without a branch on whether their column is dense, as no processor can
-foresee that: both values are computed, four entries at a time, and one is chosen.
+foresee that: what is divided by what is chosen, four entries at a time, with one division each
+beside the one by c_j.
 
 In every kernel
     table    (slots, width) see above
@@ -44,14 +45,14 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers._scalar import dense_value, prefetch, sparse_ratio
+from solvers._scalar import prefetch
 
 # What a block ends with; PLACE: 1 + where the column stands in `dense`, 0 where it is sparse.
 COUNT, MEAN, M, PLACE = range(4)
 N_STATISTICS = 4
 # What is known of an entry beside these four: its value, t / c_j, whether the column is dense with
-# this row, and its value in either case, the sparse one without the power.
-VALUE, RATIO, IS_DENSE, SPARSE, DENSE = range(4, 9)
+# this row, its balanced value without the power, and the power last asked for.
+VALUE, RATIO, IS_DENSE, BALANCE, POWER = range(4, 9)
 N_ENTRY = 9
 
 # The whole numbers of the state ...
@@ -64,6 +65,8 @@ RAW, COUNTS, BALANCED = range(3)
 NORM_NONE, NORM_ROW, NORM_RUNNING = range(3)
 
 _FIRST_DENSE_ROW = 21.0
+# As in _scalar.py: a mean square below this has no root that divides anything.
+_TINY = 1e-290
 _MULTIPLIER = 0x9E3779B1
 
 
@@ -123,7 +126,7 @@ def bring_entry(n: int, slot: int, value: float, table: Floats, e: Floats, slots
         e[COUNT, n] = e[MEAN, n] = e[M, n] = e[PLACE, n] = 0.0
 
 
-@kernel(void(i8, f8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+@kernel(void(i8, f8, F8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
 def count_entries(
     n: int,
     t: float,
@@ -134,76 +137,74 @@ def count_entries(
     place: Floats,
     ratio: Floats,
     is_dense: Floats,
+    balance: Floats,
 ) -> None:
-    """Take each value into its statistics; say whether its column is dense from now on.
+    """Take each value into its statistics; say whether its column is dense, and scale the value.
 
     An entry of value 0 is of a dense column that the row does not have.
     """
     settled = 1.0 if t >= _FIRST_DENSE_ROW else 0.0
+    of_all = 1.0 / t
     for p in range(n):
         x = value[p]
         is_there = 1.0 if x != 0.0 else 0.0
         c = count[p] + is_there
+        of_c = 1.0 / c
         step = is_there * (x - mean[p])
-        mu = mean[p] + step / c
-        count[p], mean[p] = c, mu
-        m[p] += step * (x - mu)
-        ratio[p] = t / c
+        mu = mean[p] + step * of_c
+        deviations = m[p] + step * (x - mu)
+        count[p], mean[p], m[p], ratio[p] = c, mu, deviations, t * of_c
         was = 1.0 if place[p] > 0.0 else 0.0
         stays = was if 4.0 * c >= t else 0.0
         becomes = settled * is_there if 2.0 * c >= t else 0.0
-        is_dense[p] = stays if stays > becomes else becomes
+        dense = stays if stays > becomes else becomes
+        is_dense[p] = dense
+        # See features/scaling.py.
+        share = c * of_all
+        of_row, of_mean = deviations * of_all, share * mu * mu
+        variance = of_row + (1.0 - share) * of_mean
+        is_constant = (variance <= 1e-30 * (of_row + of_mean)) | (variance < _TINY)
+        square = deviations * of_c + mu * mu
+        above = x - mu * share if dense > 0.0 else x
+        below = variance if dense > 0.0 else square
+        nothing = is_constant if dense > 0.0 else square < _TINY
+        balance[p] = 0.0 if nothing else above / math.sqrt(below)
 
 
-@kernel(void(i8, f8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
-def value_entries(
-    n: int,
-    t: float,
-    value: Floats,
-    count: Floats,
-    mean: Floats,
-    m: Floats,
-    sparse: Floats,
-    dense: Floats,
-) -> None:
-    """What each entry is if its column is sparse, without the power, and if it is dense."""
-    for p in range(n):
-        sparse[p] = sparse_ratio(value[p], count[p], mean[p], m[p])
-        dense[p] = dense_value(value[p], t, count[p], mean[p], m[p])
+@kernel(void(i8, f8, F8, F8), inline=True, apart=True)
+def raise_entries(n: int, power: float, ratio: Floats, out: Floats) -> None:
+    """out (n,): (t / c_j)^power."""
+    if power == 0.25:
+        for p in range(n):
+            out[p] = math.sqrt(math.sqrt(ratio[p]))
+    elif power == 0.0:
+        for p in range(n):
+            out[p] = 1.0
+    else:
+        for p in range(n):
+            out[p] = math.exp(power * math.log(ratio[p]))
 
 
-@kernel(void(i8, i8, f8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+@kernel(void(i8, i8, F8, F8, F8, F8, F8), inline=True, apart=True)
 def base_values(
     n: int,
     kind: int,
-    power: float,
     value: Floats,
-    ratio: Floats,
     is_dense: Floats,
-    sparse: Floats,
-    dense: Floats,
+    balance: Floats,
+    power: Floats,
     h: Floats,
 ) -> None:
     """h (n,): the entries in one base."""
     if kind == RAW:
         for p in range(n):
             h[p] = value[p]
-        return
-    if power == 0.25:
+    elif kind == COUNTS:
         for p in range(n):
-            h[p] = math.sqrt(math.sqrt(ratio[p]))
-    elif power == 0.0:
-        for p in range(n):
-            h[p] = 1.0
+            h[p] = value[p] * power[p]
     else:
         for p in range(n):
-            h[p] = math.exp(power * math.log(ratio[p]))
-    if kind == COUNTS:
-        for p in range(n):
-            h[p] *= value[p]
-    else:
-        for p in range(n):
-            h[p] = dense[p] if is_dense[p] > 0.0 else h[p] * sparse[p]
+            h[p] = balance[p] if is_dense[p] > 0.0 else balance[p] * power[p]
 
 
 @kernel(void(i8, F8_2D, I4, F8_2D, I8, I8))
@@ -277,8 +278,9 @@ def emit_row(
         n += 1 if is_here[q + 1] == 0.0 else 0
         is_here[q + 1] = 0.0
     is_here[0] = 0.0
-    count_entries(n, t, e[VALUE], e[COUNT], e[MEAN], e[M], e[PLACE], e[RATIO], e[IS_DENSE])
-    value_entries(n, t, e[VALUE], e[COUNT], e[MEAN], e[M], e[SPARSE], e[DENSE])
+    count_entries(
+        n, t, e[VALUE], e[COUNT], e[MEAN], e[M], e[PLACE], e[RATIO], e[IS_DENSE], e[BALANCE]
+    )
     if counts:
         first = table.shape[1] - N_STATISTICS
         has_changed = False
@@ -290,11 +292,13 @@ def emit_row(
         if has_changed:
             change_dense(n, table, dense, e, slots, k)
         f[ROWS] = t
+    raised = -1.0
     for b in range(bases.shape[0]):
-        base_values(
-            n, int(bases[b, 0]), bases[b, 1], e[VALUE], e[RATIO], e[IS_DENSE], e[SPARSE],
-            e[DENSE], h[b],
-        )  # fmt: skip
+        kind = int(bases[b, 0])
+        if kind != RAW and bases[b, 1] != raised:
+            raised = bases[b, 1]
+            raise_entries(n, raised, e[RATIO], e[POWER])
+        base_values(n, kind, e[VALUE], e[IS_DENSE], e[BALANCE], e[POWER], h[b])
     return n
 
 
@@ -326,10 +330,18 @@ def norm_row(
 ) -> None:
     """squares (B,): |h|^2 in each base; factors (I,): what each input multiplies its base by."""
     for b in range(squares.shape[0]):
-        squares[b] = 0.0
-    for b in range(squares.shape[0]):
-        for p in range(n):
-            squares[b] += h[b, p] * h[b, p]
+        own = h[b]
+        # Four sums, as each addition waits for the one before it.
+        s0 = s1 = s2 = s3 = 0.0
+        whole = n - n % 4
+        for p in range(0, whole, 4):
+            s0 += own[p] * own[p]
+            s1 += own[p + 1] * own[p + 1]
+            s2 += own[p + 2] * own[p + 2]
+            s3 += own[p + 3] * own[p + 3]
+        for p in range(whole, n):
+            s0 += own[p] * own[p]
+        squares[b] = (s0 + s1) + (s2 + s3)
     t = f[ROWS] if counts else f[ROWS] + 1.0
     for i in range(inputs.shape[0]):
         square = squares[inputs[i, 0]]
