@@ -1,29 +1,30 @@
 """Starts a server on a store of its own, streams Adult through it, and judges the result."""
 
-import lzma
 import tempfile
 import time
-from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from service.demo.adult import adult_samples
 from service.demo.server_process import ServerProcess
 
 MODEL = "adult"
-SPEC = {"algorithm": "dual_ascent", "loss": "logistic", "features": {"kind": "indexed", "dim": 123}}
 ROWS_PER_REQUEST = 50
 REPORT_EVERY = 4000
 # The first model of a family on a machine waits for its kernels.
 FIRST_COMPILATION_S = 120.0
 ROWS_TO_PREDICT = 3
+WEIGHTS_SHOWN = 8
+CERTIFIED = "dual-30"
 
 
 def run_demo(console: Console) -> int:
     """The exit code: 0 when the model makes fewer mistakes than both baselines."""
-    lines = adult_lines()
+    samples = list(adult_samples())
     with tempfile.TemporaryDirectory(prefix="dualstream-demo-") as folder:
         store = f"sqlite:///{Path(folder) / 'demo.db'}"
         with (
@@ -33,36 +34,38 @@ def run_demo(console: Console) -> int:
             for line in server.said:
                 console.print(line, style="dim", highlight=False, soft_wrap=True)
             console.print(
-                "creating the model; the first time, its kernels are compiled", style="dim"
+                f"PUT /models/{MODEL} with no body: eight learners and the prior, combined; "
+                "the first time, kernels are compiled",
+                style="dim",
+                soft_wrap=True,
             )
-            client.put(f"/models/{MODEL}", json=SPEC).raise_for_status()
-            _stream(console, client, lines)
-            _predict(console, client, lines)
+            client.put(f"/models/{MODEL}").raise_for_status()
+            console.print(f"a sample: {_shown(samples[0])}", style="dim", soft_wrap=True)
+            _stream(console, client, samples)
+            _predict(console, client, samples)
+            heaviest = _members(console, client)
+            _weights(console, client, heaviest)
             _certificate(console, client)
             return _verdict(console, client)
 
 
-def adult_lines() -> list[bytes]:
-    """The 32,561 rows as LIBSVM lines, in file order."""
-    packed = files("service.demo").joinpath("adult.xz").read_bytes()
-    return lzma.decompress(packed).splitlines()
+def _shown(sample: dict[str, Any]) -> str:
+    first = ", ".join(f'"{name}": "{value}"' for name, value in list(sample["x"].items())[:4])
+    return f'{{"x": {{{first}, ...}}, "y": {sample["y"]}}}'
 
 
-def _stream(console: Console, client: httpx.Client, lines: list[bytes]) -> None:
+def _stream(console: Console, client: httpx.Client, samples: list[dict[str, Any]]) -> None:
     bar = Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
     console.print("    rows   rows/s   error: model   majority class   last label")
     with bar:
-        task = bar.add_task("learning", total=len(lines))
+        task = bar.add_task("learning", total=len(samples))
         began, reported = time.perf_counter(), 0
-        for first in range(0, len(lines), ROWS_PER_REQUEST):
-            body = b"\n".join(lines[first : first + ROWS_PER_REQUEST])
-            answer = client.post(
-                f"/models/{MODEL}/learn", content=body, headers={"content-type": "text/x-libsvm"}
-            )
-            answer.raise_for_status()
-            done = answer.json()["seq"]
+        for first in range(0, len(samples), ROWS_PER_REQUEST):
+            body = {"samples": samples[first : first + ROWS_PER_REQUEST]}
+            answer = client.post(f"/models/{MODEL}/learn", json=body)
+            done = answer.raise_for_status().json()["seq"]
             bar.update(task, completed=done)
-            if done // REPORT_EVERY > reported // REPORT_EVERY or done == len(lines):
+            if done // REPORT_EVERY > reported // REPORT_EVERY or done == len(samples):
                 now = time.perf_counter()
                 _report(console, client, done, (done - reported) / (now - began))
                 began, reported = time.perf_counter(), done
@@ -86,33 +89,58 @@ def _report(console: Console, client: httpx.Client, done: int, rows_per_s: float
     )
 
 
-def _predict(console: Console, client: httpx.Client, lines: list[bytes]) -> None:
+def _predict(console: Console, client: httpx.Client, samples: list[dict[str, Any]]) -> None:
     console.print("\nGET /predict for the last rows:")
-    for line in lines[-ROWS_TO_PREDICT:]:
-        label, *pairs = line.decode().split()
-        answer = client.get("/predict", params={"model": MODEL, "x": ",".join(pairs)})
-        told = answer.raise_for_status().json()
+    for sample in samples[-ROWS_TO_PREDICT:]:
+        query = {f"x.{name}": value for name, value in sample["x"].items()}
+        told = client.get(f"/models/{MODEL}/predict", params=query).raise_for_status().json()
         console.print(
-            f"  label {label}  predicted {told['label']}  "
+            f"  label {sample['y']:+d}  predicted {told['label']}  "
             f"score {told['score']:+.3f}  probability {told['probability']:.3f}",
             highlight=False,
         )
 
 
+def _members(console: Console, client: httpx.Client) -> str:
+    """Show who has which share in the predictions; the member that has the largest."""
+    told = client.get(f"/models/{MODEL}/members").raise_for_status().json()["members"]
+    ranked = sorted(told, key=lambda member: -member["weight"])
+    console.print("\nGET /members, by their share in what is served:")
+    console.print("  share   error   log-loss   member")
+    for member in ranked:
+        since = member["since_start"]
+        console.print(
+            f"{member['weight']:7.1%} {since['error_rate']:7.2%} {since['loss']:10.4f}   "
+            f"{member['name']}",
+            highlight=False,
+        )
+    return str(next(member["name"] for member in ranked if member["name"] != "prior"))
+
+
+def _weights(console: Console, client: httpx.Client, member: str) -> None:
+    asked: dict[str, str | int] = {"top": WEIGHTS_SHOWN, "member": member}
+    told = client.get(f"/models/{MODEL}/weights", params=asked).raise_for_status().json()
+    console.print(f"\nGET /weights of {member}, the largest (behind its scaling):")
+    for weight in told["weights"]:
+        console.print(f"{weight['weight']:+10.4f}   {weight['name']}", highlight=False)
+
+
 def _certificate(console: Console, client: httpx.Client) -> None:
-    told = client.get(f"/models/{MODEL}/certificate").raise_for_status().json()
-    kind = "estimated on" if told["estimate"] else "exact on"
+    asked = {"member": CERTIFIED}
+    told = client.get(f"/models/{MODEL}/certificate", params=asked).raise_for_status().json()
     console.print(
-        f"\nCertificate, {kind} {told['rows']:,} retained rows: primal {told['primal']:.4f}, "
-        f"dual {told['dual']:.4f}, gap {told['gap']:.4f} ({told['relative_gap']:.1%})",
+        f"\nGET /certificate of {CERTIFIED}, estimated on {told['rows']:,} retained rows: primal "
+        f"{told['primal']:.4f}, dual {told['dual']:.4f}, gap {told['gap']:.4f} "
+        f"({told['relative_gap']:.1%})",
         highlight=False,
+        soft_wrap=True,
     )
 
 
 def _verdict(console: Console, client: httpx.Client) -> int:
     model, majority, last = _errors(client)
     if model < majority and model < last:
-        console.print("[green]The model beats both baselines.[/green]")
+        console.print("\n[green]The model beats both baselines.[/green]")
         return 0
-    console.print("[red]The model does not beat both baselines.[/red]")
+    console.print("\n[red]The model does not beat both baselines.[/red]")
     return 1

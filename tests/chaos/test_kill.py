@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from service.demo.run import adult_lines
+from service.demo.adult import adult_lines
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
 from service.journal.record import decode_merged

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.app import create_app
-from service.demo.run import adult_lines
+from service.demo.adult import adult_lines
 from service.settings import Settings
 from solvers import Batch, Progressive, make_learner, resolve_spec
 

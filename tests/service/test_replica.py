@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.committer import Request
-from service.demo.run import adult_lines
+from service.demo.adult import adult_lines
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, Part
 from service.journal.record import encode_control
