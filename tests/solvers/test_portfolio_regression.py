@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from load_tests import regression_data
+from load_tests.regression import data
 from solvers import Batch, InvalidSpec, dump, make_learner
 from solvers._jit import DISABLED
 from tests.solvers.regression_reference import MEMBERS, RegressionPortfolio, regret_bound
@@ -68,7 +68,7 @@ def test_a_shift_and_a_factor_of_the_targets_are_those_of_the_predictions():
 @pytest.mark.parametrize("name", ["diabetes", "trump", "chicks", "water", "friedman_gra"])
 def test_the_figures_of_the_reference_are_met(name):
     told = GOLDEN["streams"][name]
-    batch = regression_data.as_batch(regression_data.load(name))
+    batch = data.as_batch(data.load(name))
     learner = portfolio(batch.dim)
     errors = (learner.learn(batch).scores - batch.labels)[1:]
     figures = [np.abs(errors).mean(), math.sqrt((errors * errors).mean())]

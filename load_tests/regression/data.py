@@ -22,8 +22,8 @@ from solvers import Batch
 
 Value = float | str
 Rows = list[dict[str, Value]]
-Targets = npt.NDArray[np.float64]
-Stream = tuple[Rows, Targets]
+Floats = npt.NDArray[np.float64]
+Stream = tuple[Rows, Floats]
 
 IN_FOLDER = ("milan", "elec2_price", "spambase_run", "arrhythmia_age")
 """The streams that need DUALSTREAM_DATA."""
@@ -75,7 +75,7 @@ def as_batch(stream: Stream) -> Batch:
     return Batch.from_csr(indptr, np.array(indices), np.array(values), y, dim=len(columns))
 
 
-def _stream(pairs: Iterable[tuple[Mapping[Any, Any], float]]) -> Stream:
+def named_stream(pairs: Iterable[tuple[Mapping[Any, Any], float]]) -> Stream:
     """Names as texts, numbers as floats."""
     rows: Rows = []
     y = []
@@ -85,18 +85,21 @@ def _stream(pairs: Iterable[tuple[Mapping[Any, Any], float]]) -> Stream:
     return rows, np.array(y)
 
 
-def _dense(x: npt.ArrayLike, y: npt.ArrayLike) -> Stream:
+def dense_stream(x: npt.ArrayLike, y: npt.ArrayLike) -> Stream:
+    """Rows of x (n, d) with the names x0, x1, ..."""
     matrix, targets = np.asarray(x, np.float64), np.asarray(y, np.float64)
     rows: Rows = [{f"x{j}": value for j, value in enumerate(row)} for row in matrix.tolist()]
     return rows, targets
 
 
-def _permuted(stream: Stream) -> Stream:
+def permuted(stream: Stream) -> Stream:
+    """The rows in the one random order that all permuted streams have."""
     order = np.random.default_rng(0).permutation(len(stream[0]))
     return [stream[0][i] for i in order], stream[1][order]
 
 
-def _path(name: str) -> Path:
+def path(name: str) -> Path:
+    """A file of the folder; raises FileNotFoundError where there is no folder."""
     found = folder()
     if found is None:
         raise FileNotFoundError("DUALSTREAM_DATA names no folder with the data sets")
@@ -108,38 +111,42 @@ def milan() -> Stream:
 
     The day of the week is a category; the respiratory deaths, a part of the target, are left out.
     """
-    with _path("milan.mort.txt").open() as lines:
-        head = next(lines).split()
-        table = [dict(zip(head, line.split(), strict=True)) for line in lines]
     kept = ("day.num", "holiday", "mean.temp", "rel.humid", "SO2", "TSP")
-    return _stream(
+    return named_stream(
         (
             {k: float(row[k]) for k in kept} | {"day.of.week": row["day.of.week"]},
             float(row["tot.mort"]),
         )
-        for row in table
+        for row in milan_table()
     )
+
+
+def milan_table() -> list[dict[str, str]]:
+    """The days of milan.mort.txt, in their order."""
+    with path("milan.mort.txt").open() as lines:
+        head = next(lines).split()
+        return [dict(zip(head, line.split(), strict=True)) for line in lines]
 
 
 def diabetes() -> Stream:
     """scikit-learn's diabetes in its order, unscaled; the sex is a number as it is there."""
     from sklearn.datasets import load_diabetes
 
-    return _dense(*load_diabetes(return_X_y=True, scaled=False))
+    return dense_stream(*load_diabetes(return_X_y=True, scaled=False))
 
 
 def trump() -> Stream:
     """River's TrumpApproval as it is."""
     from river.datasets import TrumpApproval
 
-    return _stream(TrumpApproval())
+    return named_stream(TrumpApproval())
 
 
 def chicks() -> Stream:
     """River's ChickWeights; the chick and the diet are categories."""
     from river.datasets import ChickWeights
 
-    return _stream(
+    return named_stream(
         ({"time": x["time"], "chick": str(x["chick"]), "diet": str(x["diet"])}, y)
         for x, y in ChickWeights()
     )
@@ -152,14 +159,14 @@ def water() -> Stream:
     def features(time: datetime) -> dict[str, Value]:
         return {"hour": str(time.hour), "weekday": str(time.weekday())}
 
-    return _stream((features(x["Time"]), y) for x, y in WaterFlow())
+    return named_stream((features(x["Time"]), y) for x, y in WaterFlow())
 
 
 def airline() -> Stream:
     """River's AirlinePassengers; the year is a number, the month a category."""
     from river.datasets import AirlinePassengers
 
-    return _stream(
+    return named_stream(
         ({"year": x["month"].year, "month": str(x["month"].month)}, y)
         for x, y in AirlinePassengers()
     )
@@ -169,14 +176,14 @@ def stocks() -> Stream:
     """River's SP500Stocks: the next day's return from those of ten stocks; nearly all noise."""
     from river.datasets import SP500Stocks
 
-    return _stream(SP500Stocks())
+    return named_stream(SP500Stocks())
 
 
 def flares() -> Stream:
     """River's SolarFlare: the C-class flares of a region; most targets are 0."""
     from river.datasets import SolarFlare
 
-    return _stream((x, y["c-class-flares"]) for x, y in SolarFlare())
+    return named_stream((x, y["c-class-flares"]) for x, y in SolarFlare())
 
 
 def friedman_drift(kind: str) -> Callable[[], Stream]:
@@ -189,7 +196,7 @@ def friedman_drift(kind: str) -> Callable[[], Stream]:
         places = {"lea": (n // 4, n // 2, 3 * n // 4), "gra": (n // 3, 2 * n // 3)}
         position = places.get(kind, places["gra"])
         drift = FriedmanDrift(kind, position=position, transition_window=n // 20, seed=1)
-        return _stream(islice(drift, n))
+        return named_stream(islice(drift, n))
 
     return made
 
@@ -198,28 +205,28 @@ def mv() -> Stream:
     """River's Mv: numbers and categories, piecewise linear."""
     from river.datasets.synth import Mv
 
-    return _stream(islice(Mv(seed=1), MADE_ROWS))
+    return named_stream(islice(Mv(seed=1), MADE_ROWS))
 
 
 def planes() -> Stream:
     """River's Planes2D: ten features of -1, 0, 1 and a switch between two planes."""
     from river.datasets.synth import Planes2D
 
-    return _stream(islice(Planes2D(seed=1), MADE_ROWS))
+    return named_stream(islice(Planes2D(seed=1), MADE_ROWS))
 
 
 def friedman_2() -> Stream:
     """scikit-learn's make_friedman2: features of very unequal scales."""
     from sklearn.datasets import make_friedman2
 
-    return _dense(*make_friedman2(MADE_ROWS, noise=100.0, random_state=1))
+    return dense_stream(*make_friedman2(MADE_ROWS, noise=100.0, random_state=1))
 
 
 def friedman_3() -> Stream:
     """scikit-learn's make_friedman3."""
     from sklearn.datasets import make_friedman3
 
-    return _dense(*make_friedman3(MADE_ROWS, noise=0.1, random_state=1))
+    return dense_stream(*make_friedman3(MADE_ROWS, noise=0.1, random_state=1))
 
 
 def rescaled() -> Stream:
@@ -229,14 +236,14 @@ def rescaled() -> Stream:
     w = rng.normal(size=10) / np.geomspace(0.01, 100, 10)
     y = x @ w + rng.normal(size=MADE_ROWS)
     unit = np.repeat([1.0, 100.0, 0.1], [MADE_ROWS // 3, MADE_ROWS // 3, MADE_ROWS - 6666])
-    return _dense(x, y * unit)
+    return dense_stream(x, y * unit)
 
 
 def heavy_tailed() -> Stream:
     """A linear target with noise that has a mean and no variance (Student's t, 1.5 degrees)."""
     rng = np.random.default_rng(2)
     x = rng.normal(size=(MADE_ROWS, 10))
-    return _dense(x, x @ rng.normal(size=10) + rng.standard_t(1.5, MADE_ROWS))
+    return dense_stream(x, x @ rng.normal(size=10) + rng.standard_t(1.5, MADE_ROWS))
 
 
 def wandering() -> Stream:
@@ -245,7 +252,7 @@ def wandering() -> Stream:
     x = rng.normal(size=(MADE_ROWS, 10))
     w = rng.normal(size=10) + np.cumsum(rng.normal(size=(MADE_ROWS, 10)), axis=0) * 0.02
     level = 1000.0 + np.cumsum(rng.normal(size=MADE_ROWS)) * 0.1
-    return _dense(x, np.sum(x * w, axis=1) + level + rng.normal(size=MADE_ROWS))
+    return dense_stream(x, np.sum(x * w, axis=1) + level + rng.normal(size=MADE_ROWS))
 
 
 def shops() -> Stream:
@@ -264,29 +271,30 @@ def shops() -> Stream:
 
 def elec2_price() -> Stream:
     """The price of the electricity stream from its other features, at the same half-hour."""
-    text = lzma.decompress(_path("elec2.xz").read_bytes())
+    text = lzma.decompress(path("elec2.xz").read_bytes())
     batch = Batch.from_libsvm(text, 6).batch
-    x = _to_dense(batch)
-    return _dense(np.delete(x, 1, axis=1), x[:, 1])
+    x = to_dense(batch)
+    return dense_stream(np.delete(x, 1, axis=1), x[:, 1])
 
 
 def spambase_run() -> Stream:
     """The longest run of capitals of a mail from its word shares, permuted; a heavy tail."""
-    x = _to_dense(Batch.from_libsvm(_path("spambase").read_bytes(), 57).batch)
-    return _permuted(_dense(x[:, :54], x[:, 55]))
+    x = to_dense(Batch.from_libsvm(path("spambase").read_bytes(), 57).batch)
+    return permuted(dense_stream(x[:, :54], x[:, 55]))
 
 
 def arrhythmia_age() -> Stream:
     """The age from 278 features of an electrocardiogram; what is missing is left out."""
-    with _path("arrhythmia.csv").open() as lines:
+    with path("arrhythmia.csv").open() as lines:
         table = list(csv.reader(lines))
-    return _stream(
+    return named_stream(
         ({f"x{j}": float(v) for j, v in enumerate(row[1:-1]) if v != "?"}, float(row[0]))
         for row in table
     )
 
 
-def _to_dense(batch: Batch) -> npt.NDArray[np.float64]:
+def to_dense(batch: Batch) -> Floats:
+    """(n, dim)"""
     x = np.zeros((len(batch), batch.dim))
     rows = np.repeat(np.arange(len(batch)), np.diff(batch.indptr))
     x[rows, batch.indices] = batch.values
@@ -296,7 +304,7 @@ def _to_dense(batch: Batch) -> npt.NDArray[np.float64]:
 LOADERS: Mapping[str, Callable[[], Stream]] = {
     "milan": milan,
     "diabetes": diabetes,
-    "diabetes_permuted": lambda: _permuted(diabetes()),
+    "diabetes_permuted": lambda: permuted(diabetes()),
     "trump": trump,
     "chicks": chicks,
     "water": water,
