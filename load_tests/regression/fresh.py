@@ -108,7 +108,7 @@ def ijcnn_last() -> Stream:
 
 
 def rcv1() -> Stream:
-    """News as words, 47,236 columns; the class, -1 or 1, as a number."""
+    """News as words; the class, -1 or 1, taken for a number."""
     batch = _libsvm("rcv1_small.xz", 47_236)
     columns, values = batch.indices.tolist(), batch.values.tolist()
     ends = batch.indptr.tolist()

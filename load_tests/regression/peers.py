@@ -1,0 +1,163 @@
+"""The peers with their defaults, row by row, and what they did: peers.json.
+
+River gets numbers behind its StandardScaler and texts behind its OneHotEncoder (its trees get the
+numbers as they are); scikit-learn gets one-hot columns behind its StandardScaler, both by
+`partial_fit` on each row; Vowpal Wabbit gets names and values as they are.
+
+Two are left out where they take too long: AMFRegressor beyond 5,000 rows or 200,000 cells,
+BayesianLinearRegression, whose state is a square, beyond 1,000 columns.
+"""
+
+import json
+import numbers
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import astuple
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from load_tests.regression.data import Floats, Rows, Stream, Value, as_batch, columns_of, to_dense
+from load_tests.regression.runs import Errors, load, seen, unseen
+
+KEPT = Path(__file__).with_name("peers.json")
+PACKAGES = ("river", "scikit-learn", "vowpalwabbit", "numpy")
+LINEAR = ("river_lr", "river_pa", "river_blr", "sk_sgd", "vw")
+NAMES = (*LINEAR, "river_hatr", "river_amf")
+
+Kept = Mapping[str, Mapping[str, Errors | None]]
+
+
+def kept() -> tuple[dict[str, str], Kept]:
+    """Versions of the packages; stream -> peer -> its errors, None where it was left out."""
+    found = json.loads(KEPT.read_text())
+    runs = {
+        stream: {peer: pair and Errors(*pair) for peer, pair in peers.items()}
+        for stream, peers in found["runs"].items()
+    }
+    return found["versions"], runs
+
+
+def measure() -> None:
+    """Run all peers on all streams and write peers.json."""
+    warnings.filterwarnings("ignore")
+    lines = []
+    for name in (*seen(), *unseen()):
+        stream = load(name)
+        found: dict[str, Any] = {peer: _errors(peer, stream) for peer in NAMES}
+        print(name, found, flush=True)
+        lines.append(f"{json.dumps(name)}: {json.dumps(found)}")
+        versions = json.dumps({package: version(package) for package in PACKAGES})
+        text = ",\n".join(lines)
+        KEPT.write_text(f'{{"versions": {versions},\n"runs": {{\n{text}\n}}}}\n')
+
+
+def _errors(peer: str, stream: Stream) -> tuple[float, ...] | None:
+    rows, y = stream
+    columns = len(columns_of(rows))
+    if peer == "river_amf" and (len(rows) > 5_000 or len(rows) * columns > 200_000):
+        return None
+    if peer == "river_blr" and columns > 1_000:
+        return None
+    if peer == "vw":
+        found = vowpal_wabbit(rows, y)
+    elif peer == "sk_sgd":
+        found = sgd(stream)
+    else:
+        found = river(RIVER[peer](), rows, y)
+    return astuple(Errors.of(found, y))
+
+
+def _river(model: Callable[[Any, Any], Any], *, scaled: bool) -> Callable[[], Any]:
+    def made() -> Any:
+        from river import compose, preprocessing
+
+        values = compose.SelectType(numbers.Number)
+        if scaled:
+            values = values | preprocessing.StandardScaler()
+        texts = compose.SelectType(str) | preprocessing.OneHotEncoder()
+        return (values + texts) | model()
+
+    return made
+
+
+def _linear(name: str) -> Callable[[], Any]:
+    def made() -> Any:
+        from river import linear_model
+
+        return getattr(linear_model, name)()
+
+    return _river(made, scaled=True)
+
+
+def _tree() -> Any:
+    from river.tree import HoeffdingAdaptiveTreeRegressor
+
+    return HoeffdingAdaptiveTreeRegressor(seed=1)
+
+
+def _forest() -> Any:
+    from river.forest import AMFRegressor
+
+    return AMFRegressor(seed=1)
+
+
+RIVER: Mapping[str, Callable[[], Any]] = {
+    "river_lr": _linear("LinearRegression"),
+    "river_pa": _linear("PARegressor"),
+    "river_blr": _linear("BayesianLinearRegression"),
+    "river_hatr": _river(_tree, scaled=False),
+    "river_amf": _river(_forest, scaled=False),
+}
+
+
+def river(model: Any, rows: Rows, y: Floats) -> Floats:
+    """Predictions (n,) of a River model."""
+    found = np.zeros(len(rows))
+    for i, (row, target) in enumerate(zip(rows, y.tolist(), strict=True)):
+        # Some cannot predict before they have learned; row 1 is not counted.
+        found[i] = (model.predict_one(row) or 0.0) if i else 0.0
+        model.learn_one(row, target)
+    return found
+
+
+def sgd(stream: Stream) -> Floats:
+    """Predictions (n,) of SGDRegressor."""
+    from sklearn import config_context
+    from sklearn.linear_model import SGDRegressor
+    from sklearn.preprocessing import StandardScaler
+
+    batch = as_batch(stream)
+    x, scaler, model = to_dense(batch), StandardScaler(), SGDRegressor(random_state=0)
+    found = np.zeros(len(batch))
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        for i in range(len(batch)):
+            row = scaler.partial_fit(x[i : i + 1]).transform(x[i : i + 1])
+            found[i] = model.predict(row)[0] if i else 0.0
+            model.partial_fit(row, batch.labels[i : i + 1])
+    return found
+
+
+def vowpal_wabbit(rows: Rows, y: Floats) -> Floats:
+    """Predictions (n,) of Vowpal Wabbit."""
+    from vowpalwabbit import LabelType, Workspace
+
+    workspace = Workspace("--quiet")
+    found = np.zeros(len(rows))
+    for i, (row, target) in enumerate(zip(rows, y.tolist(), strict=True)):
+        words = " ".join(_word(name, value) for name, value in row.items() if value != 0.0)
+        example = workspace.parse(f"{target!r} | {words}", LabelType.SIMPLE)
+        workspace.learn(example)
+        found[i] = example.get_simplelabel_prediction()
+        workspace.finish_example(example)
+    return found
+
+
+def _word(name: str, value: Value) -> str:
+    if isinstance(value, str):
+        name, value = f"{name}={value}", 1.0
+    for mark in ": |":
+        name = name.replace(mark, "_")
+    return f"{name}:{value!r}"

@@ -1,0 +1,91 @@
+"""How ours and the others stand on each stream, and over several."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from load_tests.regression import ours
+from load_tests.regression.data import Floats, as_batch
+from load_tests.regression.peers import NAMES, Kept
+from load_tests.regression.runs import Errors, load
+
+BASELINES = ("running mean", "last y")
+OTHERS = (*NAMES, *BASELINES)
+CLOSE = 1.02
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One stream."""
+
+    name: str
+    rows: int
+    columns: int
+    ten: Errors
+    shares: dict[str, float]
+    alone: dict[str, Errors]
+    without: dict[str, Errors]
+    variants: dict[str, Errors]
+    others: dict[str, Errors]
+    """Peers and baselines, as far as they were run."""
+
+    def best(self, rmse: bool = False) -> str:
+        """The best of the others, picked with hindsight."""
+        return least(self.others, rmse)
+
+    def best_alone(self, rmse: bool = False) -> str:
+        """The best of our members alone, picked with hindsight."""
+        return least(self.alone, rmse)
+
+    def ratios(self) -> tuple[float, float]:
+        """The errors of ten over the best of the others, each error with its own best."""
+        return (
+            self.ten.mae / self.others[self.best()].mae,
+            self.ten.rmse / self.others[self.best(rmse=True)].rmse,
+        )
+
+
+def least(errors: dict[str, Errors], rmse: bool) -> str:
+    """Who has the least mean absolute or root mean square error."""
+    return min(errors, key=lambda name: errors[name].rmse if rmse else errors[name].mae)
+
+
+def standing(name: str, peers: Kept) -> Standing:
+    """Run ours on a stream, beside what the peers did."""
+    batch = as_batch(load(name))
+    ten, learner = ours.learned(ours.CHOSEN, batch)
+    runs = {
+        kind: {one: ours.learned(spec, batch)[0] for one, spec in specs.items()}
+        for kind, specs in (
+            ("alone", ours.ALONE),
+            ("without", ours.WITHOUT),
+            ("variants", ours.OTHERS),
+        )
+    }
+    others = {peer: errors for peer, errors in peers[name].items() if errors is not None}
+    return Standing(
+        name=name,
+        rows=len(batch),
+        columns=batch.dim,
+        ten=ten,
+        shares=ours.shares(learner),
+        others=others | baselines(batch.labels),
+        **runs,
+    )
+
+
+def baselines(y: Floats) -> dict[str, Errors]:
+    """The mean of the targets so far, and the last one."""
+    before = np.concatenate([[0.0], np.cumsum(y)[:-1] / np.arange(1, len(y))])
+    last = np.concatenate([[0.0], y[:-1]])
+    return dict(zip(BASELINES, (Errors.of(before, y), Errors.of(last, y)), strict=True))
+
+
+def mean_ratio(
+    standings: Sequence[Standing], pair: Callable[[Standing], tuple[float, float]]
+) -> tuple[float, float]:
+    """Geometric means over the streams of two ratios."""
+    logs = np.log([pair(one) for one in standings]).mean(axis=0)
+    return math.exp(logs[0]), math.exp(logs[1])

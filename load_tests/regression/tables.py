@@ -1,0 +1,192 @@
+"""The standings as tables in markdown."""
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from load_tests.paper_tables.report import table
+from load_tests.regression import ours
+from load_tests.regression.runs import Errors
+from load_tests.regression.standings import CLOSE, OTHERS, Standing, mean_ratio
+
+PURPOSES = {
+    "mean": ("mean", "-", "the mean itself", "nothing to learn (stocks)"),
+    "last": ("last", "-", "the last target itself", "random walks (water, trump)"),
+    "dual-0.1": (
+        "mean",
+        "",
+        "O-DCA, squared loss, strength 0.1",
+        "trends: its step all but interpolates (chicks, airline)",
+    ),
+    "dual-3-running": (
+        "mean",
+        "running",
+        "O-DCA, squared loss, strength 3",
+        "drift (wandering, elec2_price)",
+    ),
+    "spg-0.3-row": (
+        "mean",
+        "row",
+        "SPG with step 1 / (0.3 √N), Huber loss",
+        "stationary and noisy (milan, spambase_run)",
+    ),
+    "last-dual-1": (
+        "last",
+        "",
+        "O-DCA, Huber loss, strength 1",
+        "increments: a trend with a season (airline)",
+    ),
+    "last-dual-100": (
+        "last",
+        "",
+        "O-DCA, Huber loss, strength 100",
+        "increments of a noisy walk (water, elec2_price)",
+    ),
+    "newton": (
+        "mean",
+        "",
+        "diagonal Newton, Huber loss",
+        "stationary and linear (diabetes, planes, friedman_2)",
+    ),
+    "newton-0.99": (
+        "mean",
+        "",
+        "the same, fading by 0.99",
+        "drift with unequal columns: a memory of 100 rows",
+    ),
+    "newton-0.999-row": (
+        "mean",
+        "row",
+        "the same, fading by 0.999",
+        "between these; rows of very unequal size (mv)",
+    ),
+}
+"""What each member corrects, the norm of its rows, what it is, and what for."""
+
+
+def number(value: float) -> str:
+    """Four digits."""
+    if value >= 1e6:
+        return re.sub(r"e\+0*", "e", f"{value:.1e}")
+    return f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+def pair(errors: Errors) -> str:
+    return f"{number(errors.mae)} / {number(errors.rmse)}"
+
+
+def members(seen: Sequence[Standing], unseen: Sequence[Standing]) -> str:
+    """What each is, and what the list without it errs."""
+    lines = []
+    for name, (base, norm, what, purpose) in PURPOSES.items():
+        costs = [
+            _product(mean_ratio(standings, lambda s, n=name: s.without[n].ratios(s.ten)))
+            for standings in (seen, unseen)
+        ]
+        lines.append((f"`{name}`", base, norm or "none", what, purpose, *costs))
+    heads = ("member", "corrects", "norm", "is", "for", "without it", "on the new streams")
+    return table(heads, lines)
+
+
+def _product(ratios: tuple[float, float]) -> str:
+    return f"{ratios[0] * ratios[1]:.4f}"
+
+
+def tried(seen: Sequence[Standing], unseen: Sequence[Standing]) -> str:
+    """Errors of what was not chosen, over those of ten."""
+    lines = []
+    for name in ours.OTHERS:
+        cells = []
+        for standings in (seen, unseen):
+            found = mean_ratio(standings, lambda s, n=name: s.variants[n].ratios(s.ten))
+            cells += [f"{found[0]:.3f}", f"{found[1]:.3f}"]
+        lines.append((name, *cells))
+    heads = ("instead", "MAE", "RMSE", "MAE, new streams", "RMSE, new streams")
+    return table(heads, lines)
+
+
+def duels(standings: Sequence[Standing]) -> str:
+    """Ten against each of the others."""
+    lines = []
+    for name in OTHERS:
+        met = [s for s in standings if name in s.others]
+        found = np.array([s.ten.ratios(s.others[name]) for s in met])
+        better = (found < 1.0).sum(axis=0)
+        medians = np.median(found, axis=0)
+        counts = (f"{better[0]} of {len(met)}", f"{better[1]} of {len(met)}")
+        lines.append((name, *counts, *(f"{ratio:.2f}" for ratio in medians)))
+    heads = ("against", "less MAE", "less RMSE", "median ratio of MAE", "of RMSE")
+    return table(heads, lines)
+
+
+def summary(standings: Sequence[Standing]) -> str:
+    """Against the best of the others, picked for each stream and each error."""
+    found = np.array([s.ratios() for s in standings])
+    first, close = (found <= 1.0).sum(axis=0), (found <= CLOSE).sum(axis=0)
+    means = mean_ratio(standings, Standing.ratios)
+    alone = mean_ratio(
+        standings,
+        lambda s: (
+            s.ten.mae / s.alone[s.best_alone()].mae,
+            s.ten.rmse / s.alone[s.best_alone(rmse=True)].rmse,
+        ),
+    )
+    n = len(standings)
+    text = (
+        f"Of {n} streams `ten` is the best on {first[0]} by MAE and on {first[1]} by RMSE, and "
+        f"within {CLOSE - 1:.0%} of the best on {close[0]} and {close[1]}. Its errors over those "
+        f"of the best, geometric mean: {means[0]:.3f} and {means[1]:.3f}. Over those of the best "
+        f"of its own members alone, picked with hindsight: {alone[0]:.3f} and {alone[1]:.3f}."
+    )
+    return textwrap.fill(text, 100) + "\n"
+
+
+def overview(standings: Sequence[Standing]) -> str:
+    """A line for each stream."""
+    lines = []
+    for s in standings:
+        best, alone, ratio = s.best(), s.best_alone(), s.ratios()
+        top = sorted(s.shares, key=lambda name: -s.shares[name])[:2]
+        lines.append(
+            (
+                s.name,
+                f"{s.rows:,}",
+                f"{s.columns:,}",
+                f"**{pair(s.ten)}**",
+                f"{pair(s.alone[alone])} {alone}",
+                f"{pair(s.others[best])} {best}",
+                f"{ratio[0]:.2f}, {ratio[1]:.2f}",
+                ", ".join(f"{name} {s.shares[name]:.0%}" for name in top),
+            )
+        )
+    heads = (
+        "stream", "rows", "columns", "**ten**", "best member alone", "best of the others",
+        "ratio", "largest shares at the end",
+    )  # fmt: skip
+    return table(heads, lines)
+
+
+def everything(standings: Sequence[Standing], of: Callable[[Errors], float]) -> str:
+    """One error of all, the least in bold."""
+    lines = []
+    for s in standings:
+        values = [of(s.ten), *(of(s.others[n]) if n in s.others else None for n in OTHERS)]
+        smallest = min(value for value in values if value is not None)
+        cells = ["-" if value is None else number(value) for value in values]
+        bold = [
+            f"**{cell}**" if value == smallest else cell
+            for cell, value in zip(cells, values, strict=True)
+        ]
+        lines.append((s.name, *bold))
+    return table(("stream", "ten", *OTHERS), lines)
+
+
+def alone(standings: Sequence[Standing]) -> str:
+    """The MAE of each member alone over that of ten."""
+    lines = [
+        (s.name, *(f"{s.alone[name].mae / s.ten.mae:.2f}" for name in ours.NAMES))
+        for s in standings
+    ]
+    return table(("stream", *ours.NAMES), lines)
