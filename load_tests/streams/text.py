@@ -14,7 +14,8 @@ over the rows, in nats, of the score taken as log odds and clipped to ±30. Nobo
 specification of ours for all streams, and the peers' defaults.
 
 - **single** is `dual_ascent` with the logistic loss and `strength` 30 behind `balanced` scaling.
-- **eight**, **twelve** and **papers** are `portfolio` with the `members` of that name.
+- **eight**, **twelve** and **papers** are `portfolio` with the `members` of that name; PORTFOLIO.md
+  tells how to read the weights of their members.
 - `vw` is Vowpal Wabbit with `--loss_function logistic`; `vw_sgd`, `vw_coin`, `vw_ftrl` add the
   option of that name; `vw_hinge` has `--loss_function hinge`.
 - `river_lr`, `river_pa`, `river_alma` are River's LogisticRegression, PAClassifier and

@@ -1,4 +1,4 @@
-"""The README's session runs as it is written there."""
+"""The commands of the README and of docs/PORTFOLIO.md run as they are written there."""
 
 import json
 import re
@@ -6,33 +6,79 @@ import subprocess
 from pathlib import Path
 
 from service.demo.server_process import ServerProcess
+from solvers.portfolio.fused import Blueprint
+from solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, preset
 
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
+PORTFOLIO = (ROOT / "docs" / "PORTFOLIO.md").read_text()
 
 
-def session() -> str:
-    return re.search(r"<!-- session:.*?-->\n```sh\n(.*?)```", README, re.DOTALL).group(1)
+def session(text: str) -> str:
+    """The commands from the mark on, of one block in the README and of all in other documents."""
+    blocks = re.findall(r"```sh\n(.*?)```", text[text.index("<!-- session:") :], re.DOTALL)
+    return blocks[0] if text is README else "".join(blocks)
 
 
-def test_the_session_runs_as_written(tmp_path):
-    script = session().replace("curl -s", "curl -sf -w '\\n'")
+def answers_of(script: str, tmp_path: Path) -> tuple[list[dict], str]:
+    """Run it against a server of its own; the objects that came back, and all that was said."""
+    script = script.replace("curl -s", "curl -sf -w '\\n'")
     with ServerProcess(f"sqlite:///{tmp_path / 'readme.db'}") as server:
         script = script.replace("localhost:8000", server.url.removeprefix("http://"))
         done = subprocess.run(
-            ["bash", "-e", "-c", script], capture_output=True, text=True, timeout=60
+            ["bash", "-e", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    created, first, second, third, one, many, metrics, certificate = answers
-    assert created["id"] == "clicks"
+    return [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"], done.stdout
+
+
+def test_the_session_runs_as_written(tmp_path):
+    answers, said = answers_of(session(README), tmp_path)
+    created, first, second, one, many, metrics, members, weights = answers[:8]
+    numbered, third, certificate = answers[8:]
+    assert (created["id"], created["spec"]["members"]) == ("clicks", "eight")
     # The answer that the README shows is the one that comes back.
     shown = re.search(r"```json\n(\{\"model\": \"clicks\".*?\})\n```", README, re.DOTALL).group(1)
     assert first == json.loads(shown)
-    assert (second["seq"], third["seq"], third["count"]) == (3, 5, 2)
-    assert one["label"] == 1 and one["seq"] == 5
+    assert (second["seq"], second["count"]) == (3, 2)
+    assert one["label"] == 1 and one["seq"] == 3
     assert len(many["scores"]) == 2
-    assert metrics["samples"] == 5 and certificate["rows"] == 5
-    assert "dualstream_samples_total" in done.stdout
+    assert metrics["samples"] == 3 and len(members["members"]) == 9
+    assert "site=news" in [weight["name"] for weight in weights["weights"]]
+    assert numbered["id"] == "numbered" and third["seq"] == 2 and certificate["rows"] == 2
+    assert "dualstream_samples_total" in said
+
+
+def test_the_commands_of_the_portfolio_run_as_written(tmp_path):
+    answers, _ = answers_of(session(PORTFOLIO), tmp_path)
+    assert answers[1]["learned"] == 2000
+    compared = [answer for answer in answers if "low" in answer]
+    assert [answer["a"] for answer in compared] == ["recent", "dual-3"]
+    assert compared[0]["rows"] == 2000 and compared[1]["rows"] == 4000
+    assert answers[-1]["member"] == "dual-30" and answers[-1]["gap"] >= 0.0
+    promoted = next(answer for answer in answers if answer.get("name") == "dual-3")
+    assert promoted["weight"] == 1.0
+
+
+def test_every_member_of_a_list_is_described():
+    regression = (ROOT / "docs" / "REGRESSION.md").read_text()
+    for lists, text in ((PRESETS, PORTFOLIO), (REGRESSION_PRESETS, regression)):
+        for members in lists.values():
+            for member in members:
+                assert f"| `{member['name']}` |" in text, member["name"]
+
+
+def test_memory_of_a_feature_is_what_the_document_says():
+    said = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \|$", PORTFOLIO, re.MULTILINE)
+    assert len(said) == 4
+    for name, members, seconds, memory in said:
+        plan = Blueprint([member for member in preset(name) if member["kind"] != "prior"])
+        assert (len(plan.what), len(plan.starts)) == (int(members), int(seconds))
+        assert 8 * plan.width + 20 == int(memory)
 
 
 def test_readme_is_short():
