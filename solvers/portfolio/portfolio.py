@@ -112,9 +112,9 @@ class Portfolio:
 
     @property
     def heaviest(self) -> str:
-        """The member of the largest share, the prior aside where there is another one."""
-        shares = self._rule.shares.copy()
-        shares[[name == "prior" for name in self._crew.names]] -= 1.0
+        """The member of the largest share, priors aside where there is another one."""
+        shares = self._rule.shares
+        shares[[member.get("kind") == "prior" for member in self._crew.members]] -= 1.0
         return str(self._crew.names[int(np.argmax(shares))])
 
     @property
