@@ -150,10 +150,14 @@ class Rule:
         return more
 
     def without(self, place: int) -> "Rule":
-        """The same without one member; the others have its share as theirs are to each other."""
+        """The same without one member; the others have its share as theirs are to each other.
+
+        Where they had none left, as can be while `share` is 0, they have equal ones.
+        """
         kept: list[int | None] = [j for j in range(self.size) if j != place]
         fewer = self._copied(kept)
-        fewer.r[V] /= fewer.r[V].sum()
+        total = float(fewer.r[V].sum())
+        fewer.r[V] = fewer.r[V] / total if total > 0.0 else 1.0 / fewer.size
         return fewer
 
     def _copied(self, places: Sequence[int | None]) -> "Rule":
