@@ -17,7 +17,10 @@ from solvers.rewind import Rewind
 
 
 class Guest:
-    """A model of any algorithm. Where it rejects a row it has no score, and begins anew."""
+    """A model of any algorithm. Where it rejects a row it has no score, and begins anew.
+
+    A row of weight 0 changes nothing, that it cannot be scored included.
+    """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._spec = spec
@@ -38,7 +41,7 @@ class Guest:
             outcome = self._rewind.learn_prefix(batch[done:])
             scores.append(outcome.scores)
             done += len(outcome)
-            if outcome.rejected.any():
+            if outcome.rejected.any() and batch.weights[done - 1] > 0.0:
                 self._begin()
         return np.concatenate(scores)
 
