@@ -1,8 +1,9 @@
-"""The default single specification on real streams: predict, then learn, one pass, no tuning.
+"""Single specification and portfolios on real streams: predict, then learn, one pass, no tuning.
 
-The protocol and the mistakes to meet stand in tests/golden/streams.json.
+The protocol, the mistakes and the log-losses to meet stand in tests/golden/streams.json.
 """
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -10,36 +11,73 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from load_tests.streams.data import FILES, stream
+from load_tests.streams import data
+from load_tests.streams.data import FILES
 from solvers import make_learner, resolve_spec
 from solvers._jit import DISABLED
+from tests.solvers.test_portfolio_rule import assert_bounded, regret_terms
 
 STREAMS = json.loads((Path(__file__).parent.parent / "golden" / "streams.json").read_text())
 FOLDER = os.environ.get("DUALSTREAM_DATA")
+SINGLE = {
+    "algorithm": "dual_ascent",
+    "loss": "logistic",
+    "strength": 30,
+    "window": "infinite",
+    "scaling": "balanced",
+    "average": None,
+}
+# What is run, its name in the file, and how many mistakes it may be away from that: the file broke
+# a tie in the first row of `twelve` by rounding.
+RUNS = {
+    "single": (SINGLE, "single_papers", 0),
+    "eight": ({"algorithm": "portfolio"}, "portfolio_S8", 0),
+    "twelve": ({"algorithm": "portfolio", "members": "twelve"}, "portfolio_S12", 1),
+}
+LOG_LOSS = 6e-5
+PREFIX = 2000
+
+pytestmark = [
+    pytest.mark.data,
+    pytest.mark.skipif(FOLDER is None, reason="DUALSTREAM_DATA names no folder with the data sets"),
+    pytest.mark.skipif(DISABLED, reason="too many rows without a compiler"),
+]
+
+stream = functools.lru_cache(maxsize=1)(data.stream)
+"""One at a time: all runs on it follow each other."""
 
 
-@pytest.mark.data
-@pytest.mark.skipif(FOLDER is None, reason="DUALSTREAM_DATA names no folder with the data sets")
-@pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
+def learner_for(batch, spec):
+    return make_learner(resolve_spec(spec | {"features": {"kind": "indexed", "dim": batch.dim}}))
+
+
 @pytest.mark.parametrize("name", FILES)
-def test_untuned_default_meets_the_mistakes_of_the_reference(name):
-    batch = stream(name)
-    spec = {
-        "algorithm": "dual_ascent",
-        "loss": "logistic",
-        "strength": 30,
-        "window": "infinite",
-        "scaling": "balanced",
-        "average": None,
-        "features": {"kind": "indexed", "dim": batch.dim},
-    }
-    reference = STREAMS["streams"][name]
-    assert len(batch) == reference["rows"]
-    outcome = make_learner(resolve_spec(spec)).learn(batch)
-    wrong = (outcome.scores >= 0) != (batch.labels > 0)
-    mistakes = 100.0 * float(wrong.mean())
-    margins = np.clip(outcome.scores, -30.0, 30.0) * batch.labels
-    log_loss = float(np.log1p(np.exp(-margins)).mean())
-    expected, expected_log_loss = reference["prototype"]["single_papers"]
-    assert abs(mistakes - expected) <= 0.3, (mistakes, expected)
-    assert abs(log_loss - expected_log_loss) <= 0.01, (log_loss, expected_log_loss)
+def test_mistakes_and_log_loss_of_the_reference_are_met(name):
+    batch, told = stream(name), STREAMS["streams"][name]
+    assert len(batch) == told["rows"]
+    for run, (spec, entry, away) in RUNS.items():
+        percent, log_loss = told["prototype"][entry]
+        scores = learner_for(batch, spec).learn(batch).scores
+        mistakes = np.count_nonzero((scores >= 0) != (batch.labels > 0))
+        assert abs(mistakes - round(percent * len(batch) / 100)) <= away, (run, mistakes)
+        margins = np.clip(scores, -30.0, 30.0) * batch.labels
+        found = float(np.log1p(np.exp(-margins)).mean())
+        assert found == pytest.approx(log_loss, abs=LOG_LOSS), run
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_regret_is_bounded(name):
+    batch = stream(name)[:PREFIX]
+    learner = learner_for(batch, {"algorithm": "portfolio", "members": "twelve"})
+    mixture, members = regret_terms(learner, batch)
+    assert members.shape == (len(batch), 13)
+    assert_bounded(learner, mixture, members)
+
+
+@pytest.mark.parametrize("name", ["elec2", "phishing"])
+def test_regret_is_bounded_where_labels_are_chosen_against_the_prediction(name):
+    batch = stream(name)[:PREFIX]
+    learner = learner_for(batch, {"algorithm": "portfolio"})
+    mixture, members = regret_terms(learner, batch, lambda score: -1.0 if score >= 0.0 else 1.0)
+    assert mixture.min() > np.log(2.0) - 1e-3
+    assert_bounded(learner, mixture, members)
