@@ -17,6 +17,16 @@ SPECS = {
     "plain": {},
     "hinge": {"loss": "hinge"},
     "staged": {"scaling": "balanced", "norm": "running"},
+    "portfolio": {
+        "algorithm": "portfolio",
+        "members": [
+            {"kind": "prior"},
+            {"kind": "dual_ascent", "strength": 3},
+            {"kind": "adagrad", "norm": "row"},
+            {"algorithm": "sgd"},
+        ],
+        "retain": 20,
+    },
 }
 
 
