@@ -239,15 +239,29 @@ class Portfolio:
         try:
             about = json.loads(np.asarray(state["about"]).astype(np.uint8).tobytes())
             described, promoted = about["members"], about["promoted"]
+            self._check_members([one["spec"] for one in described])
             crew = Crew.described(described, self.spec)
-        except (ValueError, KeyError, TypeError, SolverError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, SolverError) as error:
             raise CorruptState(f"the members are damaged: {error!r}") from error
         rule = self._new_rule(crew.members)
         rows = RetainedRows(self._dim, self.spec["retain"])
         for owner, part in (("rule", rule), ("rows", rows), ("crew", crew)):
             part.restore(_under(f"{owner}.", state))
+        active = [name for place, name in enumerate(crew.names) if rule.is_active(place)]
+        if active != (crew.names if promoted is None else [promoted]):
+            raise CorruptState("who is promoted is damaged")
         self._crew, self._rule, self._rows = crew, rule, rows
         self._samples, self._promoted = int(state["samples"]), promoted
+
+    def _check_members(self, members: Sequence[Member]) -> None:
+        """Raise SolverError or ValueError unless these could be members of this portfolio."""
+        names = [read_name(member, "", []) for member in members]
+        if not 1 <= len(set(names)) == len(members) <= MAX_MEMBERS:
+            raise ValueError(f"members named {names}")
+        for member in members:
+            body = {field: value for field, value in member.items() if field != "name"}
+            if self.resolve_member(body) != body:
+                raise ValueError(f"{member['name']!r} is not resolved")
 
 
 def _under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:

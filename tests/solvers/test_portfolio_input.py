@@ -1,9 +1,20 @@
 """Specifications that are refused, and members that rows of any size throw out of numbers."""
 
+import json
+
 import numpy as np
 import pytest
 
-from solvers import Batch, InvalidSpec, MemberError, dump, load, resolve_spec
+from solvers import (
+    Batch,
+    CorruptState,
+    InvalidSpec,
+    MemberError,
+    dump,
+    load,
+    make_learner,
+    resolve_spec,
+)
 from solvers._jit import DISABLED
 from tests.solvers.specs import SPECS
 from tests.solvers.specs import stream as spec_stream
@@ -260,3 +271,48 @@ def test_guest_beside_others_survives_rows_of_any_size(name):
     assert content(restored) == content(learner)
     tail = stream(30, seed=5)
     assert restored.learn(tail).scores.tobytes() == learner.learn(tail).scores.tobytes()
+
+
+def about(learner):
+    return json.loads(learner.state()["about"].tobytes())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda told: told.update(members=[]),
+        lambda told: told.update(members={}),
+        lambda told: told.update(members=told["members"] * 9),
+        lambda told: told.update(members=told["members"][:-1]),
+        lambda told: told.update(promoted=None),
+        lambda told: told.update(promoted="nobody"),
+        lambda told: told.update(promoted="dual-30"),
+        lambda told: told["members"][1]["spec"].update(name="prior"),
+        lambda told: told["members"][1]["spec"].update(strength=-5.0),
+        lambda told: told["members"][1]["spec"].pop("loss"),
+        lambda told: told["members"][1].update(spec="dual-30"),
+        lambda told: told["members"][1].update(part="prior"),
+        lambda told: told["members"][1].pop("part"),
+    ],
+)
+def test_a_state_of_members_that_cannot_be_changes_nothing(damage):
+    learner = portfolio()
+    learner.learn(stream(30))
+    learner.promote("dual-3")
+    before, told = content(learner), about(learner)
+    damage(told)
+    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    with pytest.raises(CorruptState):
+        learner.restore(learner.state() | {"about": text})
+    assert content(learner) == before and learner.promoted == "dual-3"
+
+
+def test_a_state_of_the_other_task_changes_nothing():
+    classes = portfolio()
+    spec = {"algorithm": "portfolio", "task": "regression", "features": FEATURES}
+    numbers = make_learner(spec)
+    for learner, other in ((classes, numbers), (numbers, classes)):
+        before = content(learner)
+        with pytest.raises(CorruptState):
+            learner.restore(other.state())
+        assert content(learner) == before
