@@ -181,7 +181,6 @@ RAW = {"name": "wild", "scaling": "none"}
 WILD = [
     RAW | {"kind": "dual_ascent", "strength": 1e-12},
     RAW | {"kind": "spg_fixed_total", "strength": 1e-12},
-    RAW | {"kind": "adagrad", "loss": "squared_hinge", "eta": 1e12},
     {"name": "wild", "algorithm": "alma", "p": 4, "normalize": False, "intercept": False},
     {"name": "wild", "algorithm": "asset", "lambda": 0.01, "step": "strongly_convex"},
     {"name": "wild", "algorithm": "dc", "surrogate": "sigmoid", "inner": "complete"},
