@@ -106,16 +106,17 @@ def read_member(member: Mapping[str, Any], whole: Mapping[str, Any], owner: str)
 
 
 def _is_fused(member: Mapping[str, Any]) -> bool:
-    """A schedule is a field of other algorithms, too."""
+    """O-DCA with a schedule is one without `kind`, too; other algorithms have their own."""
     if "kind" in member:
         return True
     return "schedule" in member and member.get("algorithm", "dual_ascent") == "dual_ascent"
 
 
 def _read_fused(member: Mapping[str, Any], task: str) -> Member:
-    kind = read_choice(
-        {"kind": member.get("kind", member.get("algorithm"))}, "kind", "", tuple(_FUSED_FIELDS)
-    )
+    if "kind" not in member:
+        body = {field: value for field, value in member.items() if field != "algorithm"}
+        member = {"kind": "dual_ascent"} | body
+    kind = read_choice(member, "kind", "", tuple(_FUSED_FIELDS))
     own = _FUSED_FIELDS[kind]
     takes = own if task == "binary" else ("base", *own)
     refuse_unknown(member, "", ("kind", *takes))

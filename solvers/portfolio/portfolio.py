@@ -179,10 +179,10 @@ class Portfolio:
     def add_member(self, spec: Mapping[str, Any]) -> str:
         """See MemberLearner: it learns the retained rows, and is calibrated on them."""
         names = self._crew.names
-        if not self._rule.classes and "kind" in spec:
-            raise InvalidSpec("/kind", spec["kind"], "left out: a model with an algorithm can join")
         name = read_name(spec, "", names)
         member = {"name": name} | self.resolve_member(spec)
+        if not self._rule.classes and "kind" in member:
+            raise InvalidSpec("/kind", member["kind"], "left out: a model can join")
         if name in names:
             raise MemberError(f"there is a member {name!r} already")
         if len(names) >= MAX_MEMBERS:

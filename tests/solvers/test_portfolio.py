@@ -9,6 +9,7 @@ from solvers import Batch, make_learner, resolve_spec
 from solvers._jit import DISABLED
 from solvers.algorithms import ALGORITHMS
 from solvers.portfolio import PRESETS
+from solvers.portfolio.presets import REGRESSION_PRESETS, preset
 from tests.solvers.portfolio_reference import PortfolioReference
 from tests.solvers.staging import rows_of
 
@@ -90,8 +91,9 @@ def test_member_of_every_algorithm_resolves_to_itself(algorithm):
     assert resolve_spec(resolve_spec(whole)) == resolve_spec(whole)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [*PRESETS, *REGRESSION_PRESETS])
 def test_member_of_every_preset_resolves_to_itself(name):
-    for member in PRESETS[name]:
+    learner = portfolio(task="regression" if name in REGRESSION_PRESETS else "binary")
+    for member in preset(name):
         body = {field: value for field, value in member.items() if field != "name"}
-        assert portfolio().resolve_member(body) == body
+        assert learner.resolve_member(body) == body

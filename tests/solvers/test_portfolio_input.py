@@ -16,10 +16,12 @@ from solvers import (
     resolve_spec,
 )
 from solvers._jit import DISABLED
+from solvers.portfolio import PRESETS
 from tests.solvers.specs import SPECS
 from tests.solvers.specs import stream as spec_stream
 from tests.solvers.test_contract import content, relabelled, rescaled
 from tests.solvers.test_portfolio import portfolio, stream
+from tests.solvers.test_portfolio_regression import portfolio as number_portfolio
 
 N = 60 if DISABLED else 240
 DIM = 12
@@ -146,6 +148,20 @@ def test_members_without_a_name_get_one_that_is_free():
     resolved = resolve_spec({"algorithm": "portfolio", "members": members})
     assert [one["name"] for one in resolved["members"]] == ["prior-2", "prior-1", "prior-3"]
     assert resolve_spec(resolved) == resolved
+
+
+@pytest.mark.parametrize("own", [{}, {"algorithm": "dual_ascent"}, {"kind": "dual_ascent"}])
+def test_dual_ascent_with_a_schedule_is_the_kind_of_that_name(own):
+    spec = own | {"strength": 0.3, "schedule": "inverse_sqrt"}
+    learner = portfolio(members=[spec])
+    (view,) = learner.members()
+    assert view.name == "dual_ascent-1"
+    rising = next(one for one in PRESETS["papers"] if one["name"] == "dual-0.3-rising")
+    assert view.spec == {field: value for field, value in rising.items() if field != "name"}
+    assert learner.add_member(spec) == "dual_ascent-2"
+    numbers = number_portfolio(8)
+    with pytest.raises(InvalidSpec, match="kind must be left out"):
+        numbers.add_member({"strength": 0.3, "schedule": "inverse_sqrt"})
 
 
 def test_sixty_four_members_and_no_more():
