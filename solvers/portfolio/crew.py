@@ -90,9 +90,24 @@ class Crew:
     def learn(self, batch: Batch, rule: Rule) -> Floats:
         """Learn rows with labels -1 and 1 by all active members; score and loss, (n, 2)."""
         scores = np.zeros((len(batch), len(self.members)))
+        anew: list[tuple[int, int]] = []
         for place, member in self._alone.items():
             if rule.is_active(place):
-                scores[:, place] = member.learn(batch)
+                scores[:, place], rows = member.learn(batch)
+                anew += [(row, place) for row in rows]
+        if not anew:
+            return self._apply(batch, scores, rule)
+        parts, done = [], 0
+        for row, place in sorted(anew):
+            if row >= done:
+                parts.append(self._apply(batch[done : row + 1], scores[done : row + 1], rule))
+                done = row + 1
+            rule.begin_anew(place)
+        parts.append(self._apply(batch[done:], scores[done:], rule))
+        return np.concatenate(parts)
+
+    def _apply(self, batch: Batch, scores: Floats, rule: Rule) -> Floats:
+        """The rule for rows that the members that run by themselves have scored (n, K)."""
         if self._fused is None:
             return rule.count(scores, batch.labels, batch.weights)
         return self._fused.learn(batch, self._fused_places, scores, rule)
@@ -137,17 +152,17 @@ class Crew:
 
     def joined(
         self, member: Member, whole: Mapping[str, Any], rows: Batch
-    ) -> tuple["Crew", Floats]:
-        """The crew with one more, who has learned these rows; its scores of them."""
-        scores = np.zeros(len(rows))
+    ) -> tuple["Crew", Floats, list[int]]:
+        """The crew with one more, who has learned these rows; what its `learn` gave."""
+        scores, anew = np.zeros(len(rows)), list[int]()
         alone: dict[int, Guest | Soloist] = dict(self._alone)
         if _part_of(member) != _PRIOR:
             newcomer = _begin(member, whole)
-            scores = newcomer.learn(rows)
+            scores, anew = newcomer.learn(rows)
             alone[len(self.members)] = newcomer
         members = [*self.members, member]
         places = self._fused_places.tolist()
-        return Crew(self._dim, members, self._fused, places, alone), scores
+        return Crew(self._dim, members, self._fused, places, alone), scores, anew
 
     def without(self, place: int) -> "Crew":
         """The crew without one member."""

@@ -17,9 +17,9 @@ from solvers.rewind import Rewind
 
 
 class Guest:
-    """A model of any algorithm. Where it rejects a row it has no score, and begins anew.
+    """A model of any algorithm. Where it rejects a row it begins anew.
 
-    A row of weight 0 changes nothing, that it cannot be scored included.
+    A row of weight 0 changes nothing, that it is rejected included.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -33,21 +33,34 @@ class Guest:
         self._learner = make_learner(self._spec)
         self._rewind = Rewind(self._learner, row_is_whole=False)
 
-    def learn(self, batch: Batch) -> Floats:
-        """Learn all rows; their scores (n,), NaN where the learner began anew."""
+    def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
+        """Learn all rows; their scores (n,), and the rows behind which it begins anew.
+
+        Those that it has no score for, NaN, are left out: whoever counts scores sees them.
+        """
         scores: list[Floats] = []
-        done = 0
+        anew: list[int] = []
+        done, size = 0, len(batch)
         while done < len(batch) or not scores:
-            outcome = self._rewind.learn_prefix(batch[done:])
+            # Behind a rejected row pieces begin at one row and double: others may follow.
+            outcome = self._rewind.learn_prefix(batch[done : done + size])
             scores.append(outcome.scores)
             done += len(outcome)
-            if outcome.rejected.any() and batch.weights[done - 1] > 0.0:
-                self._begin()
-        return np.concatenate(scores)
+            size = 1 if outcome.rejected.any() else 2 * size
+            if outcome.rejected.any():
+                row = batch[done - 1 : done]
+                # As it was before the row, it may well have a score.
+                score = self.predict(row)
+                scores[-1] = np.append(outcome.scores[:-1], score)
+                if row.weights[0] > 0.0:
+                    self._begin()
+                    anew += [done - 1] * int(np.count_nonzero(np.isfinite(score)))
+        return np.concatenate(scores), anew
 
     def predict(self, batch: Batch) -> Floats:
-        """Scores (n,)."""
-        return self._learner.predict(batch)
+        """Scores (n,), NaN where there is none."""
+        scores = self._learner.predict(batch)
+        return np.where(np.isfinite(scores), scores, np.nan)
 
     def weights(self) -> tuple[Floats, float]:
         """Served weights and intercept."""
@@ -77,11 +90,11 @@ class Soloist:
         # Kernels want a rule; what this one makes of the scores is not looked at.
         self._rule = Rule([member], 0.5, 0.0, classes=True)
 
-    def learn(self, batch: Batch) -> Floats:
-        """See Guest."""
+    def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
+        """See Guest; kernels do not tell behind which rows it begins anew."""
         scores = np.zeros((len(batch), 1))
         self._fused.learn(batch, self._FIRST, scores, self._rule)
-        return scores[:, 0]
+        return scores[:, 0], []
 
     def predict(self, batch: Batch) -> Floats:
         """See Guest."""

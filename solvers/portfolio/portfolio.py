@@ -190,8 +190,8 @@ class Portfolio:
         if self._promoted is not None:
             raise MemberError(f"{self._promoted!r} is promoted: undo that first")
         rows = self._rows.rows()
-        self._crew, scores = self._crew.joined(member, self.spec, rows)
-        self._rule = self._rule.joined(member, scores, rows)
+        self._crew, scores, anew = self._crew.joined(member, self.spec, rows)
+        self._rule = self._rule.joined(member, scores, rows, anew)
         return name
 
     def remove_member(self, name: str) -> None:

@@ -131,10 +131,17 @@ class Rule:
 
     # -- changing the list -----------------------------------------------------------------------
 
-    def joined(self, member: Mapping[str, Any], scores: Floats, rows: Batch) -> "Rule":
+    def begin_anew(self, place: int) -> None:
+        """Count that a member began anew, and take it at its word again."""
+        _rule.start_calibration(self.r, place)
+        self.r[_rule.RESETS, place] += 1.0
+
+    def joined(
+        self, member: Mapping[str, Any], scores: Floats, rows: Batch, anew: Sequence[int]
+    ) -> "Rule":
         """The same with one more member, calibrated on its scores (n,) of these rows.
 
-        It begins with `share`, which the others give up.
+        It begins with `share`, which the others give up. `anew`: rows behind which it began anew.
         """
         n = self.size
         more = self._copied([*range(n), None])
@@ -143,11 +150,18 @@ class Rule:
         more.r[V, :n] *= 1.0 - share
         more.r[V, n] = share
         if self.classes and more.roles[n, ROLE] == MEMBER:
-            own = np.ascontiguousarray(more.r[:, n:])
-            scratch = np.empty((N_SCRATCH, 1))
-            _rule.calibrate_rows(scores, rows.labels, rows.weights, own, scratch)
-            more.r[:, n:] = own
+            done = 0
+            for row in anew:
+                more._calibrate(n, scores[done : row + 1], rows[done : row + 1])
+                more.begin_anew(n)
+                done = row + 1
+            more._calibrate(n, scores[done:], rows[done:])
         return more
+
+    def _calibrate(self, place: int, scores: Floats, rows: Batch) -> None:
+        own, scratch = np.ascontiguousarray(self.r[:, place : place + 1]), np.empty((N_SCRATCH, 1))
+        _rule.calibrate_rows(scores, rows.labels, rows.weights, own, scratch)
+        self.r[:, place : place + 1] = own
 
     def without(self, place: int) -> "Rule":
         """The same without one member; the others have its share as theirs are to each other.

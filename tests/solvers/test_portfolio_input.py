@@ -223,6 +223,40 @@ def test_member_that_leaves_the_numbers_begins_anew_and_the_others_do_not_notice
         assert (view.rows, view.loss, view.resets) == (one.rows, one.loss, one.resets)
 
 
+@pytest.mark.parametrize("wild", WILD, ids=lambda one: one.get("kind") or one["algorithm"])
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_a_row_that_throws_a_member_out_is_scored_as_it_was_predicted(wild, weight):
+    batch, learner = huge(), portfolio(members=[{"kind": "prior"}, wild])
+    weights = batch.weights.copy()
+    weights[5::4] *= weight
+    batch = relabelled(batch, batch.labels, weights)
+    whole = portfolio(members=[{"kind": "prior"}, wild])
+    scores = whole.learn(batch).scores
+    for i in range(N):
+        row, resets = batch[i : i + 1], learner.members()[1].resets
+        expected = learner.predict(row)[0]
+        assert learner.learn(row).scores[0] == expected == scores[i]
+        view = learner.members()[1]
+        if view.resets > resets:
+            assert view.resets == resets + 1 and weights[i] > 0.0
+            assert view.calibration == (1.0, 0.0)
+            assert not learner.member_weights("wild")[0].any()
+    assert view.resets > 0 or weight == 0.0
+    assert content(whole) == content(learner)
+
+
+def test_a_challenger_that_began_anew_on_the_retained_rows_is_calibrated_since():
+    batch, wild = huge(), WILD[-1]
+    learner = portfolio(members=TAME, retain=N)
+    learner.learn(batch)
+    name = learner.add_member(wild)
+    alone = portfolio(members=[wild], retain=N)
+    alone.learn(batch)
+    view = learner.members()[-1]
+    assert view.resets == alone.members()[0].resets > 0 and name == "wild"
+    assert view.calibration == alone.members()[0].calibration
+
+
 @pytest.mark.parametrize("place", range(1, 9))
 def test_fused_member_without_a_score_has_everything_at_its_start(place):
     batch = stream(N)
