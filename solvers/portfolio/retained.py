@@ -36,7 +36,8 @@ class RetainedRows:
         if n > self._retain:
             rows, n = rows[n - self._retain :], self._retain
         # A cut of a larger batch would keep all of it in memory.
-        self._newest.append(rows if len(batch) == 1 else rows.copied())
+        is_cut = len(batch) > 1 or _is_cut(rows)
+        self._newest.append(rows.copied() if is_cut else rows)
         self._held += n
         if self._held > 2 * self._retain:
             self._pieces, self._newest = [self.rows().copied()], []
@@ -77,3 +78,11 @@ class RetainedRows:
             raise CorruptState("the retained rows are damaged")
         self._newest, self._pieces = [], [rows] if len(rows) else []
         self._held = len(rows)
+
+
+def _is_cut(rows: Batch) -> bool:
+    """Whether the rows are a part of larger arrays."""
+    return any(
+        isinstance(array.base, np.ndarray) and array.base.nbytes > 2 * array.nbytes + 4096
+        for array in (rows.values, rows.labels)
+    )

@@ -1,6 +1,7 @@
 """Members that come, go, and are served alone, between rows that are cut anywhere."""
 
 import copy
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -90,6 +91,25 @@ def test_challenger_begins_as_one_that_learned_the_retained_rows_alone(spec, ret
         expected = alone.weights, alone.intercept
     assert (own[0].tobytes(), own[1]) == (expected[0].tobytes(), expected[1])
     assert learner.members()[-1].rows == len(counted(more))
+
+
+@pytest.mark.skipif(DISABLED, reason="memory is that of the compiled learner")
+def test_rows_cut_from_large_batches_do_not_keep_them_in_memory():
+    rng = np.random.default_rng(0)
+    learner = portfolio(100, members=[KINDS[0]], retain=50)
+
+    def large():
+        return Batch.from_dense(rng.normal(size=(500, 100)), np.ones(500))
+
+    learner.learn(large()[:1])
+    tracemalloc.start()
+    try:
+        for _ in range(40):
+            learner.learn(large()[7:8])
+        # Each of the 40 is of 600,000 bytes.
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def removed(reference, place):
