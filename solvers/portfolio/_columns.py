@@ -85,7 +85,7 @@ def place_of(places: Indices, index: int) -> int:
 def enter_places(places: Indices, touched: Indices, first: int, used: int) -> None:
     """Put slots `first` to `used` into the table of places."""
     for slot in range(first, used):
-        at = place_of(places, touched[slot])
+        at = place_of(places, int(touched[slot]))
         places[at, 0], places[at, 1] = touched[slot] + 1, slot
 
 
@@ -160,7 +160,8 @@ def count_entries(
         dense = stays if stays > becomes else becomes
         is_dense[p] = dense
         # See features/scaling.py.
-        share = c * of_all
+        # Exactly 1 where it is, so that a constant column has no variance.
+        share = c * of_all if c < t else 1.0
         of_row, of_mean = deviations * of_all, share * mu * mu
         variance = of_row + (1.0 - share) * of_mean
         is_constant = (variance <= 1e-30 * (of_row + of_mean)) | (variance < _TINY)

@@ -88,8 +88,10 @@ N_NUMBERS = LOSS + 6
 IS_LOGISTIC, MARGIN, EPS, GAMMA, LO, HI = range(LOSS, N_NUMBERS)
 DUAL, RISING, SPG, ADAGRAD, NEWTON = range(5)
 
-# The columns of a retained row: label, weight, and for each dual member its tau and its factor.
-LABEL, WEIGHT, DUALS = range(3)
+# The columns of a retained row: label, weight, what the bounds of tau were multiplied by (0: there
+# were none), and for each dual member its tau, its factor and what it learned.
+LABEL, WEIGHT, BOUNDS, DUALS = range(4)
+N_OF_DUAL = 3
 
 # The rows of `steps`: what the direction or h is multiplied by; tau and Q*(-tau); s and h'd or
 # |h|^2; what makes the coefficient of tau; where in `lanes` the member stands.
@@ -176,7 +178,7 @@ def begin_anew(
             table[slot, what.shape[0] + second] = starts[second]
     if dual >= 0 and ring_rows.shape[0] > 0:
         for i in range(k[FIRST], k[LAST]):
-            ring_rows[i, DUALS + 2 * dual] = 0.0
+            ring_rows[i, DUALS + N_OF_DUAL * dual] = 0.0
     duals[j] = 0.0
 
 
@@ -268,7 +270,7 @@ def take_direction(
     size = step / math.sqrt(last) if is_adagrad else 1.0 / (damping + last)
     direction[n] = size
     table[0, place] = last
-    odd = 0.0
+    odd, whole = 0.0, last
     for q in range(0, n - 1, 2):
         size += product[q]
         odd += product[q + 1]
@@ -276,7 +278,9 @@ def take_direction(
         size += product[n - 1]
     for q in range(n):
         table[slots[q], place] = total[q]
-    return float(size + odd)
+        whole += total[q]
+    # Not a number where some total is none, so that the member begins anew.
+    return float(size + odd + 0.0 * whole)
 
 
 @kernel(
@@ -383,7 +387,9 @@ def move_weights(
             table[slots[p], j] += coefficient * own[p]
 
 
-@kernel(void(RO_I8, F8_2D, i8, f8, f8, RO_I8_2D, F8, F8_2D, I8, I8, I4, F8_2D, F8_2D), inline=True)
+@kernel(
+    void(RO_I8, F8_2D, i8, f8, f8, RO_I8_2D, F8, f8, F8_2D, I8, I8, I4, F8_2D, F8_2D), inline=True
+)
 def retain_row(
     slots: Ints,
     h: Floats,
@@ -392,6 +398,7 @@ def retain_row(
     c: float,
     what: Ints,
     factors: Floats,
+    scale: float,
     steps: Floats,
     k: Ints,
     ring_starts: Ints,
@@ -399,7 +406,7 @@ def retain_row(
     ring_values: Floats,
     ring_rows: Floats,
 ) -> None:
-    """Append a row to those that certificates are computed on; y is what dual members learned."""
+    """Append a row to those that certificates are computed on; scale: see solve_quadratic."""
     last = k[LAST]
     at = ring_starts[last]
     for p in range(n):
@@ -408,11 +415,14 @@ def retain_row(
             ring_values[at + p, b] = h[b, p]
     ring_starts[last + 1] = at + n
     ring_rows[last, LABEL], ring_rows[last, WEIGHT] = y, c
+    ring_rows[last, BOUNDS] = scale if scale < np.inf else 0.0
     for j in range(what.shape[0]):
         dual = what[j, DUAL_PLACE]
         if dual >= 0:
-            ring_rows[last, DUALS + 2 * dual] = steps[TAU, j]
-            ring_rows[last, DUALS + 2 * dual + 1] = factors[what[j, INPUT]]
+            at_dual = DUALS + N_OF_DUAL * dual
+            ring_rows[last, at_dual] = steps[TAU, j]
+            ring_rows[last, at_dual + 1] = factors[what[j, INPUT]]
+            ring_rows[last, at_dual + 2] = steps[N_STEPS, j]
     k[LAST] = last + 1
 
 
@@ -513,12 +523,14 @@ def learn_rows(
         k[SAMPLES] += 1
         if not counts:
             continue
+        if out[i, LEARNS] == 0.0:
+            continue
         f[DELTA] += c
         for j in range(n_members):
             steps[COEFFICIENT, j] = steps[TAU, j] = steps[CONJUGATE, j] = steps[FACTOR, j] = 0.0
             at = columns[j]
             targets[j] = scratch[TARGET, at]
-            if r[IS_ACTIVE, at] == 0.0 or out[i, LEARNS] == 0.0:
+            if r[IS_ACTIVE, at] == 0.0:
                 continue
             if own[j] != own[j]:
                 begin_anew(table, k, what, j, starts, duals, ring_rows)
@@ -535,7 +547,8 @@ def learn_rows(
             if numbers[j, IS_LOGISTIC] == 0.0:
                 solve_quadratic(what, numbers, j, own[j], targets[j], out[i, SCALE], steps)
             step = steps[FACTOR, j] * steps[TAU, j]
-            if abs(step) * (steps[NORM, j] + 1.0) < _LARGEST_STEP:
+            is_sound = abs(step) * (steps[NORM, j] + 1.0) < _LARGEST_STEP
+            if is_sound and steps[SIZE, j] < np.inf:
                 steps[COEFFICIENT, j] = step
                 duals[j] += c * steps[CONJUGATE, j]
                 continue
@@ -545,7 +558,7 @@ def learn_rows(
             steps[TAU, j] = 0.0
         if retain > 0:
             retain_row(
-                slots, h, n, y, c, what, factors, steps, k, ring_starts, ring_slots,
+                slots, h, n, y, c, what, factors, out[i, SCALE], steps, k, ring_starts, ring_slots,
                 ring_values, ring_rows,
             )  # fmt: skip
             if k[LAST] - k[FIRST] > retain:
@@ -573,17 +586,19 @@ def member_sums(
     scale  what its weights are multiplied by
     out    (3,): sums of delta, of delta [Q + Q* + tau z], and |w|^2
     """
-    base, dual = what[j, BASE], DUALS + 2 * what[j, DUAL_PLACE]
+    base, dual = what[j, BASE], DUALS + N_OF_DUAL * what[j, DUAL_PLACE]
     out[0] = out[1] = out[2] = 0.0
     for i in range(k[FIRST], k[LAST]):
         z = 0.0
         for p in range(ring_starts[i], ring_starts[i + 1]):
             z += ring_values[p, base] * table[np.int64(ring_slots[p]), j]
         z = scale * (ring_rows[i, dual + 1] * z + table[0, j])
+        lo, hi = -np.inf, np.inf
+        if ring_rows[i, BOUNDS] > 0.0:
+            lo, hi = ring_rows[i, BOUNDS] * numbers[j, LO], ring_rows[i, BOUNDS] * numbers[j, HI]
         term = gap_term(
-            z, ring_rows[i, dual], ring_rows[i, LABEL], numbers[j, IS_LOGISTIC],
-            numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], numbers[j, LO],
-            numbers[j, HI],
+            z, ring_rows[i, dual], ring_rows[i, dual + 2], numbers[j, IS_LOGISTIC],
+            numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], lo, hi,
         )  # fmt: skip
         out[0] += ring_rows[i, WEIGHT]
         out[1] += ring_rows[i, WEIGHT] * term

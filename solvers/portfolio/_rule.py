@@ -343,11 +343,12 @@ def regress_row(
             error = (near - scratch[OWN, j]) / scale
             scratch[COST, j] = min(error * error, MOST_SQUARE)
             scratch[WRONG, j] = 0.0
-            if r[IS_ACTIVE, j] > 0.0:
+            if r[IS_ACTIVE, j] > 0.0 and r[V, j] > 0.0:
                 least = min(least, scratch[COST, j])
     if scale > 0.0:
         for j in range(roles.shape[0]):
-            scratch[GAIN, j] = math.exp(-g[ETA] * c * (scratch[COST, j] - least))
+            behind = max(0.0, scratch[COST, j] - least)
+            scratch[GAIN, j] = math.exp(-g[ETA] * c * behind)
         share_out(r[V], scratch[GAIN], r[IS_ACTIVE], g[SHARE])
         count_losses(r, recent, pairs, g, scratch)
     n = g[ROWS_SEEN]

@@ -53,9 +53,9 @@ from solvers.portfolio._fused import (
     DUALS,
     INPUT,
     KIND,
-    LABEL,
     LOSS,
     N_NUMBERS,
+    N_OF_DUAL,
     N_STEPS,
     N_WHAT,
     NEWTON,
@@ -63,7 +63,6 @@ from solvers.portfolio._fused import (
     SECOND,
     SPG,
     STRENGTH,
-    WEIGHT,
 )
 from solvers.portfolio._roots import N_LANES
 from solvers.portfolio._rule import N_OUT
@@ -172,7 +171,8 @@ class Fused:
         self._lanes = np.zeros((N_LANES, n + 3))
         self._slots = np.empty(0, np.int64)
         self._fit_row(64)
-        self._ring = RowBuffer(self._retain, DUALS + 2 * plan.duals, (plan.dual_bases,))
+        columns = DUALS + N_OF_DUAL * plan.duals
+        self._ring = RowBuffer(self._retain, columns, (plan.dual_bases,))
         self._hold(np.array([dim], np.int32), self._new_blocks(1), 64)
 
     def _new_blocks(self, slots: int) -> Floats:
@@ -334,7 +334,8 @@ class Fused:
         fewer._hold(self._touched[:used], blocks, used)
 
     def _give_ring(self, fewer: "Fused", bases: Sequence[int], duals: Sequence[int]) -> None:
-        columns = [LABEL, WEIGHT, *(DUALS + 2 * d + part for d in duals for part in (0, 1))]
+        own = [DUALS + N_OF_DUAL * dual + part for dual in duals for part in range(N_OF_DUAL)]
+        columns = [*range(DUALS), *own]
         first, last = int(self._k[FIRST]), int(self._k[LAST])
         starts, rows, slots, values = self._ring.rows_between(first, last)
         bases = bases[: fewer._plan.dual_bases]

@@ -119,7 +119,8 @@ def test_both_orders_say_the_same(make):
 def test_differences_are_those_of_the_losses():
     batch, learner = stream(N), portfolio()
     learner.learn(batch)
-    costs = learner.state()["rule.recent"][:, ::2]
+    recent = learner.state()["rule.recent"]
+    costs = recent[:, : recent.shape[1] // 2]
     views = learner.members()
     for i, a in enumerate(views):
         for j, b in enumerate(views):

@@ -272,9 +272,9 @@ def test_fused_member_without_a_score_has_everything_at_its_start(place):
     assert p == pytest.approx(1.0 / (1.0 + np.exp(-outcome.scores[0])), abs=1e-15)
     view = learner.members()[place]
     assert (view.resets, view.calibration) == (1, (1.0, 0.0))
-    assert learner.state()["rule.members"][place, 4:6].tolist() == [10.0, 10.0]
+    assert learner.state()["rule.members"][5:7, place].tolist() == [10.0, 10.0]
     # Its row counts as a guess of 1/2, and its share goes on from there.
-    assert learner.state()["rule.recent"][-1, 2 * place] == pytest.approx(np.log(2.0))
+    assert learner.state()["rule.recent"][-1, place] == pytest.approx(np.log(2.0))
     assert 0.5 * share < view.weight < 1.6 * share
     weights, intercept = learner.member_weights(view.name)
     assert not weights.any() and intercept == 0.0

@@ -143,10 +143,10 @@ def test_any_member_of_a_preset_can_be_removed_and_the_others_go_on(name):
         assert [view.name for view in learner.members()] == others
         assert [learner.member_certificate(one) for one in others] == certificates
         kept = [learner.members()[k].weight for k in range(len(others))]
-        old = np.delete(state["rule.members"][:, 0], place)
+        old = np.delete(state["rule.members"][0], place)
         np.testing.assert_allclose(kept, old / old.sum(), rtol=1e-12)
-        rest = np.delete(state["rule.members"], place, axis=0)
-        assert learner.state()["rule.members"][:, 1:].tobytes() == rest[:, 1:].tobytes()
+        rest = np.delete(state["rule.members"], place, axis=1)
+        assert learner.state()["rule.members"][1:].tobytes() == rest[1:].tobytes()
         for one in others:
             weights, intercept = learner.member_weights(one)
             assert weights.tobytes() == before[one][0].tobytes() and intercept == before[one][1]
@@ -223,9 +223,9 @@ def test_the_others_stand_still_while_one_member_is_served(served):
         np.testing.assert_allclose(scores, alone.learn(second).scores, rtol=1e-9, atol=1e-12)
     others = [k for k, name in enumerate(names) if name != served]
     # V is kept in V_BEFORE, the rest stays where it is.
-    kept = state["rule.members"][others]
-    assert kept[:, 1].tobytes() == before["rule.members"][others, 0].tobytes()
-    assert kept[:, 2:].tobytes() == before["rule.members"][others, 2:].tobytes()
+    kept, old = state["rule.members"][:, others], before["rule.members"][:, others]
+    assert kept[1].tobytes() == old[0].tobytes()
+    assert kept[3:].tobytes() == old[3:].tobytes()
     slots = len(before["crew.fused.touched"])
     fused = [k - 1 for k in others if 1 <= k <= 8]
     for column in fused:

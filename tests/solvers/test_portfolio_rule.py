@@ -37,7 +37,7 @@ def regret_terms(learner, batch, choose=None):
         if int(rule.g[2]) == counted:
             continue
         c = float(row.weights[0])
-        costs = rule.recent[counted % len(rule.recent), ::2].copy()
+        costs = rule.recent[counted % len(rule.recent), : rule.size].copy()
         exponents = eta * c * costs
         least = exponents.min()
         mixture.append((least - math.log(shares @ np.exp(least - exponents))) / eta)
@@ -199,7 +199,8 @@ def test_a_weight_is_the_exponent_of_the_shares_up_to_that_of_1_over_eta(weight)
     learner.learn(batch)
     shares = learner._rule.shares
     learner.learn(Batch.from_dense(np.ones((1, 12)), [1.0], [weight]))
-    q = np.exp(-learner.state()["rule.recent"][int(learner._rule.g[2]) - 1, ::2])
+    recent = learner.state()["rule.recent"][int(learner._rule.g[2]) - 1]
+    q = np.exp(-recent[: len(recent) // 2])
     v = shares * q ** min(0.5 * weight, 1.0)
     expected = 0.999 * v / v.sum() + 0.001 / len(v)
     np.testing.assert_allclose(learner._rule.shares, expected, rtol=1e-12)
@@ -212,7 +213,7 @@ def test_shares_that_were_all_lost_are_given_out_anew():
     learner = portfolio(2, members=[good, {"kind": "prior"}], share=0.0, eta=1.0)
     learner.learn(Batch.from_dense(x, np.where(x[:, 0] > 0.0, 1.0, -1.0)))
     if learner.members()[1].weight > 0.0:
-        learner._rule.r[:, 0] = 1.0, 0.0
+        learner._rule.r[0] = 1.0, 0.0
     learner.remove_member("good")
     assert learner.members()[0].weight == 1.0
     assert np.isfinite(learner.learn(Batch.from_dense(x, np.ones(1200))).scores).all()
