@@ -243,9 +243,9 @@ def test_solvers_imports_no_library_of_an_extra():
     assert found.stdout.strip() == "set()"
 
 
-def test_the_example_of_the_readme_prints_what_it_says(capsys):
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    code = re.search(r"```python\n(.*?)```", readme, re.DOTALL).group(1)
+def test_the_example_of_the_document_prints_what_it_says(capsys):
+    text = (Path(__file__).parent.parent.parent / "docs" / "PYTHON.md").read_text()
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
     exec(code, {})
     told = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
     assert len(told) == code.count("print(")
