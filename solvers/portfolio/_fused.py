@@ -70,6 +70,7 @@ from solvers.portfolio._roots import C as LANE_C
 from solvers.portfolio._roots import S as LANE_S
 from solvers.portfolio._roots import logistic_roots
 from solvers.portfolio._rule import (
+    BEGAN_ANEW,
     IS_ACTIVE,
     LEARNS,
     RESETS,
@@ -554,6 +555,7 @@ def learn_rows(
                 continue
             start_calibration(r, columns[j])
             r[RESETS, columns[j]] += 1.0
+            out[i, LEARNS] = BEGAN_ANEW
             begin_anew(table, k, what, j, starts, duals, ring_rows)
             steps[TAU, j] = 0.0
         if retain > 0:

@@ -83,6 +83,8 @@ N_SCRATCH = 6
 # What the rule gives for a row: S (infinite while it is 0), and whether members learn the row.
 SCORE, ROW_LOSS, SCALE, LEARNS = range(4)
 N_OUT = 4
+BEGAN_ANEW = 2.0
+"""Stands at LEARNS where the step of some member was not finite, after the row was counted."""
 
 _LARGEST_SCORE, _LARGEST_LOG_ODDS, _LEAST = 40.0, 12.0, 1e-4
 _REACH, _BEYOND, _RATE = 50.0, 0.05, 0.01

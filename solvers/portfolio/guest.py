@@ -10,6 +10,7 @@ from solvers._jit import Floats
 from solvers.batch import Batch
 from solvers.certificate import Certificate
 from solvers.learner import State
+from solvers.portfolio._rule import BEGAN_ANEW, LEARNS
 from solvers.portfolio.fused import Fused
 from solvers.portfolio.presets import Member
 from solvers.portfolio.rule import Rule
@@ -91,10 +92,10 @@ class Soloist:
         self._rule = Rule([member], 0.5, 0.0, classes=True)
 
     def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
-        """See Guest; kernels do not tell behind which rows it begins anew."""
+        """See Guest."""
         scores = np.zeros((len(batch), 1))
-        self._fused.learn(batch, self._FIRST, scores, self._rule)
-        return scores[:, 0], []
+        out = self._fused.learn(batch, self._FIRST, scores, self._rule)
+        return scores[:, 0], np.flatnonzero(out[:, LEARNS] == BEGAN_ANEW).tolist()
 
     def predict(self, batch: Batch) -> Floats:
         """See Guest."""

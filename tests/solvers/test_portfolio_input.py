@@ -257,6 +257,27 @@ def test_a_challenger_that_began_anew_on_the_retained_rows_is_calibrated_since()
     assert view.calibration == alone.members()[0].calibration
 
 
+def test_a_challenger_that_goes_too_far_begins_anew_as_a_member_does():
+    wild = {"name": "wild", "kind": "dual_ascent", "strength": 1e-12, "scaling": "none"}
+    batch = stream(N)
+    rows = Batch.from_dense(
+        1e100 * np.ones((5, DIM)), [1.0, -1.0, 1.0, -1.0, 1.0], np.full(5, 1e100)
+    )
+    member, challenged = (
+        portfolio(members=[{"kind": "prior"}, wild]),
+        portfolio(members=[{"kind": "prior"}]),
+    )
+    challenged.add_member(wild)
+    for learner in (member, challenged):
+        learner.learn(batch)
+        for i in range(5):
+            learner.learn(rows[i : i + 1])
+        learner.learn(batch)
+    views = member.members()[1], challenged.members()[1]
+    assert views[0].resets == views[1].resets > 0
+    assert views[0].calibration == pytest.approx(views[1].calibration, rel=1e-12)
+
+
 @pytest.mark.parametrize("place", range(1, 9))
 def test_fused_member_without_a_score_has_everything_at_its_start(place):
     batch = stream(N)
