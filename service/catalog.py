@@ -13,6 +13,7 @@ from service.codecs import Door
 from service.committer import AnyRequest, Committer, Receipt
 from service.errors import Problem, unavailable, unknown_model
 from service.journal.protocol import Journal, ModelChanged, ModelRecord, UnknownModel
+from service.outside import REAL, Outside
 from service.replica import Captured, Replica
 from service.settings import Settings
 from service.telemetry import Telemetry
@@ -39,6 +40,7 @@ class Model:
             on_group=catalog.telemetry.saw_group,
             on_fork=self._on_fork,
             on_advance=self._on_advance,
+            outside=catalog.outside,
         )
         self._snapshot: asyncio.Task[None] | None = None
 
@@ -102,10 +104,17 @@ class Model:
 class Catalog:
     """Finds, makes and drops models; loads from the journal those it does not hold yet."""
 
-    def __init__(self, journal: Journal, settings: Settings, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        settings: Settings,
+        telemetry: Telemetry,
+        outside: Outside = REAL,
+    ) -> None:
         self.journal = journal
         self.settings = settings
         self.telemetry = telemetry
+        self.outside = outside
         self._models: dict[str, Model] = {}
         self._loading: dict[str, asyncio.Task[Model]] = {}
 
@@ -195,7 +204,7 @@ class Catalog:
 
     async def _load(self, model_id: str) -> Model:
         record = await self.journal.get(model_id)
-        replica = await asyncio.to_thread(Replica, record)
+        replica = await asyncio.to_thread(Replica, record, self.outside)
         await replica.load(self.journal)
         model = self._models[model_id] = Model(self, record, replica)
         return model

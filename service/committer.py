@@ -7,8 +7,6 @@ No timer and no added delay: while an append is on its way the next group gather
 import asyncio
 import hashlib
 import logging
-import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from service.journal.protocol import (
     Placed,
 )
 from service.journal.record import Control, decode, encode_control, encode_rows
+from service.outside import REAL, Outside
 from service.replica import Applied, Forked, Replica
 from solvers import Outcome
 
@@ -112,6 +111,7 @@ class Committer:
         on_group: Callable[[int, float], None] = lambda rows, seconds: None,
         on_fork: Callable[[str], None] = lambda model: None,
         on_advance: Callable[[int, int], None] = lambda before, after: None,
+        outside: Outside = REAL,
     ) -> None:
         self._journal = journal
         self._replica = replica
@@ -119,6 +119,7 @@ class Committer:
         self._on_group = on_group
         self._on_fork = on_fork
         self._on_advance = on_advance
+        self._outside = outside
         self._waiting: deque[tuple[AnyRequest, asyncio.Future[Receipt]]] = deque()
         self._worker: asyncio.Task[None] | None = None
         # Held by whoever moves the replica on: this committer's groups, or `refresh`.
@@ -201,13 +202,13 @@ class Committer:
         return group
 
     async def _commit(self, requests: Sequence[AnyRequest]) -> list[Receipt]:
-        nonce = os.urandom(16)
-        began = time.perf_counter()
+        nonce = self._outside.nonce()
+        began = self._outside.clock()
         self._replica.watched[nonce] = None
         try:
             appended = await self._append(nonce, [request.part for request in requests])
             rows = sum(r.part.count for r in requests if isinstance(r, Request))
-            self._on_group(rows, time.perf_counter() - began)
+            self._on_group(rows, self._outside.clock() - began)
             new = [
                 request
                 for request, placed in zip(requests, appended.placed, strict=True)
@@ -225,7 +226,7 @@ class Committer:
 
         Raises JournalUnavailable when nothing was done, OutcomeUnknown at the deadline.
         """
-        deadline = time.monotonic() + self._append_timeout_s
+        deadline = self._outside.clock() + self._append_timeout_s
         pause = FIRST_PAUSE_S
         unknown: OutcomeUnknown | None = None
         replica = self._replica
@@ -240,7 +241,7 @@ class Committer:
                 if unknown is None:
                     raise
                 unknown = OutcomeUnknown(str(error))
-            if time.monotonic() + pause > deadline:
+            if self._outside.clock() + pause > deadline:
                 raise unknown
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)

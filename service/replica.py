@@ -8,7 +8,6 @@ controls; where one entry ends and the next begins leaves no trace in the state.
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from service.feature_names import FeatureNames
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import Entry, Journal, ModelRecord, Snapshot
 from service.journal.record import Control, Rows, decode_merged
+from service.outside import REAL, Outside
 from solvers import (
     Batch,
     Certificate,
@@ -67,7 +67,7 @@ class Captured:
 class Replica:
     """A model's state and its place in the journal."""
 
-    def __init__(self, record: ModelRecord) -> None:
+    def __init__(self, record: ModelRecord, outside: Outside = REAL) -> None:
         self.id = record.id
         self.incarnation = record.incarnation
         self.spec = json.loads(record.spec)
@@ -80,6 +80,7 @@ class Replica:
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
         self.watched: dict[bytes, Applied | None] = {}
+        self._outside = outside
         self._turn = asyncio.Lock()
         self._s_per_row = 1e-6
 
@@ -102,10 +103,10 @@ class Replica:
         Those of members are computed with it.
         """
         async with self._turn:
-            if time.monotonic() - self.certified_at > max_age_s:
+            if self._outside.clock() - self.certified_at > max_age_s:
                 self.certificate = self.learner.certificate()
                 self.member_certificates = certificates_of_members(self.learner)
-                self.certified_at = time.monotonic()
+                self.certified_at = self._outside.clock()
             return self.certificate
 
     # -- applying --------------------------------------------------------------------------------
@@ -172,13 +173,13 @@ class Replica:
         return Outcome.joined(outcomes)
 
     def _learn_slice(self, batch: Batch) -> Outcome:
-        began = time.perf_counter()
+        began = self._outside.clock()
         outcome = self.learner.learn(batch)
         self.progress.count(batch, outcome)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         self.seq += len(batch)
         # Sets only where batches are cut, which the state cannot tell.
-        spent = (time.perf_counter() - began) / max(1, len(batch))
+        spent = (self._outside.clock() - began) / max(1, len(batch))
         if len(batch) >= 8:
             self._s_per_row += 0.2 * (spent - self._s_per_row)
         return outcome
@@ -270,7 +271,7 @@ class Replica:
     async def rebuild(self, record: ModelRecord, journal: Journal) -> None:
         """Throw the state away and take the journal's; nobody is served from here meanwhile."""
         self.is_forked = True
-        fresh = Replica(record)
+        fresh = Replica(record, self._outside)
         fresh.watched = self.watched
         await fresh.load(journal)
         async with self._turn:

@@ -1,0 +1,26 @@
+"""What a process takes from outside that is not the journal: time and chance.
+
+A test gives others, so that whatever happens can be made to happen again.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def _random_nonce() -> bytes:
+    return os.urandom(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Where time and chance come from; no state of a model depends on either."""
+
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds that never go back."""
+    nonce: Callable[[], bytes] = _random_nonce
+    """16 bytes that no other append carries."""
+
+
+REAL = Outside()
