@@ -1,0 +1,12 @@
+"""Deterministic simulation: the service's own classes under a scheduler that a seed decides.
+
+    loop.py     one clock, one source of chance, an event loop for each process
+    store.py    a journal in memory, as its server sees it: it can lose its tail
+    faults.py   what goes wrong on the way to the journal, and one process's connection to it
+    models.py   the models, rows and controls that schedules are made of
+    world.py    workers, clients and misfortune: one schedule from its seed
+    checks.py   what must hold when all is quiet again, and at each answer
+    bugs.py     planted faults, to show that they would be found
+
+`python -m tests.simulation SEED` replays one schedule and tells all that happens in it.
+"""

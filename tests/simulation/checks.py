@@ -1,0 +1,233 @@
+"""What must hold: at each answer, and for all of them together when everything is quiet."""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.catalog import Model
+from service.committer import AnyRequest, ControlRequest, Receipt
+from service.controls import Verdict, obey
+from service.journal.protocol import Entry
+from service.journal.record import Control, Header, decode_merged
+from service.replica import as_batch
+from solvers import Learner, Progressive, make_learner
+from tests.history import Acknowledged, HistoryBroken, check_entries
+from tests.simulation import models
+from tests.simulation.store import Log, Store
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Worker, World
+
+
+@dataclass(slots=True)
+class Acked:
+    """A request that a client was answered; `tag` where it brought rows."""
+
+    model: str
+    incarnation: str
+    tag: int | None
+    request: AnyRequest
+    receipt: Receipt
+    began: int
+
+
+class Notes:
+    """What was seen while the schedule ran, and what was wrong with it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.problems: list[str] = []
+        self.acked: list[Acked] = []
+        self.settled: list[tuple[str, Model]] = []
+        self._scores: dict[Hashable, bytes] = {}
+
+    def saw_answer(self, worker: "Worker", model: Model, receipt: Receipt, began: int) -> None:
+        """At an answer the replica holds what it acknowledges, and tells what learning it did."""
+        replica, placed = model.replica, receipt.placed
+        log = self._log(model)
+        if log is None or placed.conflict:
+            return
+        if replica.seq < placed.seq:
+            self.problems.append(
+                f"{worker.name} acknowledged seq {placed.seq}, its replica is at {replica.seq}"
+            )
+        is_new = not placed.duplicate
+        if is_new and receipt.scores is None and receipt.verdict is None:
+            if log.covered < placed.first_seq and not log.was_cut_below(placed.seq, began):
+                self.problems.append(f"{worker.name} does not know what came of {placed}")
+
+    def saw_prediction(
+        self, worker: "Worker", model: Model, asked: int, seq: int, chain: str, scores: Any
+    ) -> None:
+        """Nothing forked is served once it could be known, and equal places have equal scores."""
+        log = self._log(model)
+        if log is None:
+            return
+        known = worker.connection.known.get(log.incarnation, worker.began)
+        if chain not in log.stood:
+            self.problems.append(f"{worker.name} serves {chain[:8]}, which never was")
+        elif log.died.get(chain, known) < known:
+            self.problems.append(
+                f"{worker.name} serves seq {seq} {chain[:8]}, lost at step {log.died[chain]},"
+                f" which it could know since step {known}"
+            )
+        elif log.stood[chain] == seq:
+            place = (log.incarnation, seq, chain, asked)
+            if self._scores.setdefault(place, scores.tobytes()) != scores.tobytes():
+                self.problems.append(f"{worker.name} predicts otherwise at seq {seq} {chain[:8]}")
+
+    def _log(self, model: Model) -> Log | None:
+        log = self._store.logs.get(model.record.id)
+        return log if log is not None and log.incarnation == model.record.incarnation else None
+
+
+class Truth:
+    """What one learner says that sees the final journal in one go."""
+
+    def __init__(self, log: Log, kind: models.Kind) -> None:
+        self.id = log.id
+        self.learner: Learner = make_learner(kind.resolved)
+        self.progress = Progressive.of(kind.resolved)
+        self.rejected = self.refused = self.rows = 0
+        self.scores: list[float] = []
+        """By seq - 1; NaN in the place of a control."""
+        self.losses: list[float] = []
+        self.verdicts: dict[int, Verdict] = {}
+        self.controls: dict[int, Control] = {}
+        self.headers: Sequence[Header] = ()
+        self._see(b"".join(entry.body for entry in log.entries))
+
+    def _see(self, body: bytes) -> None:
+        self.headers, blocks = decode_merged(body)
+        for block in blocks:
+            if isinstance(block, Control):
+                self._obey(block)
+                continue
+            batch = as_batch(block, models.DIM)
+            outcome = self.learner.learn(batch)
+            self.progress.count(batch, outcome)
+            self.rejected += int(np.count_nonzero(outcome.rejected))
+            self.rows += len(batch)
+            self.scores += outcome.scores.tolist()
+            self.losses += outcome.losses.tolist()
+
+    def _obey(self, control: Control) -> None:
+        verdict = obey(self, control)
+        self.refused += verdict.refusal is not None
+        self.scores.append(float("nan"))
+        self.losses.append(float("nan"))
+        self.verdicts[len(self.scores)] = verdict
+        self.controls[len(self.scores)] = control
+
+    def state(self) -> dict[str, Any]:
+        state = {f"learner.{name}": array for name, array in self.learner.state().items()}
+        state |= {f"progress.{name}": array for name, array in self.progress.state().items()}
+        state["rejected"] = np.array(self.rejected, np.int64)
+        state["refused_controls"] = np.array(self.refused, np.int64)
+        return {name: array.tobytes() for name, array in state.items()}
+
+
+def check_world(world: "World") -> None:
+    """All invariants, once everything is quiet; adds to the notes what does not hold."""
+    problems = world.notes.problems
+    for worker in world.workers:
+        problems += [f"{worker.name} lost {e!r}" for e in worker.loop.failed_tasks()]
+    for log in world.store.logs.values():
+        truth = Truth(log, world.kind_of(log.id))
+        acked = [a for a in world.notes.acked if a.incarnation == log.incarnation]
+        problems += _history(log, truth, acked)
+        problems += _keys(truth)
+        seqs = [snapshot.seq for snapshot in log.snapshots]
+        if seqs != sorted(set(seqs)):
+            problems.append(f"{log.id}: a snapshot took the place of a newer one: {seqs}")
+        for one in acked:
+            problems += _answer(log, truth, one)
+        expected = truth.state()
+        for name, model in world.notes.settled:
+            if model.record.id == log.id:
+                problems += _state(name, model, log, expected)
+
+
+def _history(log: Log, truth: Truth, acked: Sequence[Acked]) -> list[str]:
+    """Acknowledged is journalled once, unless it was among what was lost."""
+    lost = tags_in(log.cut)
+    kept = [
+        Acknowledged(one.tag, one.receipt.placed.seq, one.receipt.placed.count)
+        for one in acked
+        if one.tag is not None and one.tag not in lost and not one.receipt.placed.conflict
+    ]
+    everything = _Sent()
+    try:
+        check_entries(
+            log.entries,
+            log.incarnation,
+            kept,
+            tags_of=models.tags_of,
+            sent=everything,
+            samples=truth.learner.samples,
+            rejected=truth.rejected,
+        )
+    except HistoryBroken as broken:
+        return [f"{log.id}: {problem}" for problem in broken.report.problems]
+    return []
+
+
+class _Sent(dict[Hashable, int]):
+    """How many rows each request brings: all of them may have come, none of them twice."""
+
+    def get(self, tag: Any, default: Any = None) -> Any:
+        return models.size_of(tag)
+
+
+def tags_in(entries: Sequence[Entry]) -> set[int]:
+    """The tags of all rows in some entries."""
+    _, blocks = decode_merged(b"".join(entry.body for entry in entries))
+    return {
+        tag for block in blocks if not isinstance(block, Control) for tag in models.tags_of(block)
+    }
+
+
+def _keys(truth: Truth) -> list[str]:
+    """Each key stands in the journal once."""
+    counts = Counter(header.key for header in truth.headers if header.key is not None)
+    return [f"{key!r} is journalled {n} times" for key, n in counts.items() if n > 1]
+
+
+def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
+    """What a client was told of its rows or its control is what the journal makes of them."""
+    placed, receipt = acked.receipt.placed, acked.receipt
+    if placed.conflict or placed.duplicate or log.was_cut_below(placed.seq, acked.began):
+        return []
+    if isinstance(acked.request, ControlRequest):
+        there, asked = truth.controls.get(placed.seq), acked.request.control
+        if there is None or (there.kind, there.fields) != (asked.kind, asked.fields):
+            return [f"{log.id}: the control acknowledged at seq {placed.seq} is not there"]
+        if receipt.verdict is not None:
+            told, true = receipt.verdict.refusal, truth.verdicts[placed.seq].refusal
+            if told != true:
+                return [f"{log.id}: at seq {placed.seq} {told!r} was told, it is {true!r}"]
+        return []
+    if placed.count != acked.request.part.count:
+        return [f"{log.id}: {placed} for {acked.request.part.count} rows"]
+    place = slice(placed.first_seq - 1, placed.seq)
+    if receipt.scores is not None and receipt.scores != truth.scores[place]:
+        return [f"{log.id}: other scores were told for {placed}"]
+    if receipt.losses is not None and receipt.losses != truth.losses[place]:
+        return [f"{log.id}: other losses were told for {placed}"]
+    return []
+
+
+def _state(name: str, model: Model, log: Log, expected: dict[str, bytes]) -> list[str]:
+    """A worker's replica stands at the journal's end, with the bits of the one learner."""
+    replica = model.replica
+    if (replica.incarnation, replica.seq, replica.chain) != (log.incarnation, log.seq, log.chain):
+        return [
+            f"{name} holds {log.id} at seq {replica.seq} {replica.chain[:8]},"
+            f" the journal ends at {log.seq} {log.chain[:8]}"
+        ]
+    found = {k: v.tobytes() for k, v in replica._state().items() if not k.startswith("names.")}
+    wrong = [key for key in expected if found.get(key) != expected[key]]
+    return [f"{name} has other bits of {log.id} at seq {log.seq}: {', '.join(wrong)}"] * bool(wrong)

@@ -1,0 +1,260 @@
+"""What goes wrong on the way to the journal, and one process's connection to it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import Enum
+from random import Random
+from typing import Any
+
+from service.journal.protocol import (
+    ENTRY_BYTES,
+    Appended,
+    CursorMove,
+    Entry,
+    JournalError,
+    JournalUnavailable,
+    ModelRecord,
+    OutcomeUnknown,
+    Part,
+    Snapshot,
+)
+from tests.simulation.loop import Loop, Scheduler
+from tests.simulation.store import Store
+
+HOP_S = 0.002
+"""A message takes up to this; a late one up to LATE times as long."""
+LATE = 100
+
+
+class Fault(Enum):
+    """Everything that a schedule may have to live with."""
+
+    REFUSED = "refused"
+    """Nothing is done: JournalUnavailable."""
+    LOST = "lost"
+    """Nothing is done, and nobody can tell: OutcomeUnknown."""
+    UNANSWERED = "unanswered"
+    """It is done, and nobody can tell: OutcomeUnknown."""
+    STRAY = "stray"
+    """It is done long after OutcomeUnknown was told."""
+    LATE = "late"
+    """It is done or answered late."""
+    TWICE = "twice"
+    """It is done again after it was answered."""
+    OUTAGE = "outage"
+    """For some time the store cannot be used."""
+    TAIL = "tail"
+    """The last entries vanish, keys and nonces with them."""
+    ROT = "rot"
+    """A byte of a stored snapshot changes."""
+    REMADE = "remade"
+    """The model is deleted and made again under everyone who uses it."""
+    CRASH = "crash"
+    """A worker loses its memory and starts again."""
+    HANGUP = "hangup"
+    """A client leaves before it is answered."""
+    SLOW = "slow"
+    """Learning takes so long that batches are cut and learned in threads."""
+
+
+ON_THE_WAY = (Fault.REFUSED, Fault.LATE, Fault.LOST, Fault.UNANSWERED, Fault.STRAY, Fault.TWICE)
+# What may befall a call that reads, one that writes, and an append, which may be repeated blindly.
+_READ, _WRITE, _APPEND = ON_THE_WAY[:2], ON_THE_WAY[:4], ON_THE_WAY
+RATES = (0.02, 0.06, 0.2)
+
+
+class Network:
+    """The way between the processes and the store, with the faults that this schedule has."""
+
+    def __init__(self, scheduler: Scheduler, store: Store) -> None:
+        self.scheduler, self.store = scheduler, store
+        self.chance: Random = scheduler.chance
+        self.happened: set[Fault] = set()
+        self.is_down = False
+        self.trace: Callable[[str], None] | None = None
+        self._rates: list[tuple[Fault, float]] = []
+
+    def break_down(self) -> None:
+        """From now on there are faults."""
+        self._rates = [
+            (fault, self.chance.choice(RATES)) for fault in ON_THE_WAY if self.chance.random() < 0.3
+        ]
+
+    def heal(self) -> None:
+        self._rates = []
+        self.is_down = False
+
+    def fault(self, possible: Sequence[Fault]) -> Fault | None:
+        """What befalls the next call, mostly nothing."""
+        if not self._rates:
+            return None
+        luck = self.chance.random()
+        for fault, rate in self._rates:
+            luck -= rate
+            if luck < 0:
+                if fault not in possible:
+                    return None
+                self.happened.add(fault)
+                return fault
+        return None
+
+
+class Connection:
+    """The journal as one process has it: every call goes over the network.
+
+    `known` holds, by model, when the last append was done that this process saw the answer of.
+    """
+
+    def __init__(self, network: Network, loop: Loop, name: str) -> None:
+        self.name = name
+        self.known: dict[str, int] = {}
+        self._network, self._loop = network, loop
+        self._at = network.scheduler.at
+
+    async def append(
+        self,
+        model: str,
+        incarnation: str,
+        nonce: bytes,
+        known_seq: int,
+        parts: Sequence[Part],
+        cursor: CursorMove | None = None,
+    ) -> Appended:
+        given = (model, incarnation, nonce, known_seq, tuple(parts), cursor)
+        appended, done_at = await self._call(_APPEND, "append", *given)
+        self.known[incarnation] = done_at
+        return appended
+
+    async def open(self) -> None:
+        await self._call(_READ, "count")
+
+    async def close(self) -> None:
+        pass
+
+    ping = open
+
+    def durability(self) -> str:
+        return "memory"
+
+    async def claim_identity(self, mine: str) -> str:
+        return (await self._call(_WRITE, "claim_identity", mine))[0]
+
+    async def adopt_identity(self, mine: str) -> None:
+        await self._call(_WRITE, "adopt_identity", mine)
+
+    async def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
+        return (await self._call(_WRITE, "create", model, spec, given))[0]
+
+    async def get(self, model: str) -> ModelRecord:
+        return (await self._call(_READ, "get", model))[0]
+
+    async def count(self) -> int:
+        return (await self._call(_READ, "count"))[0]
+
+    async def delete(self, model: str, incarnation: str | None = None) -> None:
+        await self._call(_WRITE, "delete", model, incarnation)
+
+    async def read(
+        self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
+    ) -> "list[Entry]":
+        return (await self._call(_READ, "read", model, incarnation, after, limit_bytes))[0]
+
+    async def snapshot_put(
+        self, model: str, incarnation: str, seq: int, chain: str, data: bytes
+    ) -> bool:
+        given = (model, incarnation, seq, chain, data)
+        return (await self._call(_WRITE, "snapshot_put", *given))[0]
+
+    async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
+        return (await self._call(_READ, "snapshot_get", model, incarnation, n))[0]
+
+    async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
+        return (await self._call(_READ, "cursor", model, incarnation, name))[0]
+
+    async def list(self, after: str = "", limit: int = 100) -> "list[ModelRecord]":
+        return (await self._call(_READ, "list", after, limit))[0]
+
+    async def _call(self, possible: Sequence[Fault], name: str, *given: Any) -> tuple[Any, int]:
+        """What the store answered, and at which step it did what was asked."""
+        if self._loop.is_dying:
+            raise asyncio.CancelledError
+        fault = self._network.fault(possible)
+        answer = self._loop.create_future()
+        hop = HOP_S * self._network.chance.random()
+        call = (name, given)
+        if fault is None:
+            self._at(hop, self._do, answer, call, 0.0)
+        elif fault is Fault.LATE:
+            there, back = self._network.chance.choice(((1, LATE), (LATE, 1), (LATE, LATE)))
+            self._at(there * hop, self._do, answer, call, back * hop)
+        elif fault is Fault.TWICE:
+            self._at(hop, self._do, answer, call, 0.0)
+            self._at(LATE / 4 * hop, self._do, None, call, 0.0)
+        elif fault is Fault.REFUSED:
+            self._at(hop, self._fail, answer, JournalUnavailable("planted: refused"), name)
+        else:
+            if fault is not Fault.LOST:
+                there = hop if fault is Fault.UNANSWERED else LATE * hop
+                self._at(there, self._do, None, call, 0.0)
+            self._at(2 * hop, self._fail, answer, OutcomeUnknown(f"planted: {fault.value}"), name)
+        return await answer
+
+    def _fail(self, answer: Any, error: JournalError, name: str) -> None:
+        self._tell(name, error)
+        if not answer.done():
+            answer.set_exception(error)
+
+    def _do(self, answer: Any, call: tuple[str, Any], back: float) -> None:
+        """The request has come to the store."""
+        name, given = call
+        error: JournalError | None = None
+        result = None
+        try:
+            if self._network.is_down:
+                raise JournalUnavailable("planted: outage")
+            result = getattr(self._network.store, name)(*given)
+        except JournalError as refusal:
+            error = refusal
+        self._tell(name, error or result, given)
+        if answer is not None:
+            done = (result, self._network.scheduler.steps)
+            if back:
+                self._at(back, self._deliver, answer, done, error)
+            else:
+                self._deliver(answer, done, error)
+
+    def _deliver(self, answer: Any, done: tuple[Any, int], error: JournalError | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(done)
+        else:
+            answer.set_exception(error)
+
+    def _tell(self, name: str, result: Any, given: Any = ()) -> None:
+        trace = self._network.trace
+        if trace is not None:
+            trace(f"{self.name} {name}{_short(given)} -> {_short(result)}")
+
+
+def _short(value: Any) -> str:
+    """A value on one line, for a trace."""
+    match value:
+        case bytes():
+            return value.hex()[:8] if len(value) <= 16 else f"{len(value)} bytes"
+        case str():
+            return value[:8]
+        case Part():
+            return f"{value.count} under {_short(value.key)}" if value.key else str(value.count)
+        case Entry():
+            return f"{value.first_seq}-{value.seq} {value.chain[:8]}"
+        case Appended():
+            entries = _short(value.entries)
+            return f"{value.seq}: {value.previous[:8]} -> {value.chain[:8]}, before it {entries}"
+        case ModelRecord() | Snapshot():
+            return f"{value.seq} {value.chain[:8]}"
+        case tuple() | list():
+            return "(" + ", ".join(map(_short, value)) + ")"
+        case Exception():
+            return f"{type(value).__name__}: {value}"
+    return str(value)

@@ -1,0 +1,95 @@
+"""The models, rows and controls that schedules are made of; encoded once, used by all of them.
+
+The first number of a row tells which request brought it: `tags_of` finds it in the journal.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from service.catalog import canonical
+from service.committer import ControlRequest, Request
+from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote
+from service.journal.record import KeyKind, Rows, make_key
+from solvers import Batch, make_learner, member_learner, resolve_spec
+
+DIM = 3
+SCALE = 16.0
+SIZES = (1, 2, 1, 3, 1, 2, 12, 1, 5)
+FEATURES = {"kind": "indexed", "dim": DIM}
+MEMBERS = [{"name": "a", "algorithm": "perceptron"}, {"name": "b", "algorithm": "ogd"}]
+PAIR = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 4}
+STEPS = {"algorithm": "sgd", "features": FEATURES}
+MISTAKES = {"algorithm": "perceptron", "features": FEATURES}
+
+
+class Kind:
+    """A model that schedules use: its spec, resolved and as bytes."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given = given
+        self.resolved = resolve_spec(given)
+        self.spec, self.as_given = canonical(self.resolved), canonical(given)
+        self.orders: Sequence[Order] = (Demote(), Promote("a"))
+        learner = member_learner(make_learner(self.resolved))
+        if learner is not None:
+            added = learner.resolve_member({"algorithm": "perceptron"})
+            self.orders = (
+                MemberAdd(added, "c"),
+                MemberAdd(added),
+                MemberRemove("b"),
+                MemberRemove("c"),
+                Promote("a"),
+                Promote("c"),
+                Demote(),
+            )
+
+
+@lru_cache
+def kinds() -> tuple[Kind, ...]:
+    """Those with members are the slowest: there is one of five."""
+    steps, mistakes = Kind(STEPS), Kind(MISTAKES)
+    return (steps, Kind(PAIR), steps, mistakes, mistakes)
+
+
+def size_of(tag: int) -> int:
+    """How many rows the request of this tag brings."""
+    return SIZES[tag % len(SIZES)]
+
+
+@lru_cache(10_000)
+def rows_of(tag: int) -> Batch:
+    """The rows of the request of this tag."""
+    count = size_of(tag)
+    x = np.random.default_rng(tag).standard_normal((count, DIM)).round(3)
+    x[:, 0] = tag / SCALE
+    return Batch.from_dense(x, np.where(x[:, 1] > x[:, 2], 1.0, -1.0))
+
+
+@lru_cache(10_000)
+def learn_request(tag: int, key: str | None) -> Request:
+    """The fingerprint is the tag's: the same key under another tag is a conflict."""
+    if key is None:
+        return Request.of(rows_of(tag), None, None)
+    return Request.of(rows_of(tag), make_key(KeyKind.REQUEST, key), tag.to_bytes(16, "big"))
+
+
+@lru_cache(10_000)
+def control_request(kind: int, order: int, key: str | None) -> ControlRequest:
+    stored = None if key is None else make_key(KeyKind.REQUEST, key)
+    return ControlRequest.of(kinds()[kind].orders[order], stored)
+
+
+def tags_of(rows: Rows) -> list[int]:
+    """The tag of each row."""
+    assert rows.values is not None
+    return (rows.values[rows.indptr[:-1]] * SCALE).astype(int).tolist()
+
+
+@lru_cache
+def asked_rows() -> tuple[Batch, ...]:
+    """What predictions are asked for."""
+    x = np.random.default_rng(1).standard_normal((3, 2, DIM))
+    return tuple(Batch.from_dense(rows, np.ones(2)) for rows in x)

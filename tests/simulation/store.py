@@ -1,0 +1,263 @@
+"""A journal in memory, as its server sees it: every call is one atomic step.
+
+What a write did is kept as an operation, so that a failover to a copy that was behind takes the
+last ones away: entries, nonces, keys and cursors together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from service.journal._placing import Known, Left, Sorting, check_parts, placed
+from service.journal.chain import first_chain, next_chain
+from service.journal.protocol import (
+    ENTRY_BYTES,
+    ENTRY_OVERHEAD,
+    Appended,
+    Conflict,
+    CursorMove,
+    CursorMoved,
+    Entry,
+    ModelChanged,
+    ModelRecord,
+    Part,
+    Snapshot,
+    UnknownModel,
+)
+
+KEPT_SNAPSHOTS = 2
+
+
+@dataclass(slots=True)
+class Operation:
+    """What one append did, and the answer that its nonce stands for."""
+
+    nonce: bytes
+    before: int
+    seq: int
+    previous: str
+    chain: str
+    left: list[Left]
+    keys: dict[bytes, Known]
+    cursor: CursorMove | None
+    entry: Entry | None
+
+
+@dataclass(slots=True)
+class Log:
+    """A model: what the contract tells of it, and what a test wants to know beside that."""
+
+    id: str
+    incarnation: str
+    spec: bytes
+    given: bytes
+    seq: int = 0
+    chain: str = ""
+    operations: list[Operation] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    nonces: dict[bytes, Operation] = field(default_factory=dict)
+    keys: dict[bytes, Known] = field(default_factory=dict)
+    cursors: dict[str, str] = field(default_factory=dict)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    """The newest last."""
+    cut: list[Entry] = field(default_factory=list)
+    """Entries that were lost."""
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+    """When something was lost, and up to which seq it was not."""
+    died: dict[str, int] = field(default_factory=dict)
+    """Chain values that were lost, and when."""
+    stood: dict[str, int] = field(default_factory=dict)
+    """Each chain value that there ever was, and the seq that it stood at."""
+    covered: int = 0
+    """The largest seq of any snapshot ever put."""
+
+    def record(self) -> ModelRecord:
+        return ModelRecord(
+            self.id, self.incarnation, self.spec, self.given, 0, self.seq, self.chain
+        )
+
+    def was_cut_below(self, seq: int, since: int) -> bool:
+        """Whether records up to `seq` were lost after a step."""
+        return any(step >= since and kept < seq for step, kept in self.cuts)
+
+    def lose(self, count: int, now: int, with_snapshots: bool) -> None:
+        """Lose the last operations, and the snapshots that stand on them or not."""
+        for operation in reversed(self.operations[-count:]):
+            del self.nonces[operation.nonce]
+            for key in operation.keys:
+                del self.keys[key]
+            if operation.cursor is not None:
+                self._put_back(operation.cursor)
+            if operation.entry is not None:
+                self.cut.append(self.entries.pop())
+                self.died[operation.chain] = now
+            self.seq, self.chain = operation.before, operation.previous
+        del self.operations[-count:]
+        self.cuts.append((now, self.seq))
+        if with_snapshots:
+            self.snapshots = [kept for kept in self.snapshots if kept.seq <= self.seq]
+
+    def spoil(self, where: float) -> None:
+        """Change a byte of the newest snapshot."""
+        newest = self.snapshots[-1]
+        data = bytearray(newest.data)
+        data[int(where * len(data))] ^= 1
+        self.snapshots[-1] = Snapshot(newest.seq, newest.chain, bytes(data))
+
+    def _put_back(self, move: CursorMove) -> None:
+        if move.expected is None:
+            del self.cursors[move.name]
+        else:
+            self.cursors[move.name] = move.expected
+
+
+class Store:
+    """All models. `answer_bytes` bounds the entries of an answer: a small one makes many pages."""
+
+    def __init__(self, answer_bytes: int = ENTRY_BYTES) -> None:
+        self.logs: dict[str, Log] = {}
+        self.gone: list[Log] = []
+        self.answer_bytes = answer_bytes
+        self.identity: str | None = None
+        self._created = 0
+
+    def claim_identity(self, mine: str) -> str:
+        self.identity = self.identity or mine
+        return self.identity
+
+    def adopt_identity(self, mine: str) -> None:
+        self.identity = mine
+
+    def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
+        if model in self.logs:
+            return self.logs[model].record(), False
+        self._created += 1
+        log = self.logs[model] = Log(model, f"{self._created:032x}", spec, given)
+        log.chain = first_chain(log.incarnation)
+        log.stood[log.chain] = 0
+        return log.record(), True
+
+    def get(self, model: str) -> ModelRecord:
+        if model not in self.logs:
+            raise UnknownModel(model)
+        return self.logs[model].record()
+
+    def list(self, after: str = "", limit: int = 100) -> "list[ModelRecord]":
+        ids = sorted(id for id in self.logs if id > after)[:limit]
+        return [self.logs[id].record() for id in ids]
+
+    def count(self) -> int:
+        return len(self.logs)
+
+    def delete(self, model: str, incarnation: str | None = None) -> None:
+        if model not in self.logs:
+            raise UnknownModel(model)
+        if incarnation not in (None, self.logs[model].incarnation):
+            raise ModelChanged(model)
+        self.gone.append(self.logs.pop(model))
+
+    def append(
+        self,
+        model: str,
+        incarnation: str,
+        nonce: bytes,
+        known_seq: int,
+        parts: Sequence[Part],
+        cursor: CursorMove | None = None,
+    ) -> Appended:
+        check_parts(nonce, parts)
+        log = self.log(model, incarnation)
+        done = log.nonces.get(nonce)
+        if done is None:
+            done = self._append_new(log, nonce, parts, cursor)
+        entries, more = self._between(log, known_seq, done.before)
+        is_new = done.seq > done.before
+        return Appended(
+            placed(parts, done.before, done.left),
+            done.before + 1 if is_new else None,
+            done.seq if is_new else None,
+            done.previous,
+            done.chain,
+            tuple(entries),
+            more,
+        )
+
+    def _append_new(
+        self, log: Log, nonce: bytes, parts: Sequence[Part], cursor: CursorMove | None
+    ) -> Operation:
+        if cursor is not None:
+            stands = log.cursors.get(cursor.name)
+            if stands != cursor.expected:
+                raise CursorMoved(cursor.name, stands)
+            log.cursors[cursor.name] = cursor.new
+        sorting = Sorting(log.seq)
+        sorting.sort(parts, log.keys.get)
+        chain, entry = log.chain, None
+        if sorting.seq > log.seq:
+            chain = next_chain(log.chain, nonce)
+            body = b"".join(sorting.kept)
+            entry = Entry(log.seq + 1, sorting.seq, nonce, chain, 0, body)
+            log.entries.append(entry)
+            log.stood[chain] = sorting.seq
+            log.died.pop(chain, None)
+        done = Operation(
+            nonce, log.seq, sorting.seq, log.chain, chain, sorting.left, sorting.keys, cursor, entry
+        )
+        log.operations.append(done)
+        log.nonces[nonce] = done
+        log.keys.update(sorting.keys)
+        log.seq, log.chain = sorting.seq, chain
+        return done
+
+    def _between(
+        self, log: Log, after: int, through: int, limit_bytes: int | None = None
+    ) -> "tuple[list[Entry], bool]":
+        """Entries with after < last seq <= through up to a limit; whether there are more."""
+        limit = min(self.answer_bytes, limit_bytes or self.answer_bytes)
+        found: list[Entry] = []
+        size = 0
+        for entry in log.entries:
+            if not after < entry.seq <= through:
+                continue
+            size += len(entry.body) + ENTRY_OVERHEAD
+            if found and size > limit:
+                return found, True
+            found.append(entry)
+        return found, False
+
+    def read(
+        self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
+    ) -> "list[Entry]":
+        log = self.log(model, incarnation)
+        return self._between(log, after, log.seq, limit_bytes)[0]
+
+    def snapshot_put(self, model: str, incarnation: str, seq: int, chain: str, data: bytes) -> bool:
+        log = self.log(model, incarnation)
+        if not self._holds(log, seq, chain):
+            raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
+        if log.snapshots and log.snapshots[-1].seq >= seq:
+            return False
+        log.snapshots = [*log.snapshots, Snapshot(seq, chain, data)][-KEPT_SNAPSHOTS:]
+        log.covered = max(log.covered, seq)
+        return True
+
+    def _holds(self, log: Log, seq: int, chain: str) -> bool:
+        if (seq, chain) == (log.seq, log.chain):
+            return True
+        return any(
+            entry.first_seq == seq + 1 and entry.chain == next_chain(chain, entry.nonce)
+            for entry in log.entries
+        )
+
+    def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
+        snapshots = self.log(model, incarnation).snapshots
+        return snapshots[-1 - n] if n < len(snapshots) else None
+
+    def cursor(self, model: str, incarnation: str, name: str) -> str | None:
+        return self.log(model, incarnation).cursors.get(name)
+
+    def log(self, model: str, incarnation: str) -> Log:
+        """The model's log. Raises ModelChanged."""
+        log = self.logs.get(model)
+        if log is None or log.incarnation != incarnation:
+            raise ModelChanged(model)
+        return log

@@ -1,0 +1,415 @@
+"""One schedule from its seed: workers, their clients, and what befalls them.
+
+Workers run the service's catalog, committers and replicas, each in an event loop of its own.
+Clients live outside and never die; what they were answered is held against the journal.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from service.catalog import Catalog, Model
+from service.committer import AnyRequest, ControlRequest, Receipt, Request
+from service.errors import Problem
+from service.journal.protocol import ENTRY_BYTES, JournalError, ModelChanged
+from service.outside import Outside
+from service.settings import Settings
+from service.startup import Startup
+from tests.simulation import models
+from tests.simulation.checks import Acked, Notes, check_world
+from tests.simulation.faults import Connection, Fault, Network
+from tests.simulation.loop import Loop, Scheduler, Stuck
+from tests.simulation.store import Store
+
+LASTS_S = 0.15
+"""Clients would be done by then if they were answered at once."""
+QUIET_S = 30.0
+APPEND_TIMEOUT_S = 0.1
+SLOWNESS_S = 0.02
+TRIES = 4
+PAUSES_S = (0.01, 0.01, 0.05, 1.5)
+
+Work = Callable[["Worker"], Awaitable[Any]]
+
+
+class Gone(Exception):
+    """The worker died, or the client left: nobody will ever answer."""
+
+
+REFUSALS = (Gone, JournalError, Problem)
+"""What a client may be told; anything else is a fault of the service."""
+
+
+@lru_cache
+def settings_of(snapshot_every: int) -> Settings:
+    return Settings(
+        store="memory", append_timeout_s=APPEND_TIMEOUT_S, snapshot_every=snapshot_every
+    )
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """What a catalog tells; nothing of it is needed here but the number of forks."""
+
+    forks: int = 0
+
+    def saw_group(self, rows: int, seconds: float) -> None:
+        pass
+
+    def saw_fork(self, model: str) -> None:
+        self.forks += 1
+
+
+class Worker:
+    """A process with a catalog; it may die at any of its awaits and be started again."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.name = world, name
+        self.is_alive = False
+        self.boot()
+
+    def boot(self) -> None:
+        world = self.world
+        self.is_alive = True
+        self.began = world.scheduler.steps
+        self.loop = Loop(world.scheduler)
+        self.connection = Connection(world.network, self.loop, self.name)
+        self.telemetry = Telemetry()
+        self.catalog = Catalog(
+            self.connection,
+            world.settings,
+            self.telemetry,  # type: ignore[arg-type]
+            Outside(world.clock, world.nonce),
+        )
+        self.startup = Startup(self.connection, self.catalog)
+        self.loop.create_task(self.startup.run())
+        self.asked: dict[asyncio.Future[Any], asyncio.Task[None]] = {}
+
+    def crash(self) -> None:
+        if not self.is_alive:
+            return
+        self.world.tell(f"{self.name} crashes")
+        self.is_alive = False
+        self.loop.kill()
+        for reply in self.asked:
+            if not reply.done():
+                reply.set_exception(Gone())
+
+    def ask(self, work: Work) -> "asyncio.Future[Any]":
+        """Let the worker do something for a client; the future is the client's."""
+        reply = self.world.outside.create_future()
+        if self.is_alive:
+            self.asked[reply] = self.loop.create_task(self._answer(work, reply))
+        else:
+            reply.set_exception(Gone())
+        return reply
+
+    def leave(self, reply: "asyncio.Future[Any]") -> None:
+        """The client hangs up."""
+        if not reply.done() and self.is_alive:
+            self.world.network.happened.add(Fault.HANGUP)
+            self.asked[reply].cancel()
+            reply.set_exception(Gone())
+
+    async def _answer(self, work: Work, reply: "asyncio.Future[Any]") -> None:
+        try:
+            result = await work(self)
+        except Exception as error:
+            if not reply.done():
+                reply.set_exception(error)
+        else:
+            if not reply.done():
+                reply.set_result(result)
+
+    # -- what the routes do ----------------------------------------------------------------------
+
+    async def model(self, model_id: str) -> Model:
+        self.startup.check_ready()
+        return self.catalog.held(model_id) or await self.catalog.get(model_id)
+
+    async def submit(self, model_id: str, request: AnyRequest) -> tuple[str, Receipt]:
+        """The incarnation of the model, and the receipt."""
+        began = self.world.scheduler.steps
+        model = await self.model(model_id)
+        if isinstance(request, ControlRequest):
+            await self._refresh(model)
+        receipt = await model.submit(request)
+        self.world.notes.saw_answer(self, model, receipt, began)
+        return model.record.incarnation, receipt
+
+    async def predict(self, model_id: str, asked: int) -> None:
+        model = await self.model(model_id)
+        scores, seq, chain = await model.replica.predict(models.asked_rows()[asked])
+        self.world.notes.saw_prediction(self, model, asked, seq, chain, scores)
+
+    async def refresh(self, model_id: str) -> None:
+        await self._refresh(await self.model(model_id))
+
+    async def _refresh(self, model: Model) -> None:
+        began = self.world.scheduler.steps
+        await model.refresh()
+        known = self.connection.known
+        known[model.record.incarnation] = max(began, known.get(model.record.incarnation, 0))
+
+    async def remake(self, model_id: str) -> None:
+        kind = self.world.kind_of(model_id)
+        with contextlib.suppress(Problem):
+            await self.catalog.delete(model_id)
+        await self.catalog.create(model_id, kind.given)
+
+    async def settle(self, model_id: str) -> Model:
+        """Bring the model to the journal's end, with nothing under way."""
+        while True:
+            try:
+                await self.startup.finished.wait()
+                model = await self.catalog.get(model_id)
+                await model.refresh()
+                await model.close()
+                return model
+            except ModelChanged:
+                pass  # the next one is loaded
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of a schedule."""
+
+    seed: int
+    steps: int
+    workers: int
+    happened: set[Fault]
+    problems: list[str] = field(default_factory=list)
+
+
+class World:
+    """A store, a network, workers and clients."""
+
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.scheduler = Scheduler(seed)
+        chance = self.chance = self.scheduler.chance
+        self.store = Store(chance.choice((ENTRY_BYTES, ENTRY_BYTES, 300)))
+        self.network = Network(self.scheduler, self.store)
+        self._trace = trace
+        self.network.trace = None if trace is None else self.tell
+        self.settings = settings_of(chance.choice((3, 6, 12, 40)))
+        self.notes = Notes(self.store)
+        self.outside = Loop(self.scheduler)
+        self._spent = 0.0
+        self._slowness = 0.0
+        if chance.random() < 0.15:
+            self._slowness = SLOWNESS_S
+            self.network.happened.add(Fault.SLOW)
+        self._tags = iter(range(1, 10_000))
+        kinds = models.kinds()
+        self._kinds = {f"m{n}": chance.randrange(len(kinds)) for n in range(chance.choice((1, 2)))}
+        for model_id in self._kinds:
+            kind = self.kind_of(model_id)
+            self.store.create(model_id, kind.spec, kind.as_given)
+        self.workers = [Worker(self, f"w{n}") for n in range(chance.choice((2, 2, 2, 3, 3, 4)))]
+
+    def run(self) -> Result:
+        """Play the schedule and check it."""
+        main = self.outside.create_task(self._play())
+        try:
+            self.scheduler.run(main)
+            main.result()
+            check_world(self)
+        except Stuck as stuck:
+            self.notes.problems.append(str(stuck))
+        finally:
+            for loop in list(self.scheduler.loops):
+                loop.kill()
+        return Result(
+            self.seed,
+            self.scheduler.steps,
+            len(self.workers),
+            self.network.happened,
+            self.notes.problems,
+        )
+
+    # -- what the workers take from outside ------------------------------------------------------
+
+    def clock(self) -> float:
+        """Time passes by looking at it where the machines are slow."""
+        self._spent += self._slowness
+        return self.scheduler.now + self._spent
+
+    def nonce(self) -> bytes:
+        return self.chance.randbytes(16)
+
+    def kind_of(self, model_id: str) -> models.Kind:
+        return models.kinds()[self._kinds[model_id]]
+
+    def tell(self, what: str) -> None:
+        if self._trace is not None:
+            self._trace(f"{self.scheduler.steps:6} {self.scheduler.now * 1000:9.2f} ms  {what}")
+
+    # -- the schedule ----------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        chance = self.chance
+        for worker in self.workers:
+            await worker.ask(lambda worker: worker.startup.finished.wait())
+        self.network.break_down()
+        clients = [
+            self.outside.create_task(Client(self, chance.randint(3, 6)).run())
+            for _ in range(chance.choice((2, 3, 4)))
+        ]
+        self._plan_misfortune()
+        operators = [self.outside.create_task(self._remake(at)) for at in self._moments(0.15)]
+        await asyncio.gather(*clients, *operators)
+        await self._become_quiet()
+
+    def _moments(self, probability: float) -> Iterator[float]:
+        """When something happens, if it happens at all."""
+        while self.chance.random() < probability:
+            yield self.chance.random() * 1.5 * LASTS_S
+
+    def _plan_misfortune(self) -> None:
+        for moment in self._moments(0.35):
+            self.scheduler.at(moment, self._crash, self.chance.choice(self.workers))
+        for moment in self._moments(0.35):
+            self.scheduler.at(moment, self._lose_tail, self.chance.choice(list(self._kinds)))
+        for moment in self._moments(0.15):
+            self.scheduler.at(moment, self._go_down)
+        for moment in self._moments(0.6):
+            self.scheduler.at(moment, self._spoil, self.chance.choice(list(self._kinds)))
+
+    def _crash(self, worker: Worker) -> None:
+        self.network.happened.add(Fault.CRASH)
+        worker.crash()
+        self.scheduler.at(self.chance.random() * LASTS_S / 3, self._restart, worker)
+
+    def _restart(self, worker: Worker) -> None:
+        if not worker.is_alive:
+            self.tell(f"{worker.name} starts")
+            worker.boot()
+
+    def _lose_tail(self, model_id: str) -> None:
+        log = self.store.logs.get(model_id)
+        if log is not None and log.operations:
+            count = min(self.chance.randint(1, 5), len(log.operations))
+            log.lose(count, self.scheduler.steps, self.chance.random() < 0.5)
+            self.network.happened.add(Fault.TAIL)
+            self.tell(f"{model_id} is back at seq {log.seq} {log.chain[:8]}")
+
+    def _spoil(self, model_id: str) -> None:
+        log = self.store.logs.get(model_id)
+        if log is not None and log.snapshots:
+            log.spoil(self.chance.random())
+            self.network.happened.add(Fault.ROT)
+            self.tell(f"the newest snapshot of {model_id} is spoiled")
+
+    def _go_down(self) -> None:
+        self.network.is_down = True
+        self.network.happened.add(Fault.OUTAGE)
+        self.scheduler.at(self.chance.random() * LASTS_S, self._come_up)
+
+    def _come_up(self) -> None:
+        self.network.is_down = False
+
+    async def _remake(self, at: float) -> None:
+        """Delete a model and make it again; goes on until it is there."""
+        await asyncio.sleep(at)
+        model_id = self.chance.choice(list(self._kinds))
+        self.network.happened.add(Fault.REMADE)
+        while True:
+            worker = self.chance.choice(self.workers)
+            self.tell(f"{worker.name} makes {model_id} again")
+            try:
+                return await worker.ask(lambda worker: worker.remake(model_id))
+            except REFUSALS:
+                await asyncio.sleep(0.02)
+
+    async def _become_quiet(self) -> None:
+        """No more faults; what is still on its way arrives; every worker catches up."""
+        self.tell("from here on there are no more faults")
+        self.network.heal()
+        await asyncio.sleep(QUIET_S)
+        self.chance.choice(self.workers).crash()
+        for worker in self.workers:
+            self._restart(worker)
+        for worker in self.workers:
+            for model_id in self._kinds:
+                settled = await worker.ask(lambda worker, id=model_id: worker.settle(id))
+                self.notes.settled.append((worker.name, settled))
+
+
+class Client:
+    """Sends a few requests, one after the other, each to some worker."""
+
+    def __init__(self, world: World, requests: int) -> None:
+        self._world, self._requests = world, requests
+        self._chance: Random = world.chance
+        self._hangs_up = 0.1 if self._chance.random() < 0.25 else 0.0
+
+    async def run(self) -> None:
+        for _ in range(self._requests):
+            await asyncio.sleep(self._chance.random() * LASTS_S / self._requests)
+            await self._act()
+
+    async def _act(self) -> None:
+        luck = self._chance.random()
+        model_id = self._chance.choice(list(self._world._kinds))
+        if luck < 0.6:
+            await self._learn(model_id)
+        elif luck < 0.75:
+            await self._order(model_id)
+        elif luck < 0.93:
+            await self._try(lambda w, asked=self._chance.randrange(3): w.predict(model_id, asked))
+        else:
+            await self._try(lambda worker: worker.refresh(model_id))
+
+    async def _learn(self, model_id: str) -> None:
+        tag = next(self._world._tags)
+        key = f"k{tag}" if self._chance.random() < 0.65 else None
+        await self._send(model_id, models.learn_request(tag, key), tag, key)
+        if key is not None and self._chance.random() < 0.2:
+            # Again, as if it had not been answered; or the key for something else.
+            other = tag if self._chance.random() < 0.5 else next(self._world._tags)
+            await self._send(model_id, models.learn_request(other, key), other, key)
+
+    async def _order(self, model_id: str) -> None:
+        kind = self._world._kinds[model_id]
+        order = self._chance.randrange(len(models.kinds()[kind].orders))
+        key = f"c{next(self._world._tags)}" if self._chance.random() < 0.5 else None
+        await self._send(model_id, models.control_request(kind, order, key), None, key)
+
+    async def _send(
+        self, model_id: str, request: Request | ControlRequest, tag: int | None, key: str | None
+    ) -> None:
+        """Until it is answered, where there is a key that makes repeating harmless."""
+        for _ in range(TRIES if key is not None else 1):
+            began = self._world.scheduler.steps
+            answer = await self._try(lambda worker: worker.submit(model_id, request))
+            if answer is not None:
+                incarnation, receipt = answer
+                acked = Acked(model_id, incarnation, tag, request, receipt, began)
+                self._world.notes.acked.append(acked)
+                self._world.tell(f"client got {receipt.placed}")
+                return
+            await asyncio.sleep(self._chance.random() * self._chance.choice(PAUSES_S))
+
+    async def _try(self, work: Work) -> Any:
+        """What some worker answers; None where it refuses or nobody answers."""
+        worker = self._chance.choice(self._world.workers)
+        reply = worker.ask(work)
+        if self._hangs_up and self._chance.random() < self._hangs_up:
+            self._world.scheduler.at(self._chance.random() * 0.01, worker.leave, reply)
+        try:
+            return await reply
+        except REFUSALS as refusal:
+            self._world.tell(f"client of {worker.name} is refused: {refusal!r}")
+        except Exception as error:
+            self._world.notes.problems.append(f"internal error: {error!r}")
+        return None
+
+
+def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
+    """The schedule of this seed."""
+    return World(seed, trace).run()
