@@ -18,7 +18,7 @@ from service.codecs import labels_and_classes
 from service.controls import Verdict, check_control, obey
 from service.feature_names import FeatureNames
 from service.journal.chain import first_chain, next_chain
-from service.journal.protocol import Entry, Journal, ModelRecord, Snapshot
+from service.journal.protocol import Entry, Journal, ModelChanged, ModelRecord, Snapshot
 from service.journal.record import Control, Rows, decode_merged
 from service.outside import REAL, Outside
 from solvers import (
@@ -262,11 +262,28 @@ class Replica:
                 break
             try:
                 self._restore(snapshot)
-                await self.catch_up(journal)
+                await self._go_on_from(snapshot, journal)
                 return
             except (CorruptState, Forked):
                 self._start_over()
         await self.catch_up(journal)
+
+    async def _go_on_from(self, snapshot: Snapshot, journal: Journal) -> None:
+        """To the journal's end from a restored snapshot.
+
+        Raises Forked where the journal does not lead on from it. The entries that follow show that
+        it does; where none follows, it is the head that has to stand there.
+        """
+        while True:
+            await self.catch_up(journal)
+            if self.seq > snapshot.seq:
+                return
+            record = await journal.get(self.id)
+            if record.incarnation != self.incarnation:
+                raise ModelChanged(self.id)
+            self.check_head(record)
+            if record.seq == self.seq:
+                return
 
     async def rebuild(self, record: ModelRecord, journal: Journal) -> None:
         """Throw the state away and take the journal's; nobody is served from here meanwhile."""

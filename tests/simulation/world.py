@@ -361,7 +361,8 @@ class Client:
         elif luck < 0.75:
             await self._order(model_id)
         elif luck < 0.93:
-            await self._try(lambda w, asked=self._chance.randrange(3): w.predict(model_id, asked))
+            asked = self._chance.randrange(3)
+            await self._try(lambda worker: worker.predict(model_id, asked))
         else:
             await self._try(lambda worker: worker.refresh(model_id))
 

@@ -1,0 +1,5 @@
+"""Seeds that found a fault, by what it was: they are played in every run."""
+
+REGRESSIONS = {
+    "a snapshot beyond the journal's end was taken for its state": (72, 120, 298),
+}
