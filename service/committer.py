@@ -279,6 +279,7 @@ class Committer:
     async def _rebuild(self, fork: Forked) -> None:
         """Throw the replica's state away for the journal's. Raises ModelChanged."""
         replica = self._replica
+        replica.is_forked = True
         log.warning("%s; rebuilding it from the journal", fork)
         self._on_fork(replica.id)
         record = await self._journal.get(replica.id)
