@@ -256,17 +256,21 @@ class Committer:
                 await replica.apply([e for e in appended.entries if e.seq > replica.seq])
             if appended.more:
                 await replica.catch_up(self._journal)
-            if appended.seq is None or appended.first_seq is None:
-                return None
             handed_over = replica.watched[nonce]
             if handed_over is not None:
                 return handed_over
-            # A replica that stands beyond the append without having seen it is forked, too.
-            if appended.first_seq != replica.seq + 1 or appended.previous != replica.chain:
+            if appended.seq is None and appended.more:
+                return None
+            # Nothing new: the answer tells the chain all the same. A replica that stands beyond
+            # the append without having seen it is forked, too.
+            follows = appended.first_seq in (None, replica.seq + 1)
+            if not follows or appended.previous != replica.chain:
                 raise Forked(
-                    f"model {replica.id!r}: the append at seq {appended.first_seq} follows "
-                    f"{appended.previous}, this replica stands at seq {replica.seq}"
+                    f"model {replica.id!r}: what was appended follows {appended.previous}, "
+                    f"this replica stands at seq {replica.seq} with {replica.chain}"
                 )
+            if appended.seq is None:
+                return None
         except Forked as fork:
             await self._rebuild(fork)
             return replica.watched[nonce]
