@@ -249,7 +249,10 @@ class Committer:
     async def _apply(
         self, nonce: bytes, appended: Appended, new: Sequence[AnyRequest]
     ) -> Applied | None:
-        """Bring the replica past the append; what became of the new requests, None without any."""
+        """Bring the replica past the append; what became of the new requests, None without any.
+
+        Raises OutcomeUnknown when the journal has lost it again.
+        """
         replica = self._replica
         try:
             if appended.entries:
@@ -273,6 +276,8 @@ class Committer:
                 return None
         except Forked as fork:
             await self._rebuild(fork)
+            if any(placed.seq > replica.seq for placed in appended.placed):
+                raise OutcomeUnknown("the store has lost what it had appended") from None
             return replica.watched[nonce]
         if isinstance(new[0], ControlRequest):
             return await replica.apply_own_control(appended.seq, appended.chain, new[0].control)
