@@ -40,25 +40,18 @@ class Model:
             on_group=catalog.telemetry.saw_group,
             on_fork=self._on_fork,
             on_advance=self._on_advance,
+            on_failure=self._let_go_after,
             outside=catalog.outside,
         )
         self._snapshot: asyncio.Task[None] | None = None
 
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it. Raises what the journal's append raises."""
-        try:
-            return await self.committer.submit(request)
-        except Exception as error:
-            self._let_go_after(error)
-            raise
+        return await self.committer.submit(request)
 
     async def refresh(self) -> None:
         """Apply what other processes have appended. Raises what the journal's read raises."""
-        try:
-            await self.committer.refresh()
-        except Exception as error:
-            self._let_go_after(error)
-            raise
+        await self.committer.refresh()
 
     def _let_go_after(self, error: Exception) -> None:
         """A model that is gone, or forked and not rebuilt, is loaded by the next request."""

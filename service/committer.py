@@ -24,6 +24,7 @@ from service.journal.protocol import (
     Placed,
 )
 from service.journal.record import Control, decode, encode_control, encode_rows
+from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.replica import Applied, Forked, Replica
 from solvers import Outcome
@@ -111,6 +112,7 @@ class Committer:
         on_group: Callable[[int, float], None] = lambda rows, seconds: None,
         on_fork: Callable[[str], None] = lambda model: None,
         on_advance: Callable[[int, int], None] = lambda before, after: None,
+        on_failure: Callable[[Exception], None] = lambda error: None,
         outside: Outside = REAL,
     ) -> None:
         self._journal = journal
@@ -119,6 +121,7 @@ class Committer:
         self._on_group = on_group
         self._on_fork = on_fork
         self._on_advance = on_advance
+        self._on_failure = on_failure
         self._outside = outside
         self._waiting: deque[tuple[AnyRequest, asyncio.Future[Receipt]]] = deque()
         self._worker: asyncio.Task[None] | None = None
@@ -136,8 +139,20 @@ class Committer:
     async def refresh(self) -> None:
         """Bring the replica to the journal's end, after the group that is under way.
 
+        It goes on when its caller leaves: an entry half applied would be applied again.
+
         Raises JournalUnavailable, ModelChanged, UnknownModel.
         """
+        await outliving(self._refresh())
+
+    async def _refresh(self) -> None:
+        try:
+            await self._catch_up()
+        except Exception as error:
+            self._on_failure(error)
+            raise
+
+    async def _catch_up(self) -> None:
         replica = self._replica
         async with self._moving:
             before = replica.seq
@@ -152,9 +167,11 @@ class Committer:
             self._on_advance(before, replica.seq)
 
     async def drain(self) -> None:
-        """Wait until all that was submitted is answered."""
+        """Wait until all that was submitted is answered, and nobody moves the replica."""
         while self._worker is not None:
             await asyncio.wait([self._worker])
+        async with self._moving:
+            pass
 
     async def _work(self) -> None:
         while self._waiting:
@@ -172,6 +189,7 @@ class Committer:
                     future.set_result(receipt)
             self._on_advance(before, self._replica.seq)
         except Exception as error:
+            self._on_failure(error)
             if not isinstance(error, OutcomeUnknown | JournalUnavailable | ModelChanged):
                 log.exception("model %r: a group of %d failed", self._replica.id, len(group))
             for _, future in group:
