@@ -134,7 +134,7 @@ class Catalog:
         task = self._loading.get(model_id)
         if task is None:
             task = self._loading[model_id] = asyncio.create_task(self._load(model_id))
-            task.add_done_callback(lambda _: self._loading.pop(model_id, None))
+            task.add_done_callback(lambda task: self._end_loading(model_id, task))
         try:
             return await asyncio.shield(task)
         except UnknownModel:
@@ -194,6 +194,12 @@ class Catalog:
         """Answer what is under way and finish the snapshots being written."""
         for model in self:
             await model.close()
+
+    def _end_loading(self, model_id: str, task: "asyncio.Task[Model]") -> None:
+        """Look at the error, too: whoever waited for it may have left."""
+        self._loading.pop(model_id, None)
+        if not task.cancelled():
+            task.exception()
 
     async def _load(self, model_id: str) -> Model:
         record = await self.journal.get(model_id)

@@ -9,4 +9,5 @@ REGRESSIONS = {
         887,
         6047,
     ),
+    "asyncio complained of a loading that failed when nobody waited any more": (2070,),
 }
