@@ -281,6 +281,7 @@ class Committer:
             if handed_over is not None:
                 return handed_over
             if appended.seq is None and appended.more:
+                self._check_kept(appended)
                 return None
             # Nothing new: the answer tells the chain all the same. A replica that stands beyond
             # the append without having seen it is forked, too.
@@ -294,14 +295,18 @@ class Committer:
                 return None
         except Forked as fork:
             await self._rebuild(fork)
-            if any(placed.seq > replica.seq for placed in appended.placed):
-                raise OutcomeUnknown("the store has lost what it had appended") from None
+            self._check_kept(appended)
             return replica.watched[nonce]
         if isinstance(new[0], ControlRequest):
             return await replica.apply_own_control(appended.seq, appended.chain, new[0].control)
         own = [request.rows for request in new if isinstance(request, Request)]
         names = [pair for rows in own if isinstance(rows, ListedRows) for pair in rows.names]
         return await replica.apply_own(appended.seq, appended.chain, as_batch(own), names)
+
+    def _check_kept(self, appended: Appended) -> None:
+        """Raise OutcomeUnknown when the journal, just read to its end, ends before what it said."""
+        if any(placed.seq > self._replica.seq for placed in appended.placed):
+            raise OutcomeUnknown("the store has lost what it had appended")
 
     async def _rebuild(self, fork: Forked) -> None:
         """Throw the replica's state away for the journal's. Raises ModelChanged."""

@@ -4,7 +4,7 @@ REGRESSIONS = {
     "a snapshot beyond the journal's end was taken for its state": (72, 120, 298),
     "a fork was served until the journal answered, or on and on where it did not": (252, 388, 397),
     "a fork went unseen where an append brought nothing new": (1537, 3227, 3323, 7832),
-    "what a rebuilding showed to be lost was acknowledged": (49, 264, 424),
+    "what a rebuilding showed to be lost was acknowledged": (49, 264, 424, 8206),
     "a client that left in the midst of a refresh left it half applied, or forked for good": (
         887,
         6047,
