@@ -6,10 +6,10 @@ controls; where one entry ends and the next begins leaves no trace in the state.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,8 @@ INLINE_S = 0.0005
 # Longer ones are cut, so that a prediction never waits much longer than this for its turn.
 SLICE_S = 0.002
 READ_BYTES = 4 * 1024 * 1024
+# A journal that does not follow from itself so often is broken.
+REPLAYS = 3
 
 Applied = Outcome | Verdict
 """What became of one group: of its rows, or of its control."""
@@ -86,7 +88,7 @@ class Replica:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
         """While held, no slice is applied: what is read belongs to one `seq`."""
         async with self._turn:
@@ -266,6 +268,14 @@ class Replica:
                 return
             except (CorruptState, Forked):
                 self._start_over()
+        await self._replay(journal)
+
+    async def _replay(self, journal: Journal) -> None:
+        """From the beginning; anew where entries were lost between two reads. Raises Forked."""
+        for _ in range(REPLAYS):
+            with contextlib.suppress(Forked):
+                return await self.catch_up(journal)
+            self._start_over()
         await self.catch_up(journal)
 
     async def _go_on_from(self, snapshot: Snapshot, journal: Journal) -> None:
