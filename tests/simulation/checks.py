@@ -16,6 +16,7 @@ from service.replica import as_batch
 from solvers import Learner, Progressive, make_learner
 from tests.history import Acknowledged, HistoryBroken, check_entries
 from tests.simulation import models
+from tests.simulation.faults import Fault
 from tests.simulation.store import Log, Store
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Notes:
         self.problems: list[str] = []
         self.acked: list[Acked] = []
         self.settled: list[tuple[str, Model]] = []
+        self.forks = 0
         self._scores: dict[Hashable, bytes] = {}
 
     def saw_answer(self, worker: "Worker", model: Model, receipt: Receipt, began: int) -> None:
@@ -133,6 +135,8 @@ class Truth:
 def check_world(world: "World") -> None:
     """All invariants, once everything is quiet; adds to the notes what does not hold."""
     problems = world.notes.problems
+    if world.notes.forks and Fault.TAIL not in world.network.happened:
+        problems.append(f"{world.notes.forks} rebuilt though nothing was lost")
     for worker in world.workers:
         problems += [f"{worker.name} lost {e!r}" for e in worker.loop.failed_tasks()]
     for log in world.store.logs.values():

@@ -84,7 +84,7 @@ class Log:
         for operation in reversed(self.operations[-count:]):
             del self.nonces[operation.nonce]
             for key in operation.keys:
-                del self.keys[key]
+                self.keys.pop(key, None)
             if operation.cursor is not None:
                 self._put_back(operation.cursor)
             if operation.entry is not None:

@@ -51,17 +51,17 @@ def settings_of(snapshot_every: int) -> Settings:
     )
 
 
-@dataclass(slots=True)
 class Telemetry:
-    """What a catalog tells; nothing of it is needed here but the number of forks."""
+    """What a catalog tells; nothing of it is needed here but the forks."""
 
-    forks: int = 0
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
 
     def saw_group(self, rows: int, seconds: float) -> None:
         pass
 
     def saw_fork(self, model: str) -> None:
-        self.forks += 1
+        self._notes.forks += 1
 
 
 class Worker:
@@ -78,7 +78,7 @@ class Worker:
         self.began = world.scheduler.steps
         self.loop = Loop(world.scheduler)
         self.connection = Connection(world.network, self.loop, self.name)
-        self.telemetry = Telemetry()
+        self.telemetry = Telemetry(world.notes)
         self.catalog = Catalog(
             self.connection,
             world.settings,
@@ -277,7 +277,7 @@ class World:
             self.scheduler.at(moment, self._lose_tail, self.chance.choice(list(self._kinds)))
         for moment in self._moments(0.15):
             self.scheduler.at(moment, self._go_down)
-        for moment in self._moments(0.6):
+        for moment in self._moments(0.75):
             self.scheduler.at(moment, self._spoil, self.chance.choice(list(self._kinds)))
 
     def _crash(self, worker: Worker) -> None:
@@ -346,7 +346,7 @@ class Client:
     def __init__(self, world: World, requests: int) -> None:
         self._world, self._requests = world, requests
         self._chance: Random = world.chance
-        self._hangs_up = 0.1 if self._chance.random() < 0.25 else 0.0
+        self._hangs_up = 0.25 if self._chance.random() < 0.25 else 0.0
 
     async def run(self) -> None:
         for _ in range(self._requests):
@@ -356,11 +356,11 @@ class Client:
     async def _act(self) -> None:
         luck = self._chance.random()
         model_id = self._chance.choice(list(self._world._kinds))
-        if luck < 0.6:
+        if luck < 0.55:
             await self._learn(model_id)
-        elif luck < 0.75:
+        elif luck < 0.7:
             await self._order(model_id)
-        elif luck < 0.93:
+        elif luck < 0.9:
             asked = self._chance.randrange(3)
             await self._try(lambda worker: worker.predict(model_id, asked))
         else:

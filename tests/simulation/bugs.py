@@ -1,0 +1,271 @@
+"""Planted faults: each stands in for a method of the service's own classes, as a slip would.
+
+A simulation that finds none of them would prove nothing. Every function here is given the true
+method first; what it does otherwise is what its docstring says.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+
+import service.committer
+import service.replica
+from service.catalog import Catalog
+from service.committer import Committer
+from service.journal.chain import next_chain
+from service.journal.protocol import Entry, ModelChanged, Snapshot
+from service.journal.record import Control, decode_merged
+from service.replica import Captured, Replica, as_batch
+from solvers import Outcome
+from tests.simulation.store import Store
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What stands in for what: (class or module, name, function)."""
+
+    patches: Sequence[tuple[Any, str, Callable[..., Any]]]
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for owner, name, planted in self.patches:
+                standing_in = _standing_in(planted, getattr(owner, name))
+                stack.enter_context(patch.object(owner, name, standing_in))
+            yield
+
+
+def _standing_in(planted: Callable[..., Any], true: Any) -> Callable[..., Any]:
+    return lambda *given, **named: planted(true, *given, **named)
+
+
+# -- appending ---------------------------------------------------------------------------------
+
+
+class _Renonced:
+    """A journal whose appends carry a fresh nonce each, but the first one."""
+
+    def __init__(self, journal: Any, nonce: Callable[[], bytes]) -> None:
+        self._journal, self._nonce = journal, nonce
+        self._is_first = True
+
+    async def append(self, model: str, incarnation: str, nonce: bytes, *given: Any) -> Any:
+        nonce = nonce if self._is_first else self._nonce()
+        self._is_first = False
+        return await self._journal.append(model, incarnation, nonce, *given)
+
+
+async def _fresh_nonce(true: Any, self: Committer, nonce: bytes, parts: Any) -> Any:
+    """What is repeated is taken for something new."""
+    journal, self._journal = self._journal, _Renonced(self._journal, self._outside.nonce)
+    try:
+        return await true(self, nonce, parts)
+    finally:
+        self._journal = journal
+
+
+def _keys_seen(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> Any:
+    """Keys are held against what the appender has seen, not in the append."""
+    log = self.log(model, incarnation)
+    unseen = {key: known for key, known in log.keys.items() if known.seq > given[1]}
+    for key in unseen:
+        del log.keys[key]
+    appended = true(self, model, incarnation, *given)
+    log.keys = unseen | log.keys
+    return appended
+
+
+def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
+    """Keys live as long as the process: whoever starts has none."""
+    for log in self.logs.values():
+        log.keys.clear()
+    return true(self, mine)
+
+
+async def _learned_early(true: Any, self: Committer, nonce: bytes, parts: Any) -> Any:
+    """Learn first, journal then."""
+    replica = self._replica
+    _, (block,) = decode_merged(b"".join(part.body for part in parts))
+    if not isinstance(block, Control):
+        stood = replica.seq
+        self.early = await replica._learn(as_batch(block, replica.dim))  # type: ignore[attr-defined]
+        replica.early = self.early  # type: ignore[attr-defined]
+        replica.seq = stood
+    return await true(self, nonce, parts)
+
+
+async def _not_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
+    self.seq, self.chain = seq, chain
+    return self.early[: len(given[0])]  # type: ignore[attr-defined]
+
+
+# -- answering ---------------------------------------------------------------------------------
+
+
+def _other_end(true: Any, requests: Any, placed: Any, outcome: Outcome | None) -> Any:
+    """A group's receipts are cut from the outcome's other end."""
+    return true(requests, placed, None if outcome is None else outcome[::-1])
+
+
+def _one_before(true: Any, done: Any, first_seq: int, seq: int) -> Any:
+    """What is handed over belongs to the record before."""
+    return true(done, first_seq - 1, seq - 1) or true(done, first_seq, seq)
+
+
+def _nothing(true: Any, self: Any, *given: Any) -> None:
+    """The check is not made."""
+
+
+# -- following the journal ---------------------------------------------------------------------
+
+
+async def _any_chain(true: Any, self: Replica, entries: Sequence[Entry]) -> None:
+    """Whatever comes next is taken to follow."""
+    chain, seq, fitting = self.chain, self.seq, []
+    for entry in entries:
+        chain = next_chain(chain, entry.nonce)
+        first_seq = min(entry.first_seq, seq + 1)
+        fitting.append(msgspec.structs.replace(entry, chain=chain, first_seq=first_seq))
+        seq = entry.seq
+    await true(self, fitting)
+    if entries:
+        self.chain = entries[-1].chain
+
+
+def _controls_first(true: Any, self: Replica, entries: Any) -> Any:
+    """Controls are applied before the rows that came with them."""
+    names, records = true(self, entries)
+    return names, sorted(records, key=lambda record: not isinstance(record, Control))
+
+
+async def _only_new(true: Any, self: Committer, nonce: bytes, appended: Any, new: Any) -> Any:
+    """The chain is looked at only where something was new."""
+    if appended.seq is None:
+        appended = msgspec.structs.replace(appended, more=True)
+    return await true(self, nonce, appended, new)
+
+
+async def _served_meanwhile(true: Any, self: Committer, fork: Exception) -> None:
+    """A fork is served until the rebuilding begins."""
+    self._on_fork(self._replica.id)
+    record = await self._journal.get(self._replica.id)
+    if record.incarnation != self._replica.incarnation:
+        raise ModelChanged(self._replica.id)
+    await self._replica.rebuild(record, self._journal)
+
+
+async def _with_its_caller(true: Any, self: Committer) -> None:
+    """A refresh is cancelled with the request that asked for it."""
+    await self._refresh()
+
+
+async def _unwatched(true: Any, self: Replica, *given: Any) -> None:
+    """A rebuilding does not know what a committer waits for."""
+    watched, self.watched = self.watched, {}
+    try:
+        await true(self, *given)
+    finally:
+        self.watched = watched
+
+
+def _old_progress(true: Any, self: Replica, other: Replica) -> None:
+    """A rebuilt replica keeps its old metrics."""
+    other.progress = self.progress
+    true(self, other)
+
+
+async def _read_once(true: Any, self: Replica, journal: Any) -> None:
+    """Entries that vanish between two reads of a replay fail it."""
+    await self.catch_up(journal)
+
+
+def _unseen(true: Any, self: Catalog, model_id: str, task: Any) -> None:
+    """The error of a loading that nobody waits for is left to the garbage collector."""
+    self._loading.pop(model_id, None)
+
+
+# -- snapshots and predictions -----------------------------------------------------------------
+
+
+async def _any_snapshot(true: Any, self: Replica, snapshot: Any, journal: Any) -> None:
+    """A snapshot that nothing follows is taken for the journal's end."""
+    await self.catch_up(journal)
+
+
+def _uncounted(true: Any, self: Replica, snapshot: Any) -> None:
+    """A snapshot does not bring back the count of refused controls."""
+    true(self, snapshot)
+    self.refused_controls = 0
+
+
+@dataclass
+class _Late:
+    captured: Captured
+    replica: Replica
+
+    @property
+    def seq(self) -> int:
+        return self.captured.seq
+
+    def encode(self) -> Snapshot:
+        of = self.captured
+        return Captured(of.seq, of.chain, self.replica._state(), of.header).encode()
+
+
+def _uncopied(true: Any, self: Replica) -> Any:
+    """The state is read when it is encoded, while learning goes on."""
+    return _Late(true(self), self)
+
+
+def _older_instead(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> bool:
+    """A slow writer's snapshot takes the place of a newer one."""
+    log = self.log(model, incarnation)
+    stored = log.snapshots
+    log.snapshots = []
+    try:
+        return bool(true(self, model, incarnation, *given))
+    finally:
+        log.snapshots = [*stored, *log.snapshots][-2:]
+
+
+async def _counted_prediction(true: Any, self: Replica, batch: Any) -> Any:
+    """A prediction leaves a trace in the metrics."""
+    scores, seq, chain = await true(self, batch)
+    self.progress.update(batch.labels, scores, np.abs(scores), np.ones(len(batch), bool))
+    return scores, seq, chain
+
+
+BUGS = {
+    "no nonce on retry": Bug([(Committer, "_append", _fresh_nonce)]),
+    "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
+    "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
+    "apply before append": Bug(
+        [(Committer, "_append", _learned_early), (Replica, "apply_own", _not_again)]
+    ),
+    "receipts of a group mis-ordered": Bug([(service.committer, "_receipts", _other_end)]),
+    "outcome of another record handed over": Bug([(service.replica, "_within", _one_before)]),
+    "acknowledged though known to be lost": Bug([(Committer, "_check_kept", _nothing)]),
+    "no chain check": Bug([(Replica, "apply", _any_chain)]),
+    "control applied out of place": Bug([(Replica, "_records_of", _controls_first)]),
+    "no chain check where nothing is new": Bug([(Committer, "_apply", _only_new)]),
+    "fork served until it is rebuilt": Bug([(Committer, "_rebuild", _served_meanwhile)]),
+    "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
+    "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
+    "rebuild keeps the old metrics": Bug([(Replica, "_take_over", _old_progress)]),
+    "snapshot that does not lead on": Bug([(Replica, "_go_on_from", _any_snapshot)]),
+    "snapshot without a count": Bug([(Replica, "_restore", _uncounted)]),
+    "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
+    "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
+    "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
+}
+
+RARE = {
+    "replay fails where entries vanish": Bug([(Replica, "_replay", _read_once)]),
+    "error of a loading unseen": Bug([(Catalog, "_end_loading", _unseen)]),
+}
+"""Found by few seeds: those of `seeds.py` are all that is asked of them."""

@@ -1,0 +1,64 @@
+"""Ten thousand schedules: whatever befalls workers and journal, the invariants hold."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from statistics import median
+
+import pytest
+
+from tests.simulation.faults import Fault
+from tests.simulation.world import Result, play
+
+SEEDS = 10_000
+CASES = 20
+STEPS, SHARE = 30, 0.05
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Faults are planted by the thousand: what the service logs of them costs more than they."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def replayed_by(result: Result) -> str:
+    problems = "\n  ".join(result.problems)
+    return f"python -m tests.simulation {result.seed}\n  {problems}"
+
+
+@pytest.mark.parametrize("case", range(CASES))
+def test_invariants_hold_in_every_schedule(case: int):
+    results = [play(seed) for seed in range(case * SEEDS // CASES, (case + 1) * SEEDS // CASES)]
+    failed = [replayed_by(result) for result in results if result.problems]
+    assert not failed, "\n".join(failed)
+    # And they were worth it.
+    assert median(result.steps for result in results) >= STEPS
+    assert min(result.workers for result in results) >= 2
+    happened = Counter(fault for result in results for fault in result.happened)
+    assert {fault: n for fault in Fault if (n := happened[fault]) < SHARE * len(results)} == {}
+
+
+def test_schedule_is_the_same_each_time():
+    def told(seed: int) -> list[str]:
+        lines: list[str] = []
+        play(seed, lines.append)
+        return lines
+
+    for seed in range(20):
+        assert told(seed) == told(seed)
+
+
+def test_schedule_does_not_depend_on_the_process():
+    outputs = set()
+    for hash_seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-m", "tests.simulation", "3"]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        outputs.add(run.stdout)
+    (output,) = outputs
+    assert len(output.splitlines()) > 100

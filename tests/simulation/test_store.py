@@ -1,0 +1,79 @@
+"""The journal in memory keeps the contract: it answers as SQLite does. And it can lose."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from service.journal import open_journal
+from service.journal.protocol import Appended, Part
+from tests.journal.groups import GIVEN, SPEC, keyed, places, rows
+from tests.journal.test_journal_stores_agree import some_group
+from tests.simulation.store import Log, Store
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def made() -> tuple[Store, Log]:
+    store = Store()
+    record, _ = store.create("m", SPEC, GIVEN)
+    return store, store.log("m", record.incarnation)
+
+
+def append(store: Store, log: Log, *parts: Part, nonce: int = 0, known_seq: int = 0) -> Appended:
+    return store.append("m", log.incarnation, nonce.to_bytes(16, "big"), known_seq, parts)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_same_appends_have_the_same_answers(tmp_path: Path, seed: int):
+    chance = random.Random(seed)
+    store, log = made()
+    journal = await open_journal(f"sqlite:///{tmp_path / 'journal.db'}")
+    other, _ = await journal.create("m", SPEC, GIVEN)
+    nonce = 0
+    for _ in range(60):
+        group, known_seq = some_group(chance), chance.randrange(1 + log.seq)
+        nonce += chance.random() < 0.9
+        mine = append(store, log, *group, nonce=nonce, known_seq=known_seq)
+        theirs = await journal.append(
+            "m", other.incarnation, nonce.to_bytes(16, "big"), known_seq, group
+        )
+        assert mine.placed == theirs.placed
+        assert (mine.first_seq, mine.seq, mine.more) == (
+            theirs.first_seq,
+            theirs.seq,
+            theirs.more,
+        )
+        assert [e.body for e in mine.entries] == [e.body for e in theirs.entries]
+    entries = store.read("m", log.incarnation, 0)
+    assert [(e.first_seq, e.seq, e.body) for e in entries] == [
+        (e.first_seq, e.seq, e.body) for e in await journal.read("m", other.incarnation, 0)
+    ]
+    await journal.close()
+
+
+def test_lost_tail_takes_entries_keys_and_nonces_along():
+    store, log = made()
+    append(store, log, keyed("a", 1), nonce=1)
+    stood = log.chain
+    append(store, log, keyed("b", 2), nonce=2)
+    append(store, log, keyed("b", 2), nonce=3)
+    log.lose(2, now=0, with_snapshots=True)
+    assert (log.seq, log.chain, len(log.entries)) == (1, stood, 1)
+    again = append(store, log, keyed("a", 1), keyed("b", 2), nonce=2)
+    assert places(again) == [(1, 1, "duplicate"), (2, 2, "new")]
+
+
+def test_snapshots_may_outlive_the_entries_that_they_stand_on():
+    for with_snapshots, kept in ((True, None), (False, 2)):
+        store, log = made()
+        append(store, log, rows(1, 2))
+        assert store.snapshot_put("m", log.incarnation, 2, log.chain, b"state")
+        log.lose(1, now=0, with_snapshots=with_snapshots)
+        snapshot = store.snapshot_get("m", log.incarnation)
+        assert (snapshot and snapshot.seq) == kept
