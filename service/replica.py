@@ -18,7 +18,14 @@ from service.codecs import labels_and_classes
 from service.controls import Verdict, check_control, obey
 from service.feature_names import FeatureNames
 from service.journal.chain import first_chain, next_chain
-from service.journal.protocol import Entry, Journal, ModelChanged, ModelRecord, Snapshot
+from service.journal.protocol import (
+    Entry,
+    Journal,
+    JournalUnavailable,
+    ModelChanged,
+    ModelRecord,
+    Snapshot,
+)
 from service.journal.record import Control, Rows, decode_merged
 from service.outside import REAL, Outside
 from solvers import (
@@ -94,9 +101,23 @@ class Replica:
         async with self._turn:
             yield
 
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """As `still`, for what a client is told. Raises JournalUnavailable while it is forked.
+
+        Whoever asked the catalog before the fork was known may come here after.
+        """
+        async with self.still():
+            if self.is_forked:
+                raise JournalUnavailable(f"model {self.id!r} is being rebuilt from its journal")
+            yield
+
     async def predict(self, batch: Batch) -> tuple[np.ndarray, int, str]:
-        """Scores of the rows, and the seq and chain of the state that gave them."""
-        async with self._turn:
+        """Scores of the rows, and the seq and chain of the state that gave them.
+
+        Raises JournalUnavailable while it is forked.
+        """
+        async with self.serving():
             return self.learner.predict(batch), self.seq, self.chain
 
     async def certify(self, max_age_s: float = 0.0) -> Certificate | None:

@@ -172,7 +172,7 @@ class HotPath:
             if not intake.places:
                 raise _refusal(intake)
         batch = as_batch([intake.rows])
-        async with model.replica.still():
+        async with model.replica.serving():
             seq, chain = model.replica.seq, model.replica.chain
             answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
             answered = answer_of(model, intake, batch, seq)

@@ -5,7 +5,7 @@ method first; what it does otherwise is what its docstring says.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -159,6 +159,13 @@ async def _served_meanwhile(true: Any, self: Committer, fork: Exception) -> None
     await self._replica.rebuild(record, self._journal)
 
 
+@contextlib.asynccontextmanager
+async def _whoever_came_before(true: Any, self: Replica) -> AsyncIterator[None]:
+    """Who asked before a fork was known is served of it after."""
+    async with self.still():
+        yield
+
+
 async def _with_its_caller(true: Any, self: Committer) -> None:
     """A refresh is cancelled with the request that asked for it."""
     await self._refresh()
@@ -254,6 +261,7 @@ BUGS = {
     "control applied out of place": Bug([(Replica, "_records_of", _controls_first)]),
     "no chain check where nothing is new": Bug([(Committer, "_apply", _only_new)]),
     "fork served until it is rebuilt": Bug([(Committer, "_rebuild", _served_meanwhile)]),
+    "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
     "rebuild keeps the old metrics": Bug([(Replica, "_take_over", _old_progress)]),

@@ -30,6 +30,8 @@ LASTS_S = 0.15
 QUIET_S = 30.0
 APPEND_TIMEOUT_S = 0.1
 SLOWNESS_S = 0.02
+BODY_S = 0.005
+"""How long a body may be on its way when the model is already found."""
 TRIES = 4
 PAUSES_S = (0.01, 0.01, 0.05, 1.5)
 
@@ -143,6 +145,7 @@ class Worker:
 
     async def predict(self, model_id: str, asked: int) -> None:
         model = await self.model(model_id)
+        await asyncio.sleep(BODY_S * asked)
         scores, seq, chain = await model.replica.predict(models.asked_rows()[asked])
         self.world.notes.saw_prediction(self, model, asked, seq, chain, scores)
 
