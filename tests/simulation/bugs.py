@@ -186,11 +186,6 @@ def _old_progress(true: Any, self: Replica, other: Replica) -> None:
     true(self, other)
 
 
-async def _read_once(true: Any, self: Replica, journal: Any) -> None:
-    """Entries that vanish between two reads of a replay fail it."""
-    await self.catch_up(journal)
-
-
 def _unseen(true: Any, self: Catalog, model_id: str, task: Any) -> None:
     """The error of a loading that nobody waits for is left to the garbage collector."""
     self._loading.pop(model_id, None)
@@ -273,7 +268,6 @@ BUGS = {
 }
 
 RARE = {
-    "replay fails where entries vanish": Bug([(Replica, "_replay", _read_once)]),
     "error of a loading unseen": Bug([(Catalog, "_end_loading", _unseen)]),
 }
 """Found by few seeds: those of `seeds.py` are all that is asked of them."""

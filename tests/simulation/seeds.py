@@ -16,4 +16,6 @@ REGRESSIONS = {
     "acknowledged though known to be lost": (290, 388),
     # A control was applied twice, or a model stayed forked for good.
     "refresh cancelled with its caller": (38, 68),
+    # asyncio complained of it in the log.
+    "error of a loading unseen": (138, 3840),
 }

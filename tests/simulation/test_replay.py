@@ -1,0 +1,58 @@
+"""What so few schedules meet that no seed is kept of it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from service.replica import REPLAYS, Forked, Replica
+from tests.simulation import models
+from tests.simulation.store import Log, Store
+
+
+class Vanishing:
+    """A journal that loses its last entry, and takes another, after each of the first reads."""
+
+    def __init__(self, store: Store, log: Log, times: int) -> None:
+        self._store, self._log, self._times = store, log, times
+
+    async def snapshot_get(self, *given: Any) -> None:
+        return None
+
+    async def read(self, *given: Any) -> Any:
+        entries = self._store.read(*given)
+        if self._times:
+            self._times -= 1
+            self._log.lose(2, now=0, with_snapshots=True)
+            for _ in range(2):
+                append(self._store, self._log)
+        return entries
+
+
+def append(store: Store, log: Log) -> None:
+    nonce = (1000 * len(log.cut) + len(log.entries)).to_bytes(16, "big")
+    part = models.learn_request(3, None).part
+    store.append(log.id, log.incarnation, nonce, log.seq, [part])
+
+
+def loaded(times: int) -> tuple[Replica, Log]:
+    store = Store(answer_bytes=1)
+    kind = models.kinds()[0]
+    record, _ = store.create("m", kind.spec, kind.as_given)
+    log = store.log("m", record.incarnation)
+    append(store, log)
+    append(store, log)
+    replica = Replica(record)
+    asyncio.run(replica.load(Vanishing(store, log, times)))  # type: ignore[arg-type]
+    return replica, log
+
+
+def test_replay_begins_anew_where_entries_vanish_between_two_reads():
+    replica, log = loaded(1)
+    assert (replica.seq, replica.chain) == (log.seq, log.chain)
+    assert replica.learner.samples == log.seq == 2 * models.size_of(3)
+
+
+def test_replay_gives_up_where_that_does_not_end():
+    with pytest.raises(Forked):
+        loaded(10 * REPLAYS)
