@@ -1,4 +1,7 @@
-"""Planted faults are found, and by the seeds that found those which were real."""
+"""Planted faults are found, and those which were real by the seeds that are kept of them.
+
+`python -m tests.simulation bugs` tells how many seeds each takes.
+"""
 
 import gc
 import logging
@@ -22,19 +25,13 @@ def quiet() -> Iterator[None]:
 
 
 def is_wrong(seed: int) -> bool:
-    """Whatever goes wrong counts: with a fault planted, a schedule may also break off."""
-    try:
-        return bool(play(seed).problems)
-    except Exception:
-        return True
+    return bool(play(seed).problems)
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_planted_fault_is_found(name: str, record_property):
+def test_planted_fault_is_found(name: str):
     with BUGS[name].planted():
-        found = next((seed for seed in range(BUDGET) if is_wrong(seed)), None)
-    assert found is not None
-    record_property("seeds_to_find", found + 1)
+        assert any(is_wrong(seed) for seed in range(BUDGET))
 
 
 @pytest.mark.parametrize("name", REGRESSIONS)

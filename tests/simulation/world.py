@@ -22,7 +22,7 @@ from service.startup import Startup
 from tests.simulation import models
 from tests.simulation.checks import Acked, Notes, check_world
 from tests.simulation.faults import Connection, Fault, Network
-from tests.simulation.loop import Loop, Scheduler, Stuck
+from tests.simulation.loop import Loop, Scheduler
 from tests.simulation.store import Store
 
 LASTS_S = 0.15
@@ -222,8 +222,8 @@ class World:
             self.scheduler.run(main)
             main.result()
             check_world(self)
-        except Stuck as stuck:
-            self.notes.problems.append(str(stuck))
+        except Exception as error:
+            self.notes.problems.append(f"broken off: {error!r}")
         finally:
             for loop in list(self.scheduler.loops):
                 loop.kill()
