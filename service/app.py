@@ -15,6 +15,7 @@ from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
 from service.errors import MEDIA_TYPE, Problem, RowError, as_problem
+from service.follower import Follower
 from service.journal import Limits, make_journal
 from service.journal.protocol import Journal, JournalError
 from service.journal.record import RecordError
@@ -38,13 +39,18 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
     catalog = Catalog(journal, settings, telemetry)
     telemetry.watch(catalog)
     startup = Startup(journal, catalog)
+    follower = Follower(catalog, journal)
+
+    async def serve_models() -> None:
+        await startup.run()
+        await follower.run()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        bringing_up = asyncio.create_task(startup.run())
+        serving = asyncio.create_task(serve_models())
         yield
-        bringing_up.cancel()
-        await asyncio.wait([bringing_up])
+        serving.cancel()
+        await asyncio.wait([serving])
         await catalog.close()
         await journal.close()
 

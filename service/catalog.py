@@ -12,6 +12,7 @@ import msgspec
 from service.codecs import Door
 from service.committer import AnyRequest, Committer, Receipt
 from service.errors import Problem, unavailable, unknown_model
+from service.follower import Lag
 from service.journal.protocol import Journal, ModelChanged, ModelRecord, UnknownModel
 from service.outside import REAL, Outside
 from service.replica import Captured, Replica
@@ -23,6 +24,8 @@ log = logging.getLogger("dualstream.catalog")
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PAGE = 100
+REACH_S = 2.0
+"""How long a prediction waits for its `min_seq`."""
 
 
 class Model:
@@ -43,15 +46,19 @@ class Model:
             on_failure=self._let_go_after,
             outside=catalog.outside,
         )
+        self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
 
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it. Raises what the journal's append raises."""
         return await self.committer.submit(request)
 
-    async def refresh(self) -> None:
-        """Apply what other processes have appended. Raises what the journal's read raises."""
-        await self.committer.refresh()
+    async def refresh(self, seq: int | None = None) -> None:
+        """Apply what other processes have appended, unless the replica has reached `seq`.
+
+        Raises what the journal's read raises.
+        """
+        await self.committer.refresh(seq)
 
     def _let_go_after(self, error: Exception) -> None:
         """A model that is gone, or forked and not rebuilt, is loaded by the next request."""
@@ -117,6 +124,10 @@ class Catalog:
     def __len__(self) -> int:
         return len(self._models)
 
+    def find(self, model_id: str) -> Model | None:
+        """The model if this process holds it, whatever its state."""
+        return self._models.get(model_id)
+
     def held(self, model_id: str) -> Model | None:
         """The model if this process holds it, without asking the store."""
         model = self._models.get(model_id)
@@ -139,6 +150,28 @@ class Catalog:
             return await asyncio.shield(task)
         except UnknownModel:
             raise unknown_model(model_id) from None
+
+    async def reach(self, model_id: str, seq: int) -> Model:
+        """The model at `seq` or beyond, as soon as its replica is there.
+
+        Raises Problem 503 when the journal does not go so far, or when it takes too long.
+        """
+        model = await self.get(model_id)
+        pulling = asyncio.create_task(model.refresh(seq))
+        # Whoever stops waiting leaves it to its end: to cancel would cut an apply in two.
+        done, _ = await asyncio.wait([pulling], timeout=REACH_S)
+        if not done:
+            pulling.add_done_callback(lambda task: task.cancelled() or task.exception())
+            detail = f"the replica of {model_id!r} stands at seq {model.replica.seq}, not at {seq}"
+            raise Problem(503, "min-seq-not-reached", detail, retry_after_s=1)
+        try:
+            pulling.result()
+        except (ModelChanged, UnknownModel):
+            model = await self.get(model_id)
+        if model.replica.seq < seq:
+            detail = f"the journal of {model_id!r} ends at seq {model.replica.seq}, before {seq}"
+            raise Problem(503, "min-seq-not-reached", detail, retry_after_s=1)
+        return model
 
     async def load_all(self) -> None:
         """Hold every model of the store."""
@@ -173,6 +206,9 @@ class Catalog:
             raise Problem(
                 409, "conflict", f"model {model_id!r} exists with another spec; delete it first"
             )
+        held = self._models.get(model_id)
+        if held is not None and held.record.incarnation != record.incarnation:
+            self.forget(held)
         return await self.get(model_id), created
 
     async def delete(self, model_id: str) -> None:

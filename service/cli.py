@@ -35,6 +35,7 @@ def _help(field: str) -> str:
 def serve(
     host: Annotated[str | None, _flag("host", _help("host"))] = None,
     port: Annotated[int | None, _flag("port", _help("port"))] = None,
+    workers: Annotated[int | None, _flag("workers", _help("workers"))] = None,
     store: Annotated[str | None, _flag("store", _help("store"))] = None,
     durability: Annotated[str | None, _flag("durability", _help("durability"))] = None,
     allow_anonymous: Annotated[
@@ -52,11 +53,13 @@ def serve(
     given = {name: value for name, value in locals().items() if value is not None}
     settings = _settings(given)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    from service.server import serve as run
+    from service.server import serve as run_alone
+    from service.workers import serve_by_workers
 
+    run = run_alone if settings.workers == 1 else serve_by_workers
     try:
         run(settings, lambda line: console.print(line, highlight=False, soft_wrap=True))
-    except (UnsafeBinding, ValueError) as refused:
+    except (UnsafeBinding, ValueError, OSError) as refused:
         _fail(str(refused))
 
 

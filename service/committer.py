@@ -136,25 +136,28 @@ class Committer:
             self._worker = asyncio.create_task(self._work())
         return future
 
-    async def refresh(self) -> None:
+    async def refresh(self, seq: int | None = None) -> None:
         """Bring the replica to the journal's end, after the group that is under way.
 
-        It goes on when its caller leaves: an entry half applied would be applied again.
+        It goes on when its caller leaves: an entry half applied would be applied again. Nothing is
+        asked of the store where the replica has reached `seq` by then.
 
         Raises JournalUnavailable, ModelChanged, UnknownModel.
         """
-        await outliving(self._refresh())
+        await outliving(self._refresh(seq))
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, seq: int | None) -> None:
         try:
-            await self._catch_up()
+            await self._catch_up(seq)
         except Exception as error:
             self._on_failure(error)
             raise
 
-    async def _catch_up(self) -> None:
+    async def _catch_up(self, seq: int | None) -> None:
         replica = self._replica
         async with self._moving:
+            if seq is not None and replica.seq >= seq:
+                return
             before = replica.seq
             record = await self._journal.get(replica.id)
             if record.incarnation != replica.incarnation:

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import socket
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
 
@@ -18,6 +17,26 @@ GARBAGE_THRESHOLD = 20_000
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until interrupted. Raises UnsafeBinding."""
+    server = make_server(settings)
+
+    server.on_listening = lambda host, port: say(listening_line(host, port))
+    server.on_ready = lambda durability: say(ready_line(settings, durability))
+    server.run()
+
+
+def listening_line(host: str, port: int) -> str:
+    """How it is said where the server is."""
+    return f"Dualstream listens on http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def ready_line(settings: Settings, durability: str, workers: int = 1) -> str:
+    """How it is said what the server promises."""
+    line = f"ready · store {without_password(settings.store)} · durability {durability}"
+    return line if workers == 1 else f"{line} · {workers} workers"
+
+
+def make_server(settings: Settings) -> "Server":
+    """A server that was not started yet. Raises UnsafeBinding."""
     app = create_app(settings)
     config = uvicorn.Config(
         app,
@@ -29,17 +48,17 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         ws="none",
         proxy_headers=False,
     )
-    _Server(config, app, settings, say).run()
+    return Server(config, app)
 
 
-class _Server(uvicorn.Server):
-    def __init__(
-        self, config: uvicorn.Config, app: HotPath, settings: Settings, say: Callable[[str], None]
-    ) -> None:
+class Server(uvicorn.Server):
+    """uvicorn's, which tells when it listens and when the application is ready."""
+
+    def __init__(self, config: uvicorn.Config, app: HotPath) -> None:
         super().__init__(config)
         self._app = app
-        self._settings = settings
-        self._say = say
+        self.on_listening: Callable[[str, int], None] = lambda host, port: None
+        self.on_ready: Callable[[str], None] = lambda durability: None
         self._announcing: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -54,19 +73,11 @@ class _Server(uvicorn.Server):
 
     async def _announce(self) -> None:
         startup = self._app.startup
-        store = without_password(self._settings.store)
-        host, port = _address(self.servers[0])
-        shown = f"[{host}]" if ":" in host else host
-        self._say(f"Dualstream listens on http://{shown}:{port}")
+        self.on_listening(*self.servers[0].sockets[0].getsockname()[:2])
         await startup.finished.wait()
         # What was loaded stays: a collection that walks through it again would stop the event loop.
         gc.collect()
         gc.freeze()
         # A request makes few cycles and many short-lived objects: look for cycles less often.
         gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
-        self._say(f"ready · store {store} · durability {startup.durability.decode()}")
-
-
-def _address(server: Any) -> tuple[str, int]:
-    host, port = server.sockets[0].getsockname()[:2]
-    return host, port
+        self.on_ready(startup.durability.decode())

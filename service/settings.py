@@ -22,6 +22,7 @@ class Settings(BaseSettings):
     allow_anonymous: bool = Field(
         False, description="Serve without API keys on an address that others can reach."
     )
+    workers: int = Field(1, ge=1, le=256, description="Processes that serve the one port.")
     store: str = Field(
         "sqlite:///dualstream.db", description="Where journals live: sqlite:///FILE or redis://..."
     )

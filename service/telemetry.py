@@ -122,6 +122,18 @@ class _Models(Collector):
         models = list(self._catalog)
         yield _samples(models)
         yield _refused_controls(models)
+        yield _gauge(
+            "replica_lag_seconds",
+            "Time since the oldest head that is known and not applied yet was heard of.",
+            models,
+            lambda m: m.lag.at(m.replica.seq).seconds,
+        )
+        yield _gauge(
+            "replica_lag_records",
+            "Journalled records that are known and not applied yet.",
+            models,
+            lambda m: m.lag.at(m.replica.seq).records,
+        )
         yield _gauge("seq", "Place in the journal.", models, lambda m: m.replica.seq)
         yield _gauge(
             "nonzeros", "Non-zero weights served.", models, lambda m: m.replica.learner.nonzeros

@@ -13,6 +13,9 @@ from solvers import numeric_identity
 
 router = APIRouter(tags=["health"])
 
+# Models that are behind, named in one answer.
+MAX_BEHIND = 100
+
 
 @router.get("/livez")
 async def livez() -> dict[str, bool]:
@@ -22,7 +25,7 @@ async def livez() -> dict[str, bool]:
 
 @router.get("/readyz")
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
-    """The process serves every model of the store; `?verbose` names store and durability."""
+    """The process serves every model of the store; `?verbose` names store, durability and lag."""
     startup: Startup = request.app.state.startup
     told: dict[str, Any] = {"ready": startup.is_ready}
     if not startup.is_ready:
@@ -36,8 +39,20 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
             "durability": startup.durability.decode(),
             "identity": numeric_identity(),
             "models": len(catalog),
+            "lag": _lag(catalog),
         }
     return told
+
+
+def _lag(catalog: Catalog) -> dict[str, Any]:
+    """The longest lag of any model, and of each that is behind, the furthest ones first."""
+    found = [(model.lag.at(model.replica.seq), model.record.id) for model in catalog]
+    behind = sorted((pair for pair in found if pair[0].records), reverse=True)
+    return {
+        "seconds": behind[0][0].seconds if behind else 0.0,
+        "records": max((lag.records for lag, _ in behind), default=0),
+        "behind": {model_id: lag._asdict() for lag, model_id in behind[:MAX_BEHIND]},
+    }
 
 
 @router.get("/metrics")

@@ -21,8 +21,10 @@ from service.api.http import (
     Head,
     answer,
     answer_problem,
+    etag_of,
     is_true,
     read_body,
+    read_count,
     read_head,
     read_query,
     stored_key,
@@ -31,6 +33,7 @@ from service.catalog import Catalog, Model
 from service.codecs import Intake, as_batch, parse_body, parse_named_row, parse_query_row
 from service.committer import Receipt, Request
 from service.errors import MAX_ERRORS, Problem, RowError, as_problem
+from service.journal.protocol import ModelChanged
 from service.schemas import Learned, Predicted, PredictedMany
 from service.settings import Settings
 from service.startup import Startup
@@ -134,10 +137,15 @@ class HotPath:
         model = self._catalog.held(model_id) or await self._catalog.get(model_id)
         body = await read_body(receive, head.content_length, self._max_body_bytes)
         key = stored_key(head.idempotency_key)
-        intake = await _parse(model, head, body, labelled=True)
-        self._refuse_if_nothing_to_learn(model, intake, atomic)
         fingerprint = _fingerprint(head, query, body) if key else None
-        receipt = await model.submit(Request.of(intake.rows, key, fingerprint))
+        receipt = None
+        while receipt is None:
+            intake = await _parse(model, head, body, labelled=True)
+            self._refuse_if_nothing_to_learn(model, intake, atomic)
+            try:
+                receipt = await model.submit(Request.of(intake.rows, key, fingerprint))
+            except ModelChanged:  # it was sent to one that is gone
+                model = await self._catalog.get(model_id)
         model.door.told(intake.names)
         if receipt.placed.conflict:
             detail = "the Idempotency-Key was used for another request"
@@ -157,14 +165,16 @@ class HotPath:
 
     async def _predict(self, model_id: str | None, scope: Scope, receive: Receive) -> Any:
         if scope["method"] == "GET":
-            query = read_query(scope, ("x",) if model_id else ("model", "x"), named="x.")
-            model = await self._named(model_id if model_id is not None else query.get("model"))
+            allowed = ("x", "min_seq") if model_id else ("model", "x", "min_seq")
+            query = read_query(scope, allowed, named="x.")
+            model = await self._named(
+                model_id if model_id is not None else query.get("model"), query
+            )
             intake = _queried_row(model, query)
         else:
             _check_method(scope, "POST" if model_id else "GET")
             head = read_head(scope)
-            read_query(scope, ())
-            model = await self._named(model_id)
+            model = await self._named(model_id, read_query(scope, ("min_seq",)))
             body = await read_body(receive, head.content_length, self._max_body_bytes)
             intake = await _parse(model, head, body, labelled=False)
             if intake.count == 0:
@@ -176,12 +186,17 @@ class HotPath:
             seq, chain = model.replica.seq, model.replica.chain
             answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
             answered = answer_of(model, intake, batch, seq)
-        return _encode(answered), [(b"etag", f'"{seq}-{chain[:8]}"'.encode())]
+        return _encode(answered), [(b"etag", etag_of(seq, chain).encode())]
 
-    async def _named(self, model_id: str | None) -> Model:
+    async def _named(self, model_id: str | None, query: dict[str, str]) -> Model:
+        """The model, at `min_seq` or beyond. Raises Problem 503 where it does not get there."""
         if model_id is None:
             raise Problem(422, "invalid-query", "model is missing: model=ID")
-        return self._catalog.held(model_id) or await self._catalog.get(model_id)
+        model = self._catalog.held(model_id) or await self._catalog.get(model_id)
+        min_seq = read_count(query, "min_seq")
+        if model.replica.seq >= min_seq:
+            return model
+        return await self._catalog.reach(model_id, min_seq)
 
 
 def _check_method(scope: Scope, allowed: str) -> None:

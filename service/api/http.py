@@ -64,6 +64,27 @@ def is_true(query: dict[str, str], name: str) -> bool:
     return _TRUTHS[value]
 
 
+def read_count(query: dict[str, str], name: str) -> int:
+    """A whole number from 0 on, 0 when it is not there. Raises Problem 422."""
+    value = query.get(name, "0")
+    if not (value.isascii() and value.isdigit() and len(value) <= 19):
+        raise Problem(422, "invalid-query", f"{name} must be a whole number, got {value!r}")
+    return int(value)
+
+
+def etag_of(seq: int, chain: str) -> str:
+    """What stands for a model's state: equal for equal states, and for no other."""
+    return f'"{seq}-{chain[:8]}"'
+
+
+def names_etag(header: str | None, etag: str) -> bool:
+    """Whether If-Match or If-None-Match names this one (or, with *, any)."""
+    if header is None:
+        return False
+    named = [name.strip().removeprefix("W/") for name in header.split(",")]
+    return etag in named or named == ["*"]
+
+
 async def read_body(receive: Receive, content_length: int | None, limit: int) -> bytes:
     """The whole body. Raises Problem 413 as soon as it is known to be longer than `limit`."""
     if content_length is not None and content_length > limit:

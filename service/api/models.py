@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.http import read_body
+from service.api.http import etag_of, names_etag, read_body
 from service.api.member_views import MemberMetrics
 from service.catalog import Catalog, Model
 from service.errors import Problem
@@ -63,6 +63,13 @@ class WeightsView(BaseModel):
     weights: list[Weight]
 
 
+IfNoneMatch = Annotated[
+    str | None, Header(description="ETag at hand: 304 while the model stands there still.")
+]
+NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "It stands where If-None-Match says."}
+}
+
 Served = tuple[np.ndarray, int, list[Any], float | list[float]]
 """Weights, one row for each class; how many are not zero; the classes; the intercepts."""
 
@@ -116,10 +123,14 @@ async def list_models(
     return ModelPage(models=shown, next=shown[-1].id if len(records) > limit else None)
 
 
-@router.get("/{model_id}", response_model=ModelView)
-async def read_model(model_id: str, request: Request, response: Response) -> ModelView:
+@router.get("/{model_id}", response_model=ModelView, responses=NOT_MODIFIED)
+async def read_model(
+    model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
+) -> Any:
     """The model's spec and where it stands."""
-    return await _view(await catalog_of(request).get(model_id), response)
+    model = await catalog_of(request).get(model_id)
+    view = await _view(model, response)
+    return _unless_known(response, if_none_match) or view
 
 
 @router.delete("/{model_id}", status_code=204)
@@ -128,11 +139,16 @@ async def delete_model(model_id: str, request: Request) -> None:
     await catalog_of(request).delete(model_id)
 
 
-@router.get("/{model_id}/metrics")
-async def read_metrics(model_id: str, request: Request) -> dict[str, Any]:
+@router.get("/{model_id}/metrics", response_model=dict[str, Any], responses=NOT_MODIFIED)
+async def read_metrics(
+    model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
+) -> Any:
     """Progressive metrics: each row scored before it was learned, with baselines beside."""
     model = await catalog_of(request).get(model_id)
     async with model.replica.still():
+        _tag(response, model)
+        if (unchanged := _unless_known(response, if_none_match)) is not None:
+            return unchanged
         learner = member_learner(model.replica.learner)
         views = [] if learner is None else learner.members()
         members = [MemberMetrics.of(view).model_dump() for view in views]
@@ -147,16 +163,26 @@ async def read_metrics(model_id: str, request: Request) -> dict[str, Any]:
         }
 
 
-@router.get("/{model_id}/weights", response_model=WeightsView, response_model_exclude_none=True)
+@router.get(
+    "/{model_id}/weights",
+    response_model=WeightsView,
+    response_model_exclude_none=True,
+    responses=NOT_MODIFIED,
+)
 async def read_weights(
     model_id: str,
     request: Request,
+    response: Response,
     top: Annotated[int, Query(ge=1, le=10_000)] = 20,
     member: Annotated[str | None, Query(description="Of this member alone.")] = None,
-) -> WeightsView:
+    if_none_match: IfNoneMatch = None,
+) -> Any:
     """The `top` largest of the served weights, by magnitude."""
     model = await catalog_of(request).get(model_id)
     async with model.replica.still():
+        _tag(response, model)
+        if (unchanged := _unless_known(response, if_none_match)) is not None:
+            return unchanged
         seq, names = model.replica.seq, model.replica.names
         if member is None:
             weights, nonzeros, classes, intercept = _served(model.replica.learner)
@@ -242,5 +268,18 @@ async def _view(model: Model, response: Response | None = None) -> ModelView:
             created=datetime.fromtimestamp(record.created_ms / 1000, UTC),
         )
         if response is not None:
-            response.headers["etag"] = f'"{replica.seq}-{replica.chain[:8]}"'
+            _tag(response, model)
     return view
+
+
+def _tag(response: Response, model: Model) -> None:
+    """Name the state that is told; to be called while it is still."""
+    response.headers["etag"] = etag_of(model.replica.seq, model.replica.chain)
+
+
+def _unless_known(response: Response, if_none_match: str | None) -> Response | None:
+    """304 when the client has what would be told, None when it has not."""
+    etag = response.headers["etag"]
+    if not names_etag(if_none_match, etag):
+        return None
+    return Response(status_code=304, headers={"etag": etag})

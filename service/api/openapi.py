@@ -54,6 +54,9 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
     model = _parameter("path", "model_id", "The model.", required=True)
     x = _parameter("query", "x", "One row: INDEX:VALUE,INDEX:VALUE; indices from 1.", True)
     named = _parameter("query", "model", "The model.", required=True)
+    min_seq = _parameter(
+        "query", "min_seq", "Wait until the state holds this seq, up to 2 s.", kind="integer"
+    )
     flags = [
         _parameter("query", "scores", "Answer each row's score.", kind="boolean"),
         _parameter("query", "atomic", "Learn all rows or none.", kind="boolean"),
@@ -69,12 +72,15 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
             )
         },
         "/models/{model_id}/predict": {
-            "get": _operation("Score one row.", [model, x], predicted),
+            "get": _operation("Score one row.", [model, x, min_seq], predicted),
             "post": _operation(
-                "Score rows; nothing is changed.", [model], scored, _body(rows, PREDICT_EXAMPLES)
+                "Score rows; nothing is changed.",
+                [model, min_seq],
+                scored,
+                _body(rows, PREDICT_EXAMPLES),
             ),
         },
-        "/predict": {"get": _operation("Score one row.", [named, x], predicted)},
+        "/predict": {"get": _operation("Score one row.", [named, x, min_seq], predicted)},
     }
 
 

@@ -23,7 +23,7 @@ The values are msgspec structs (frozen and slotted, as a dataclass would be): on
 part of each append, and a frozen dataclass takes five times as long.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -203,6 +203,21 @@ class ModelRecord(msgspec.Struct, frozen=True, gc=False):
     chain: str
 
 
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """Where the log of a model ends, and of which of the models that had the id."""
+
+    incarnation: str
+    seq: int
+    chain: str
+
+
+class Announced(msgspec.Struct, frozen=True, gc=False):
+    """An append to `model` that ends at `seq`; without a model, that any of them may have moved."""
+
+    model: str | None = None
+    seq: int = 0
+
+
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """A state's bytes after the record `seq`, with the chain there."""
 
@@ -256,6 +271,24 @@ class Journal(Protocol):
         """Return the model with its log's head.
 
         Raises UnknownModel.
+        """
+
+    async def heads(self, models: Sequence[str]) -> list[Head | None]:
+        """Return where the logs of these models end, None for each that is unknown.
+
+        Not atomic: each stands as it stood when it was read.
+        """
+
+    def announcements(self) -> AsyncGenerator[Announced, None]:
+        """Tell of appends, by this process and by others, while the caller iterates.
+
+        The first one names no model and comes as soon as it listens: each append that is
+        acknowledged after it is followed, within a fraction of a second, by an announcement of its
+        model at its seq or later, or by one that names no model. It has a connection of its own.
+        Announcements may come twice, late, and for models that this store does not hold; where
+        whoever appended died in between they may be missing, so ask for `heads` now and then.
+
+        Raises JournalUnavailable when the connection breaks; iterate anew then.
         """
 
     async def count(self) -> int:

@@ -5,7 +5,7 @@ is learned twice. So there is no client here, only its connection, with no retri
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from redis.asyncio import Connection, ConnectionPool
@@ -113,7 +113,46 @@ class Line:
         """
         return await self._call([b"*%d\r\n" % len(command), *pack(command)], is_read)
 
-    async def _call(self, packed: list[bytes], is_read: bool) -> Any:
+    async def call_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """The answers to commands that only read, sent together.
+
+        Raises JournalUnavailable.
+        """
+        packed = [piece for c in commands for piece in (b"*%d\r\n" % len(c), *pack(c))]
+        answers: list[Any] = await self._call(packed, is_read=True, count=len(commands))
+        return answers
+
+    async def listen(self, channel: str) -> AsyncGenerator[bytes | None, None]:
+        """None once it listens on a connection of its own, then each message.
+
+        Raises JournalUnavailable when the connection breaks, or answers no PING.
+        """
+        connection: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await connection.connect()  # type: ignore[no-untyped-call]
+                await _ask(connection, "SUBSCRIBE", channel)
+            yield None
+            is_asked = False
+            while True:
+                told = await connection.read_response(
+                    timeout=self._timeout_s, disconnect_on_error=False
+                )
+                if told is None and is_asked:
+                    raise TimeoutError
+                is_asked = told is None
+                if is_asked:
+                    ping = [b"*1\r\n", *pack(("PING",))]
+                    await connection.send_packed_command(ping, check_health=False)
+                elif told[0] == b"message":
+                    yield told[2]
+        except (RedisError, OSError, TimeoutError) as error:
+            raise _failure(False, error) from error
+        finally:
+            await connection.disconnect(nowait=True)
+
+    async def _call(self, packed: list[bytes], is_read: bool, count: int | None = None) -> Any:
+        """The answer to one packed command, or the list of those to `count` of them."""
         is_unknown = False
         try:
             async with asyncio.timeout(self._timeout_s), self._turn:
@@ -122,7 +161,9 @@ class Line:
                 connection = await self._connected()
                 is_unknown = not is_read
                 await connection.send_packed_command(packed, check_health=False)
-                return await connection.read_response()
+                if count is None:
+                    return await connection.read_response()
+                return await _read_all(connection, count)
         except NoScriptError:
             raise
         except _REFUSALS as error:
@@ -148,6 +189,20 @@ class Line:
                 raise
             self._connection = made
         return self._connection
+
+
+async def _read_all(connection: Connection, count: int) -> list[Any]:
+    """The next answers; an error among them is raised once all are read."""
+    answers: list[Any] = []
+    wrong: ResponseError | None = None
+    for _ in range(count):
+        try:
+            answers.append(await connection.read_response())
+        except ResponseError as error:
+            wrong = error
+    if wrong is not None:
+        raise wrong
+    return answers
 
 
 def _failure(is_unknown: bool, error: Exception) -> Exception:

@@ -1,7 +1,8 @@
 """The journal in Redis: scripts for what must be one step, two connections for everything."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import lru_cache
 from struct import Struct
 from typing import Any
@@ -13,11 +14,13 @@ from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import (
     DEFAULT_LIMITS,
     ENTRY_BYTES,
+    Announced,
     Appended,
     Conflict,
     CursorMove,
     CursorMoved,
     Entry,
+    Head,
     Limits,
     ModelChanged,
     ModelRecord,
@@ -34,6 +37,8 @@ PART_BYTES = 1 << 20
 
 _MODELS = b"ds:models"
 _IDENTITY = b"ds:identity"
+_APPENDS = "ds:appends"
+_HEADS_AT_ONCE = 500
 _ENTRY = Struct("<QIIQ16s40s")
 _ANSWER = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
@@ -126,6 +131,27 @@ class RedisJournal:
 
     async def get(self, model: str) -> ModelRecord:
         return _record(model, await self._models(model, "get"))
+
+    async def heads(self, models: Sequence[str]) -> list[Head | None]:
+        found: list[Head | None] = []
+        for at in range(0, len(models), _HEADS_AT_ONCE):
+            some = models[at : at + _HEADS_AT_ONCE]
+            commands = [("HMGET", _keys(id_).head, "incarnation", "seq", "chain") for id_ in some]
+            for incarnation, seq, chain in await self._others.call_many(commands):
+                is_there = incarnation is not None
+                found.append(
+                    Head(incarnation.decode(), int(seq), chain.decode()) if is_there else None
+                )
+        return found
+
+    async def announcements(self) -> AsyncGenerator[Announced, None]:
+        async with aclosing(self._others.listen(_APPENDS)) as messages:
+            async for message in messages:
+                if message is None:
+                    yield Announced()
+                else:
+                    model, _, seq = message.decode().rpartition(" ")
+                    yield Announced(model, int(seq))
 
     async def count(self) -> int:
         number: int = await self._others.call("ZCARD", _MODELS, is_read=True)

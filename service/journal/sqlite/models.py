@@ -1,12 +1,14 @@
 """Creating, finding, replacing and deleting models."""
 
 import sqlite3
+from collections.abc import Sequence
 
 from service.journal.chain import first_chain
-from service.journal.protocol import Conflict, ModelChanged, ModelRecord, UnknownModel
+from service.journal.protocol import Conflict, Head, ModelChanged, ModelRecord, UnknownModel
 from service.journal.sqlite.worker import Task
 
 SWEEP_ROWS = 1000
+LOOKED_UP_HEADS = 500
 
 _MODEL = """
 SELECT id, incarnation, spec, given, created_ms, seq, chain
@@ -67,6 +69,25 @@ def list_models(after: str, limit: int) -> Task[list[ModelRecord]]:
             _MODEL + "WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
         ).fetchall()
         return [ModelRecord(*row) for row in rows]
+
+    return task
+
+
+def find_heads(models: Sequence[str]) -> Task[list[Head | None]]:
+    """The task behind `Journal.heads`."""
+
+    def task(connection: sqlite3.Connection) -> list[Head | None]:
+        found: dict[str, Head] = {}
+        for at in range(0, len(models), LOOKED_UP_HEADS):
+            some = models[at : at + LOOKED_UP_HEADS]
+            marks = ", ".join("?" * len(some))
+            for id_, *head in connection.execute(
+                "SELECT id, incarnation, seq, chain FROM models"
+                f" JOIN heads ON heads.model = models.model WHERE id IN ({marks})",
+                some,
+            ):
+                found[id_] = Head(*head)
+        return [found.get(model) for model in models]
 
     return task
 

@@ -1,18 +1,22 @@
 """The journal in one SQLite file: a thread that writes and a thread that reads."""
 
+import asyncio
 import secrets
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TypeVar
 
 from service.journal.protocol import (
     DEFAULT_LIMITS,
     ENTRY_BYTES,
+    Announced,
     Appended,
     CursorMove,
     Entry,
+    Head,
+    JournalUnavailable,
     Limits,
     ModelRecord,
     Part,
@@ -20,10 +24,14 @@ from service.journal.protocol import (
 )
 from service.journal.sqlite import append, models, snapshots
 from service.journal.sqlite.checkpoint import Checkpointer
+from service.journal.sqlite.models import find_heads
 from service.journal.sqlite.schema import connect
 from service.journal.sqlite.worker import Task, Worker, in_read, in_write
 
 T = TypeVar("T")
+
+# How often a look is taken at whether the file has changed: a few microseconds each.
+WATCH_S = 0.05
 
 
 class SqliteJournal:
@@ -100,6 +108,23 @@ class SqliteJournal:
 
     async def get(self, model: str) -> ModelRecord:
         return await self._read(models.get(model))
+
+    async def heads(self, models: Sequence[str]) -> list[Head | None]:
+        return await self._read(find_heads(models))
+
+    async def announcements(self) -> AsyncGenerator[Announced, None]:
+        watcher = Worker("journal-watcher", self._connect)
+        try:
+            await watcher.start()
+            seen: int | None = None
+            while True:
+                version = await watcher.run(_data_version)
+                if version != seen:
+                    seen = version
+                    yield Announced()
+                await asyncio.sleep(WATCH_S)
+        finally:
+            await watcher.stop()
 
     async def count(self) -> int:
         return await self._read(models.count)
@@ -182,6 +207,15 @@ class SqliteJournal:
 
 def _made(model: str, spec: bytes, given: bytes) -> ModelRecord:
     return models.new_model(model, secrets.token_hex(16), spec, given, _now_ms())
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    """A number that is another one once any other connection has committed something."""
+    try:
+        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    except sqlite3.Error as error:
+        raise JournalUnavailable(f"SQLite: {error}") from error
+    return version
 
 
 def _now_ms() -> int:

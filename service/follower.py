@@ -1,0 +1,171 @@
+"""Keeps the models of this process up with what other processes append, delete and make anew.
+
+One subscription to the store's announcements for all models, and each second a look at the heads
+of those held, for what was not announced.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from contextlib import aclosing
+from typing import TYPE_CHECKING, NamedTuple
+
+from service.journal.protocol import (
+    Head,
+    Journal,
+    JournalError,
+    JournalUnavailable,
+    ModelChanged,
+    UnknownModel,
+)
+from service.journal.record import RecordError
+
+if TYPE_CHECKING:
+    from service.catalog import Catalog, Model
+
+log = logging.getLogger("dualstream.follower")
+
+SWEEP_S = 1.0
+RETRY_S = 0.5
+# An own append is announced about when it is answered: in so long it is applied.
+PAUSE_S = 0.01
+# Of the time, no more than this share goes into looking at heads.
+LOOKING_SHARE = 0.1
+MAX_HEARD = 1000
+
+
+class Behind(NamedTuple):
+    """How far a replica is behind what this process has heard of."""
+
+    seconds: float
+    records: int
+
+
+class Lag:
+    """The heads that this process has heard of and its replica has not applied yet."""
+
+    def __init__(self) -> None:
+        self._heard: deque[tuple[int, float]] = deque()
+
+    def hear(self, seq: int) -> None:
+        """The journal ends at `seq` or later."""
+        if seq > self.head():
+            if len(self._heard) == MAX_HEARD:
+                self._heard.pop()
+            self._heard.append((seq, time.monotonic()))
+
+    def correct(self, seq: int, asked_at: float) -> None:
+        """The journal ended at `seq` after `asked_at`: what was heard before of more is gone."""
+        while self._heard and self._heard[-1][0] > seq and self._heard[-1][1] < asked_at:
+            self._heard.pop()
+
+    def head(self) -> int:
+        """The last seq heard of, 0 where nothing is waited for."""
+        return self._heard[-1][0] if self._heard else 0
+
+    def at(self, seq: int) -> Behind:
+        """What a replica at `seq` lacks: since when, and how many records."""
+        while self._heard and self._heard[0][0] <= seq:
+            self._heard.popleft()
+        if not self._heard:
+            return Behind(0.0, 0)
+        return Behind(time.monotonic() - self._heard[0][1], self._heard[-1][0] - seq)
+
+
+class Follower:
+    """Pulls what is behind, and lets go of models that are another one's now."""
+
+    def __init__(self, catalog: "Catalog", journal: Journal) -> None:
+        self._catalog = catalog
+        self._journal = journal
+        self._pulls: dict[Model, asyncio.Task[None]] = {}
+        self._trouble: str | None = None
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        try:
+            await asyncio.gather(self._listen(), self._sweep())
+        finally:
+            if self._pulls:
+                await asyncio.wait(self._pulls.values())
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with aclosing(self._journal.announcements()) as told:
+                    async for announced in told:
+                        if announced.model is not None:
+                            self._hear(announced.model, announced.seq)
+                            continue
+                        began = time.monotonic()
+                        await self._look()
+                        await asyncio.sleep((time.monotonic() - began) / LOOKING_SHARE)
+            except Exception as error:
+                self._say(error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                await self._look()
+                self._trouble = None
+            except Exception as error:
+                self._say(error)
+
+    def _say(self, error: Exception) -> None:
+        """Once, as long as it goes on: learning says for itself that the store is away."""
+        if str(error) != self._trouble:
+            trace = None if isinstance(error, JournalError) else error
+            log.warning("cannot follow the store: %s", error, exc_info=trace)
+        self._trouble = str(error)
+
+    def _hear(self, model_id: str, seq: int) -> None:
+        model = self._catalog.find(model_id)
+        if model is not None and seq > model.replica.seq:
+            model.lag.hear(seq)
+            self._pull(model, seq)
+
+    async def _look(self) -> None:
+        """Hold each model against its head. Raises JournalUnavailable."""
+        models = [(model, model.replica.seq) for model in self._catalog]
+        asked_at = time.monotonic()
+        heads = await self._journal.heads([model.record.id for model, _ in models])
+        for (model, seq_before), head in zip(models, heads, strict=True):
+            if head is None or head.incarnation != model.replica.incarnation:
+                log.info("model %r was deleted or made again elsewhere", model.record.id)
+                self._catalog.forget(model)
+                continue
+            model.lag.correct(head.seq, asked_at)
+            if head.seq > model.replica.seq:
+                self._hear(model.record.id, head.seq)
+            elif _may_be_forked(model, seq_before, head):
+                self._pull(model, None)
+
+    def _pull(self, model: "Model", seq: int | None) -> None:
+        """Bring the model to `seq`, or without one hold it against the journal, in a task."""
+        if model not in self._pulls:
+            task = self._pulls[model] = asyncio.create_task(self._bring(model, seq))
+            task.add_done_callback(lambda _: self._pulls.pop(model, None))
+
+    async def _bring(self, model: "Model", seq: int | None) -> None:
+        try:
+            await asyncio.sleep(PAUSE_S)
+            await model.refresh(seq)
+            while model.lag.at(model.replica.seq).records and model.lag.head() != seq:
+                seq = model.lag.head()
+                await model.refresh(seq)
+        except (ModelChanged, UnknownModel, JournalUnavailable):
+            pass  # it is let go of; or the next look tries again, and says so
+        except RecordError as error:
+            self._say(error)
+        except Exception:
+            log.exception("model %r cannot be brought up with its journal", model.record.id)
+
+
+def _may_be_forked(model: "Model", seq_before: int, head: Head) -> bool:
+    """Whether the head says less or else than the replica did before the head was read."""
+    if head.seq < seq_before:
+        return True
+    return head.seq == seq_before == model.replica.seq and head.chain != model.replica.chain

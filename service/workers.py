@@ -1,0 +1,133 @@
+"""Several server processes on one port.
+
+The port is bound once, by the process that watches over the others, and each of them takes
+connections from that one socket: so that a port in use is refused, and a worker that dies takes no
+waiting connection along. A worker that ends by itself is started again.
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.connection import Connection
+from typing import Any
+
+from service.app import create_app
+from service.server import listening_line, make_server, ready_line
+from service.settings import Settings
+
+log = logging.getLogger("dualstream.workers")
+
+BACKLOG = 2048
+LOOK_S = 0.1
+# A worker that ends sooner than this after its start is not started again at once.
+SHORT_LIFE_S = 2.0
+# Nothing of this process is shared with them but the socket: threads do not survive a fork.
+_spawn = get_context("spawn")
+
+
+def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
+    """Serve with `settings.workers` processes until interrupted.
+
+    Raises UnsafeBinding, ValueError for settings that no worker could serve with, OSError.
+    """
+    create_app(settings)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG) as at:
+        say(listening_line(*at.getsockname()[:2]))
+        crew = _Crew(settings, at)
+        asked: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: asked.append(number))
+        try:
+            is_told = False
+            while not asked:
+                crew.look()
+                if not is_told and crew.durability is not None:
+                    is_told = True
+                    say(ready_line(settings, crew.durability, settings.workers))
+        finally:
+            crew.stop()
+    # As a single server does: ends by the signal that it was sent.
+    signal.signal(asked[0], signal.SIG_DFL)
+    os.kill(os.getpid(), asked[0])
+
+
+class _Crew:
+    """The workers, by their number."""
+
+    def __init__(self, settings: Settings, at: socket.socket) -> None:
+        self._settings, self._socket = settings, at
+        self._workers = [self._started() for _ in range(settings.workers)]
+
+    @property
+    def durability(self) -> str | None:
+        """What the store keeps, once every worker is ready."""
+        told = [worker.durability for worker in self._workers]
+        return told[0] if all(told) else None
+
+    def look(self) -> None:
+        """Hear the workers for a moment, and start those again that have ended."""
+        ends = [worker.process.sentinel for worker in self._workers]
+        pipes = [worker.pipe for worker in self._workers if worker.durability is None]
+        connection.wait([*ends, *pipes], timeout=LOOK_S)
+        for number, worker in enumerate(self._workers):
+            worker.hear()
+            if worker.process.exitcode is not None:
+                log.warning("a worker ended with %s; starting another", worker.process.exitcode)
+                worker.pipe.close()
+                if time.monotonic() - worker.started_at < SHORT_LIFE_S:
+                    time.sleep(LOOK_S)
+                self._workers[number] = self._started()
+
+    def stop(self) -> None:
+        """Let every worker finish what is under way, and wait for it."""
+        for worker in self._workers:
+            with suppress(ProcessLookupError):
+                worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join()
+
+    def _started(self) -> "_Worker":
+        hears, tells = _spawn.Pipe(duplex=False)
+        process = _spawn.Process(target=_work, args=(self._settings, self._socket, tells))
+        process.start()
+        tells.close()
+        return _Worker(process, hears)
+
+
+class _Worker:
+    """A process, and the pipe on which it tells that it is ready."""
+
+    def __init__(self, process: Any, pipe: Connection) -> None:
+        self.process, self.pipe = process, pipe
+        self.started_at = time.monotonic()
+        self.durability: str | None = None
+
+    def hear(self) -> None:
+        with suppress(EOFError, OSError):
+            if self.durability is None and self.pipe.poll():
+                self.durability = self.pipe.recv()
+
+
+def _work(settings: Settings, at: socket.socket, tells: Connection) -> None:
+    """A worker's whole life."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    threading.Thread(target=_end_with_parent, name="parent-watcher", daemon=True).start()
+    server = make_server(settings)
+    server.on_ready = tells.send
+    with suppress(KeyboardInterrupt):
+        server.run(sockets=[at])
+
+
+def _end_with_parent() -> None:
+    """Nobody would stop, or start again, a worker whose parent was killed."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)

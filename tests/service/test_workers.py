@@ -1,0 +1,122 @@
+"""`dualstream serve --workers N`: several processes on one port and one store."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from service.demo.server_process import ServerProcess
+from service.journal import open_journal
+from tests.history import Acknowledged, check_history
+from tests.service.conftest import SPEC
+from tests.service.test_following import ROW, until
+from tests.service.test_replica import loaded
+
+WORKERS = 3
+
+
+def children(server: ServerProcess) -> list[int]:
+    """The workers: those of its children that are no helper of multiprocessing."""
+    found = []
+    for place in Path("/proc").iterdir():
+        try:
+            command = (place / "cmdline").read_text()
+            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+        except (OSError, IndexError):
+            continue
+        if parent == str(server.process.pid) and "spawn_main" in command:
+            found.append(int(place.name))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_workers_share_a_port_and_a_new_store(store):
+    with ServerProcess(store, ["--workers", str(WORKERS)]) as server:
+        assert server.said[0] == f"Dualstream listens on {server.url}"
+        assert server.said[1].endswith(f" · {WORKERS} workers")
+        assert len(children(server)) == WORKERS
+        httpx.put(f"{server.url}/models/m", json=SPEC, timeout=60).raise_for_status()
+        acknowledged: list[Acknowledged] = []
+
+        def send(sender: int) -> None:
+            for number in range(20):
+                key = f"{sender}-{number}"
+                # A connection of its own each time: whichever worker takes it.
+                answer = httpx.post(
+                    f"{server.url}/models/m/learn", json=ROW, headers={"idempotency-key": key}
+                )
+                assert answer.status_code == 200, answer.text
+                seq = answer.json()["seq"]
+                acknowledged.append(Acknowledged(key, seq, 1))
+                told = httpx.get(f"{server.url}/models/m/predict?x=1:1&min_seq={seq}")
+                assert told.status_code == 200 and told.json()["seq"] >= seq
+
+        senders = [threading.Thread(target=send, args=(k,)) for k in range(4)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        assert len(acknowledged) == 80
+        etags = {httpx.get(f"{server.url}/models/m").headers["etag"] for _ in range(10)}
+        until(lambda: httpx.get(f"{server.url}/readyz?verbose").json()["lag"]["records"] == 0)
+    assert server.process.returncode == -signal.SIGTERM
+    assert len(etags) <= WORKERS
+    replica = loaded(store)
+
+    async def check() -> None:
+        journal = await open_journal(store)
+        try:
+            samples = replica.learner.samples
+            await check_history(journal, "m", acknowledged, samples=samples)
+        finally:
+            await journal.close()
+
+    asyncio.run(check())
+
+
+def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_path):
+    store = f"sqlite:///{tmp_path / 'workers.db'}"
+    server = ServerProcess(store, ["--workers", "2"], stderr=subprocess.DEVNULL)
+    try:
+        httpx.put(f"{server.url}/models/m", json=SPEC, timeout=60).raise_for_status()
+        first = children(server)
+        os.kill(first[0], signal.SIGKILL)
+        until(lambda: len(set(children(server)) - set(first)) == 1, 30)
+        for _ in range(10):
+            answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
+            while answer.status_code == 503:  # from the new one, which is starting
+                time.sleep(0.05)
+                answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
+            assert answer.status_code == 200
+    finally:
+        workers = children(server)
+        server.kill()
+    assert workers
+    until(lambda: not any(map(is_alive, workers)), 30)
+
+
+def test_a_port_in_use_is_refused(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "service", "serve", "--workers", "2", "--port", port]
+            + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 2 and "in use" in done.stdout
+    assert list(tmp_path.iterdir()) == []
