@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,14 @@ from service.codecs import Door
 from service.committer import AnyRequest, Committer, Receipt
 from service.errors import Problem, unavailable, unknown_model
 from service.follower import Lag
-from service.journal.protocol import Journal, ModelChanged, ModelRecord, UnknownModel
+from service.journal.protocol import (
+    Conflict,
+    Journal,
+    Known,
+    ModelChanged,
+    ModelRecord,
+    UnknownModel,
+)
 from service.outside import REAL, Outside
 from service.replica import Captured, Replica
 from service.settings import Settings
@@ -52,6 +59,11 @@ class Model:
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it. Raises what the journal's append raises."""
         return await self.committer.submit(request)
+
+    async def known(self, keys: Sequence[bytes]) -> list[Known | None]:
+        """What the journal keeps under these keys."""
+        record = self.record
+        return await self._catalog.journal.known(record.id, record.incarnation, keys)
 
     async def refresh(self, seq: int | None = None) -> None:
         """Apply what other processes have appended, unless the replica has reached `seq`.
@@ -186,10 +198,19 @@ class Catalog:
                 yield record
             after = page[-1].id
 
-    async def create(self, model_id: str, given: dict[str, Any]) -> tuple[Model, bool]:
+    async def create(
+        self,
+        model_id: str,
+        given: dict[str, Any],
+        may_replace: Callable[[ModelRecord], bool] | None = None,
+    ) -> tuple[Model, bool]:
         """Make the model, or find it made from the same spec; the bool says which.
 
-        Raises InvalidSpec, and Problem 409 when another spec has the id.
+        One of another spec is deleted and made anew, in one step, where `may_replace` says of it
+        as it stands in the store that it may be.
+
+        Raises InvalidSpec, and Problem 409 when another spec has the id, or 412 when it may not be
+        replaced.
         """
         if not MODEL_ID.fullmatch(model_id):
             raise Problem(
@@ -201,15 +222,52 @@ class Catalog:
         spec = resolve_spec(given)
         # Loads and warms the family, so that no request ever compiles.
         await asyncio.to_thread(make_learner, spec)
-        record, created = await self.journal.create(model_id, canonical(spec), canonical(given))
-        if not created and not _is_same(record, spec, given):
-            raise Problem(
-                409, "conflict", f"model {model_id!r} exists with another spec; delete it first"
-            )
+        if may_replace is not None:
+            record, created = await self._replace(model_id, spec, given, may_replace)
+        else:
+            made = (canonical(spec), canonical(given))
+            record, created = await self.journal.create(model_id, *made)
+            if not created and not _is_same(record, spec, given):
+                raise Problem(
+                    409,
+                    "conflict",
+                    f"model {model_id!r} exists with another spec; delete it first, "
+                    "or name its ETag in If-Match",
+                )
         held = self._models.get(model_id)
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
         return await self.get(model_id), created
+
+    async def _replace(
+        self,
+        model_id: str,
+        spec: dict[str, Any],
+        given: dict[str, Any],
+        may_replace: Callable[[ModelRecord], bool],
+    ) -> tuple[ModelRecord, bool]:
+        detail = f"model {model_id!r} does not stand where If-Match says"
+        failed = Problem(412, "precondition-failed", detail)
+        try:
+            record = await self.journal.get(model_id)
+            if _is_same(record, spec, given):
+                return record, False
+            if not may_replace(record):
+                raise failed
+            made = await self.journal.replace(
+                model_id,
+                record.incarnation,
+                record.seq,
+                record.chain,
+                canonical(spec),
+                canonical(given),
+            )
+        except UnknownModel:
+            detail = f"there is no model {model_id!r} for If-Match to name"
+            raise Problem(412, "precondition-failed", detail) from None
+        except Conflict:
+            raise failed from None
+        return made, True
 
     async def delete(self, model_id: str) -> None:
         """Delete the model and all that the store keeps of it. Raises Problem 404."""
@@ -239,7 +297,8 @@ class Catalog:
 
     async def _load(self, model_id: str) -> Model:
         record = await self.journal.get(model_id)
-        replica = await asyncio.to_thread(Replica, record, self.outside)
+        kept = self.settings.kept_answers
+        replica = await asyncio.to_thread(Replica, record, kept, self.outside)
         await replica.load(self.journal)
         model = self._models[model_id] = Model(self, record, replica)
         return model

@@ -48,6 +48,7 @@ def serve(
     snapshot_every: Annotated[int | None, _flag("snapshot-every", _help("snapshot_every"))] = None,
     key_ttl_s: Annotated[int | None, _flag("key-ttl-s", _help("key_ttl_s"))] = None,
     max_keys: Annotated[int | None, _flag("max-keys", _help("max_keys"))] = None,
+    kept_answers: Annotated[int | None, _flag("kept-answers", _help("kept_answers"))] = None,
 ) -> None:
     """Run the server. Flags win over the environment."""
     given = {name: value for name, value in locals().items() if value is not None}

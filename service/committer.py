@@ -8,10 +8,11 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
+from service.answers import Answer, Answers, Asked
 from service.codecs import ListedRows, Rows, as_batch, class_texts
 from service.controls import Order, Verdict, control_of
 from service.journal.protocol import (
@@ -23,7 +24,15 @@ from service.journal.protocol import (
     Part,
     Placed,
 )
-from service.journal.record import Control, decode, encode_control, encode_rows
+from service.journal.record import (
+    Control,
+    KeyKind,
+    decode,
+    encode_control,
+    encode_opening,
+    encode_rows,
+    make_key,
+)
 from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.replica import Applied, Forked, Replica
@@ -40,14 +49,25 @@ LONGEST_PAUSE_S = 0.5
 
 @dataclass(slots=True)
 class Request:
-    """One learn request: one part, and beside it its rows."""
+    """One learn request: its parts, and beside them its rows and its stored key.
 
-    part: Part
+    Each run of rows without an id is a part, and each row that has an id, with its own key.
+    """
+
+    parts: list[Part]
     rows: Rows
+    key: bytes | None = None
+
+    @property
+    def part(self) -> Part:
+        """The first one, where there is no other."""
+        return self.parts[0]
 
     @classmethod
     def of(cls, rows: Rows, key: bytes | None, fingerprint: bytes | None) -> Self:
         """A request of these rows, under the stored `key` if it has one."""
+        if isinstance(rows, ListedRows) and rows.ids:
+            return cls(list(_parts(rows, key, fingerprint)), rows, key)
         names = rows.names if isinstance(rows, ListedRows) else []
         body = encode_rows(
             rows.indptr,
@@ -59,7 +79,48 @@ class Request:
             key=key,
             fingerprint=fingerprint,
         )
-        return cls(Part(body, len(rows), key, fingerprint), rows)
+        return cls([Part(body, len(rows), key, fingerprint)], rows, key)
+
+
+def _parts(rows: ListedRows, key: bytes | None, fingerprint: bytes | None) -> Iterator[Part]:
+    """The parts of a request of which some rows have ids."""
+    if key is not None and 0 in rows.ids:
+        yield Part(encode_opening(key, fingerprint), 0, key, fingerprint)
+    first = 0
+    while first < len(rows):
+        stop = first + 1
+        if first in rows.ids:
+            own: bytes | None = make_key(KeyKind.SAMPLE, rows.ids[first])
+            # Of its columns without names, which another worker may have told already.
+            mark: bytes | None = hashlib.sha256(_encoded(rows, first, stop)).digest()[:16]
+        else:
+            while stop < len(rows) and stop not in rows.ids:
+                stop += 1
+            own, mark = (None, None) if first else (key, fingerprint)
+        continues = key is not None and own != key
+        body = _encoded(
+            rows,
+            first,
+            stop,
+            names=rows.names_of(first, stop),
+            key=own,
+            fingerprint=mark,
+            continues=continues,
+        )
+        yield Part(body, stop - first, own, mark, continues)
+        first = stop
+
+
+def _encoded(rows: ListedRows, first: int, stop: int, **beside: Any) -> bytes:
+    """The rows from `first` to before `stop`."""
+    return encode_rows(
+        rows.indptr[first : stop + 1],
+        rows.indices,
+        rows.values,
+        rows.labels[first:stop],
+        weights=rows.weights[first:stop],
+        **beside,
+    )
 
 
 @dataclass(slots=True)
@@ -68,6 +129,14 @@ class ControlRequest:
 
     part: Part
     control: Control
+
+    @property
+    def parts(self) -> list[Part]:
+        return [self.part]
+
+    @property
+    def key(self) -> bytes | None:
+        return self.part.key
 
     @classmethod
     def of(cls, order: Order, key: bytes | None = None) -> Self:
@@ -89,9 +158,13 @@ AnyRequest = Request | ControlRequest
 
 @dataclass(slots=True)
 class Receipt:
-    """Where a request stands in the journal and, if it was new, what learning it did."""
+    """Where a request stands in the journal and, if it was new, what learning it did.
+
+    What is told of each row is told of those that were journalled.
+    """
 
     placed: Placed
+    """Of the whole request: a duplicate, or in conflict, where its own key is."""
     scores: list[float] | None = None
     losses: list[float] | None = None
     predicted: list[str | None] | None = None
@@ -99,6 +172,14 @@ class Receipt:
     rejected: list[bool] | None = None
     verdict: Verdict | None = None
     """What became of a control."""
+    rows: list[int] | None = None
+    """Which rows were journalled; None for all."""
+    duplicates: list[tuple[int, int]] = field(default_factory=list)
+    """Rows left out as their ids are known, and where they stand."""
+    conflicts: list[int] = field(default_factory=list)
+    """Rows left out as their ids are those of other samples."""
+    answer: Answer | None = None
+    """The first answer to a request with a key whose outcome is not at hand, if it is kept."""
 
 
 class Committer:
@@ -212,11 +293,12 @@ class Committer:
 
     def _next_group(self) -> "list[tuple[AnyRequest, asyncio.Future[Receipt]]]":
         group = [self._waiting.popleft()]
-        size, rows = len(group[0][0].part.body), group[0][0].part.count
+        size, rows = _size(group[0][0])
         while self._waiting and isinstance(group[0][0], Request):
             following = self._waiting[0][0]
-            size += len(following.part.body)
-            rows += following.part.count
+            its_size, its_rows = _size(following)
+            size += its_size
+            rows += its_rows
             if size > GROUP_BYTES or rows > GROUP_ROWS or isinstance(following, ControlRequest):
                 break
             group.append(self._waiting.popleft())
@@ -227,20 +309,16 @@ class Committer:
         began = self._outside.clock()
         self._replica.watched[nonce] = None
         try:
-            appended = await self._append(nonce, [request.part for request in requests])
-            rows = sum(r.part.count for r in requests if isinstance(r, Request))
+            appended = await self._append(nonce, [p for request in requests for p in request.parts])
+            rows = sum(len(r.rows) for r in requests if isinstance(r, Request))
             self._on_group(rows, self._outside.clock() - began)
-            new = [
-                request
-                for request, placed in zip(requests, appended.placed, strict=True)
-                if not placed.duplicate and not placed.conflict
-            ]
-            applied = await self._apply(nonce, appended, new)
+            placed = _by_request(requests, appended.placed)
+            applied = await self._apply(nonce, appended, requests, placed)
         finally:
             del self._replica.watched[nonce]
         if isinstance(applied, Verdict):
             return [Receipt(appended.placed[0], verdict=applied)]
-        return _receipts(requests, appended.placed, applied)
+        return _receipts(requests, placed, applied, self._replica.answers)
 
     async def _append(self, nonce: bytes, parts: Sequence[Part]) -> Appended:
         """Append until the outcome is known: the same nonce makes a repetition harmless.
@@ -268,9 +346,13 @@ class Committer:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _apply(
-        self, nonce: bytes, appended: Appended, new: Sequence[AnyRequest]
+        self,
+        nonce: bytes,
+        appended: Appended,
+        requests: Sequence[AnyRequest],
+        placed: Sequence[Sequence[Placed]],
     ) -> Applied | None:
-        """Bring the replica past the append; what became of the new requests, None without any.
+        """Bring the replica past the append; what became of what is new, None without any.
 
         Raises OutcomeUnknown when the journal has lost it again.
         """
@@ -300,11 +382,16 @@ class Committer:
             await self._rebuild(fork)
             self._check_kept(appended)
             return replica.watched[nonce]
-        if isinstance(new[0], ControlRequest):
-            return await replica.apply_own_control(appended.seq, appended.chain, new[0].control)
-        own = [request.rows for request in new if isinstance(request, Request)]
-        names = [pair for rows in own if isinstance(rows, ListedRows) for pair in rows.names]
-        return await replica.apply_own(appended.seq, appended.chain, as_batch(own), names)
+        if isinstance(requests[0], ControlRequest):
+            control = requests[0].control
+            return await replica.apply_own_control(appended.seq, appended.chain, control)
+        own = _New()
+        for request, places in zip(requests, placed, strict=True):
+            assert isinstance(request, Request)
+            own.add(request, places)
+        return await replica.apply_own(
+            appended.seq, appended.chain, as_batch(own.rows), own.names, own.asked
+        )
 
     def _check_kept(self, appended: Appended) -> None:
         """Raise OutcomeUnknown when the journal, just read to its end, ends before what it said."""
@@ -323,33 +410,125 @@ class Committer:
         await replica.rebuild(record, self._journal)
 
 
+def _size(request: AnyRequest) -> tuple[int, int]:
+    """Bytes and records of a request."""
+    parts = request.parts
+    if len(parts) == 1:
+        return len(parts[0].body), parts[0].count
+    return sum(len(part.body) for part in parts), sum(part.count for part in parts)
+
+
+def _by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list[Sequence[Placed]]:
+    """The places of a group's parts, request by request."""
+    found = []
+    at = 0
+    for request in requests:
+        found.append(placed[at : at + len(request.parts)])
+        at += len(request.parts)
+    return found
+
+
+def _is_left(place: Placed) -> bool:
+    return place.duplicate or place.conflict
+
+
+class _New:
+    """What a group brings into the journal: its rows, their names, its requests with a key."""
+
+    def __init__(self) -> None:
+        self.rows: list[Rows] = []
+        self.names: list[tuple[int, str]] = []
+        self.asked: list[Asked] = []
+
+    def add(self, request: Request, placed: Sequence[Placed]) -> None:
+        if not any(map(_is_left, placed)):
+            self.rows.append(request.rows)
+            if isinstance(request.rows, ListedRows):
+                self.names += request.rows.names
+        elif len(placed) > 1:
+            self._add_kept(request, placed)
+        if request.key is not None and not _is_left(placed[0]):
+            self._ask(request, request.key, placed)
+
+    def _add_kept(self, request: Request, placed: Sequence[Placed]) -> None:
+        """Of a request of which some parts were left out: the others."""
+        rows = request.rows
+        assert isinstance(rows, ListedRows)
+        batch, first = as_batch([rows]), 0
+        for part, place in zip(request.parts, placed, strict=True):
+            stop = first + part.count
+            if part.count and not _is_left(place):
+                self.rows.append(batch[first:stop])
+                self.names += rows.names_of(first, stop)
+            first = stop
+
+    def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
+        kept = [
+            (part, place)
+            for part, place in zip(request.parts, placed, strict=True)
+            if part.count and not _is_left(place)
+        ]
+        if kept:
+            ids = tuple(part.key for part, _ in kept if part.key is not None and part.key != key)
+            count = sum(part.count for part, _ in kept)
+            self.asked.append(Asked(key, kept[0][1].first_seq, count, ids))
+
+
 def _receipts(
-    requests: Sequence[AnyRequest], placed: Sequence[Placed], outcome: Outcome | None
+    requests: Sequence[AnyRequest],
+    placed: Sequence[Sequence[Placed]],
+    outcome: Outcome | None,
+    answers: Answers,
 ) -> list[Receipt]:
     """One receipt for each request, cut from the outcome of the whole group."""
-    if outcome is None:
-        return [Receipt(place) for place in placed]
-    scores, losses = outcome.scores.tolist(), outcome.losses.tolist()
-    rejected = outcome.rejected.tolist()
+    scores, losses, rejected = [], [], []
     predicted: list[str | None] | None = None
-    if outcome.predicted is not None:
-        places = outcome.predicted.tolist()
-        predicted = [outcome.classes[place] if place >= 0 else None for place in places]
+    if outcome is not None:
+        scores, losses = outcome.scores.tolist(), outcome.losses.tolist()
+        rejected = outcome.rejected.tolist()
+        if outcome.predicted is not None:
+            places = outcome.predicted.tolist()
+            predicted = [outcome.classes[place] if place >= 0 else None for place in places]
     receipts = []
     first = 0
-    for request, place in zip(requests, placed, strict=True):
-        if place.duplicate or place.conflict:
-            receipts.append(Receipt(place))
+    for request, its_places in zip(requests, placed, strict=True):
+        receipt = _placed_receipt(request, its_places)
+        receipts.append(receipt)
+        count = receipt.placed.count
+        if _is_left(receipt.placed) or (count and outcome is None):
+            if request.key is not None and not receipt.placed.conflict:
+                receipt.answer = answers.find(request.key, receipt.placed.seq)
             continue
-        last = first + request.part.count
-        receipts.append(
-            Receipt(
-                place,
-                scores[first:last],
-                losses[first:last],
-                None if predicted is None else predicted[first:last],
-                rejected[first:last],
-            )
-        )
+        last = first + count
+        receipt.scores = scores[first:last]
+        receipt.losses = losses[first:last]
+        receipt.predicted = None if predicted is None else predicted[first:last]
+        receipt.rejected = rejected[first:last]
         first = last
     return receipts
+
+
+def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
+    """Where a request stands as a whole, and which of its rows were left out."""
+    of_key = isinstance(request, ControlRequest) or request.key is not None
+    if (len(placed) == 1 and not _is_left(placed[0])) or (of_key and _is_left(placed[0])):
+        return Receipt(placed[0])
+    rows: list[int] = []
+    duplicates: list[tuple[int, int]] = []
+    conflicts: list[int] = []
+    first = 0
+    for part, place in zip(request.parts, placed, strict=True):
+        stop = first + part.count
+        if place.duplicate:
+            duplicates.append((first, place.seq))
+        elif place.conflict:
+            conflicts.append(first)
+        else:
+            rows += range(first, stop)
+        first = stop
+    kept = [place for place in placed if not _is_left(place)]
+    # Where nothing is new, up to where the rows that are known stand.
+    seq = max((place.seq for place in kept or placed if not place.conflict), default=0)
+    whole = Placed(seq + 1 - len(rows), seq, len(rows))
+    journalled = rows if duplicates or conflicts else None
+    return Receipt(whole, rows=journalled, duplicates=duplicates, conflicts=conflicts)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from service.answers import KEPT, Answers, Asked, asked_in
 from service.codecs import labels_and_classes
 from service.controls import Verdict, check_control, obey
 from service.feature_names import FeatureNames
@@ -74,13 +75,19 @@ class Captured:
 
 
 class Replica:
-    """A model's state and its place in the journal."""
+    """A model's state and its place in the journal.
 
-    def __init__(self, record: ModelRecord, outside: Outside = REAL) -> None:
+    kept_answers   to so many requests with a key the answers are kept, beside the state
+    """
+
+    def __init__(
+        self, record: ModelRecord, kept_answers: int = KEPT, outside: Outside = REAL
+    ) -> None:
         self.id = record.id
         self.incarnation = record.incarnation
         self.spec = json.loads(record.spec)
         self.dim = width_of(self.spec["features"])
+        self._kept_answers = kept_answers
         self._start_over()
         self.is_forked = False
         self.certificate: Certificate | None = None
@@ -135,11 +142,20 @@ class Replica:
     # -- applying --------------------------------------------------------------------------------
 
     async def apply_own(
-        self, seq: int, chain: str, batch: Batch, names: Sequence[tuple[int, str]] = ()
+        self,
+        seq: int,
+        chain: str,
+        batch: Batch,
+        names: Sequence[tuple[int, str]] = (),
+        asked: Sequence[Asked] = (),
     ) -> Outcome:
-        """Learn what this process appended itself; the entry ends at `seq` with `chain`."""
+        """Learn what this process appended itself; the entry ends at `seq` with `chain`.
+
+        `asked` are the requests with a key in it.
+        """
         self.names.keep(names)
         outcome = await self._learn(batch)
+        self.answers.keep(asked, seq + 1 - len(batch), batch, outcome)
         self.seq = seq
         self.chain = chain
         return outcome
@@ -168,7 +184,7 @@ class Replica:
             seq = entry.seq
         if not entries:
             return
-        names, records = self._records_of(entries)
+        names, records, asked = self._records_of(entries)
         self.names.keep(names)
         done: list[tuple[int, Applied]] = []
         for record in records:
@@ -176,7 +192,9 @@ class Replica:
             if isinstance(record, Control):
                 done.append((first_seq, await self._obey(record)))
             else:
-                done.append((first_seq, await self._learn(record)))
+                outcome = await self._learn(record)
+                self.answers.keep(asked, first_seq, record, outcome)
+                done.append((first_seq, outcome))
         self.seq, self.chain = entries[-1].seq, chain
         self._hand_over(entries, done)
 
@@ -226,12 +244,13 @@ class Replica:
 
     def _records_of(
         self, entries: Sequence[Entry]
-    ) -> tuple[list[tuple[int, str]], list[Batch | Control]]:
+    ) -> tuple[list[tuple[int, str]], list[Batch | Control], list[Asked]]:
         """The names in consecutive entries, and their records beyond those already applied.
 
-        Rows between two controls are one batch. Raises UnknownRecord.
+        Rows between two controls are one batch. Last, the requests with a key. Raises
+        UnknownRecord.
         """
-        _, blocks = decode_merged(b"".join(entry.body for entry in entries))
+        headers, blocks = decode_merged(b"".join(entry.body for entry in entries))
         names: list[tuple[int, str]] = []
         records: list[Batch | Control] = []
         run: list[Batch] = []
@@ -248,7 +267,8 @@ class Replica:
             names += block.names
             if skipped < len(block):
                 run.append(as_batch(block, self.dim)[skipped:])
-        return names, records + ([Batch.concat(run)] if run else [])
+        records += [Batch.concat(run)] if run else []
+        return names, records, asked_in(headers, entries[0].first_seq)
 
     def _hand_over(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
         """Keep what a committer waits for; `done` holds what was applied, by its first seq."""
@@ -319,7 +339,7 @@ class Replica:
     async def rebuild(self, record: ModelRecord, journal: Journal) -> None:
         """Throw the state away and take the journal's; nobody is served from here meanwhile."""
         self.is_forked = True
-        fresh = Replica(record, self._outside)
+        fresh = Replica(record, self._kept_answers, self._outside)
         fresh.watched = self.watched
         await fresh.load(journal)
         async with self._turn:
@@ -330,6 +350,7 @@ class Replica:
         self.learner = make_learner(self.spec)
         self.progress = Progressive.of(self.spec)
         self.names = FeatureNames()
+        self.answers = Answers(self.spec["task"], self._kept_answers)
         self.rejected = 0
         self.refused_controls = 0
         self.seq = 0
@@ -341,6 +362,7 @@ class Replica:
         self.learner = other.learner
         self.progress = other.progress
         self.names = other.names
+        self.answers = other.answers
         self.rejected = other.rejected
         self.refused_controls = other.refused_controls
         self.seq = other.seq
@@ -363,6 +385,7 @@ class Replica:
         arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
         arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
         arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
+        arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
         arrays["rejected"] = np.array(self.rejected, np.int64)
         arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
         return arrays
@@ -377,6 +400,7 @@ class Replica:
         self.learner.restore(_under("learner.", arrays))
         self.progress.restore(_under("progress.", arrays))
         self.names.restore(_under("names.", arrays))
+        self.answers.restore(_under("answers.", arrays))
         self.rejected = int(arrays["rejected"])
         # Snapshots from before there were controls have no count of them.
         self.refused_controls = int(arrays.get("refused_controls", 0))

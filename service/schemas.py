@@ -5,6 +5,13 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 
+class Duplicate(Struct):
+    """A row that is known by its id: its place in the request, and in the journal."""
+
+    index: int
+    seq: Annotated[int | None, Meta(description="Null where its id is no longer kept.")]
+
+
 class Learned(Struct):
     """What became of a learn request. Loss, mistakes and scores are from before each update."""
 
@@ -15,10 +22,23 @@ class Learned(Struct):
     mistakes: Annotated[int | None, Meta(description="Learned rows scored on the wrong side.")]
     loss: Annotated[float | None, Meta(description="Mean loss over the learned rows.")]
     rejected: Annotated[int | None, Meta(description="Rows refused, at the door or when applied.")]
-    duplicate: Annotated[bool, Meta(description="The Idempotency-Key was learned before.")]
+    duplicate: Annotated[
+        bool,
+        Meta(
+            description="Nothing is new: the Idempotency-Key was learned before, and what is told"
+            " is the first answer as far as it is kept; or the id of each row was."
+        ),
+    ]
+    duplicates: Annotated[
+        list[Duplicate] | UnsetType,
+        Meta(description="Rows left out as their ids were learned before."),
+    ] = UNSET
     scores: Annotated[
-        list[float | None] | UnsetType,
-        Meta(description="One for each row sent; null where refused. Always for one sample."),
+        list[float | None] | UnsetType | None,
+        Meta(
+            description="One for each row sent; null where refused or left out. Always for one"
+            " sample. Null in all where those of the first answer are no longer kept."
+        ),
     ] = UNSET
     errors: Annotated[
         list[dict[str, Any]] | UnsetType, Meta(description="The first 100 refused rows.")

@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     snapshot_every: int = Field(10_000, ge=1, description="Write a snapshot each so many seq.")
     key_ttl_s: int = Field(3600, ge=1, description="How long idempotency keys are remembered.")
     max_keys: int = Field(1_000_000, ge=1, description="Most idempotency keys kept per model.")
+    kept_answers: int = Field(
+        1000, ge=0, description="Requests with a key whose first answers are kept, per model."
+    )
 
 
 class UnsafeBinding(ValueError):

@@ -7,14 +7,12 @@ bytes go back. Errors have the one shape of service.errors.
 import asyncio
 import hashlib
 import logging
-import math
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http import (
@@ -29,12 +27,29 @@ from service.api.http import (
     read_query,
     stored_key,
 )
+from service.api.learned import (
+    LeftOut,
+    answer_again,
+    answer_new,
+    by_place,
+    first_answer,
+    first_errors,
+    refusal,
+    spread,
+)
 from service.catalog import Catalog, Model
-from service.codecs import Intake, as_batch, parse_body, parse_named_row, parse_query_row
+from service.codecs import (
+    Intake,
+    ListedRows,
+    as_batch,
+    parse_body,
+    parse_named_row,
+    parse_query_row,
+)
 from service.committer import Receipt, Request
-from service.errors import MAX_ERRORS, Problem, RowError, as_problem
+from service.errors import Problem, as_problem
 from service.journal.protocol import ModelChanged
-from service.schemas import Learned, Predicted, PredictedMany
+from service.schemas import Predicted, PredictedMany
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
@@ -47,7 +62,8 @@ log = logging.getLogger("dualstream.http")
 
 # A longer body is read in a thread, so that others are answered meanwhile.
 INLINE_BYTES = 64 * 1024
-_NOT_FINITE = "the update would not be finite"
+# Rows with ids are encoded one by one.
+INLINE_PARTS = 100
 _encode = msgspec.json.Encoder().encode
 
 
@@ -142,16 +158,26 @@ class HotPath:
         while receipt is None:
             intake = await _parse(model, head, body, labelled=True)
             self._refuse_if_nothing_to_learn(model, intake, atomic)
+            request = await _request_of(intake, key, fingerprint)
             try:
-                receipt = await model.submit(Request.of(intake.rows, key, fingerprint))
+                receipt = await model.submit(request)
             except ModelChanged:  # it was sent to one that is gone
                 model = await self._catalog.get(model_id)
-        model.door.told(intake.names)
         if receipt.placed.conflict:
             detail = "the Idempotency-Key was used for another request"
             raise Problem(422, "idempotency-key-reused", detail)
-        answered = _learned(model, intake, receipt, wants_scores or intake.single)
-        return _encode(answered), [(b"dualstream-durability", self.startup.durability)]
+        headers = [(b"dualstream-durability", self.startup.durability)]
+        wants_scores = wants_scores or intake.single
+        if receipt.scores is not None:
+            _remember_told(model, intake, receipt)
+            return _encode(answer_new(model, intake, receipt, wants_scores)), headers
+        answer = first_answer(model, receipt)
+        left = LeftOut(request, answer)
+        if left.keys:
+            left.explain(await model.known(left.keys))
+        if answer is not None:
+            headers.append((b"idempotency-replayed", b"true"))
+        return _encode(answer_again(model, intake, receipt, wants_scores, left)), headers
 
     def _refuse_if_nothing_to_learn(self, model: Model, intake: Intake, atomic: bool) -> None:
         if intake.errors:
@@ -159,7 +185,7 @@ class HotPath:
         if intake.count == 0:
             raise Problem(422, "invalid-rows", "the request holds no row")
         if intake.errors and (atomic or not intake.places):
-            raise _refusal(intake)
+            raise refusal(intake, intake.errors)
 
     # -- predict ---------------------------------------------------------------------------------
 
@@ -180,7 +206,7 @@ class HotPath:
             if intake.count == 0:
                 raise Problem(422, "invalid-rows", "the request holds no row")
             if not intake.places:
-                raise _refusal(intake)
+                raise refusal(intake, intake.errors)
         batch = as_batch([intake.rows])
         async with model.replica.serving():
             seq, chain = model.replica.seq, model.replica.chain
@@ -213,64 +239,27 @@ async def _parse(model: Model, head: Head, body: bytes, labelled: bool) -> Intak
     )
 
 
+async def _request_of(intake: Intake, key: bytes | None, fingerprint: bytes | None) -> Request:
+    if isinstance(intake.rows, ListedRows) and len(intake.rows.ids) > INLINE_PARTS:
+        return await asyncio.to_thread(Request.of, intake.rows, key, fingerprint)
+    return Request.of(intake.rows, key, fingerprint)
+
+
+def _remember_told(model: Model, intake: Intake, receipt: Receipt) -> None:
+    """Which names the journal has: a row that was left out as another's did not bring its own."""
+    if not receipt.conflicts:
+        model.door.told(intake.names)
+    elif isinstance(intake.rows, ListedRows):
+        for row in receipt.rows or ():
+            model.door.told(intake.rows.names_of(row, row + 1))
+
+
 def _fingerprint(head: Head, query: dict[str, str], body: bytes) -> bytes:
     """16 bytes that tell a repeated request from another one under the same key."""
     asked = urlencode(sorted((name, value) for name, value in query.items() if name != "scores"))
     digest = hashlib.sha256(f"{head.content_type or ''}\0{asked}\0".encode())
     digest.update(body)
     return digest.digest()[:16]
-
-
-def _refusal(intake: Intake) -> Problem:
-    first = intake.errors[0]
-    line = f" (line {first.line})" if first.line is not None else ""
-    detail = f"{len(intake.errors)} of {intake.count} rows refused; the first{line}: {first.reason}"
-    return Problem(422, "invalid-rows", detail, intake.errors, rejected=len(intake.errors))
-
-
-def _learned(model: Model, intake: Intake, receipt: Receipt, with_scores: bool) -> Learned:
-    placed = receipt.placed
-    if receipt.scores is None or receipt.losses is None or receipt.rejected is None:
-        return Learned(
-            model.record.id, placed.seq, placed.count, None, None, None, None, placed.duplicate
-        )
-    losses, rejected, errors = receipt.losses, receipt.rejected, intake.errors
-    learned = len(losses)
-    if any(rejected):
-        places = [k for k, was_rejected in enumerate(rejected) if was_rejected]
-        errors = errors + [RowError(intake.places[k], "", _NOT_FINITE) for k in places]
-        losses = [loss for loss, was in zip(losses, rejected, strict=True) if not was]
-        learned = len(losses)
-    return Learned(
-        model=model.record.id,
-        seq=placed.seq,
-        count=placed.count,
-        learned=learned,
-        mistakes=_mistakes(model, intake, receipt, rejected),
-        loss=sum(losses) / learned if learned else None,
-        rejected=len(errors),
-        duplicate=False,
-        scores=_by_place(intake, receipt.scores) if with_scores else UNSET,
-        errors=_first_errors(errors),
-    )
-
-
-def _mistakes(
-    model: Model, intake: Intake, receipt: Receipt, rejected: Sequence[bool]
-) -> int | None:
-    if model.door.task == "regression":
-        return None
-    if receipt.predicted is not None:
-        are_wrong = [p != text for p, text in zip(receipt.predicted, intake.labels, strict=True)]
-    else:
-        scores = receipt.scores or ()
-        are_wrong = [(s >= 0) != (y == 1.0) for s, y in zip(scores, intake.labels, strict=True)]
-    return sum(wrong for wrong, was in zip(are_wrong, rejected, strict=True) if not was)
-
-
-def _by_place(intake: Intake, scores: Sequence[float]) -> list[float | None]:
-    """One score for each row of the request, null for refused rows and what is not a number."""
-    return _spread(intake, [score if math.isfinite(score) else None for score in scores])
 
 
 def _queried_row(model: Model, query: dict[str, str]) -> Intake:
@@ -292,15 +281,15 @@ def _predicted(model: Model, intake: Intake, batch: Batch, seq: int) -> Predicte
         score = float(scores[0])
         probability = None if found is None else float(found[0])
         return Predicted(model.record.id, seq, score, door.class_name(score), probability)
-    told = _by_place(intake, scores.tolist())
+    told = by_place(intake, scores.tolist())
     return PredictedMany(
         model=model.record.id,
         seq=seq,
         scores=told,
         labels=[None if score is None else door.class_name(score) for score in told],
-        probabilities=None if found is None else _by_place(intake, found.tolist()),
+        probabilities=None if found is None else by_place(intake, found.tolist()),
         rejected=len(intake.errors) if intake.errors else UNSET,
-        errors=_first_errors(intake.errors),
+        errors=first_errors(intake.errors),
     )
 
 
@@ -323,21 +312,9 @@ def _predicted_classes(
     return PredictedMany(
         model=model.record.id,
         seq=seq,
-        scores=_by_place(intake, scores),
-        labels=_spread(intake, labels),
-        probabilities=None if chances is None else _spread(intake, chances),
+        scores=by_place(intake, scores),
+        labels=spread(intake, labels),
+        probabilities=None if chances is None else spread(intake, chances),
         rejected=len(intake.errors) if intake.errors else UNSET,
-        errors=_first_errors(intake.errors),
+        errors=first_errors(intake.errors),
     )
-
-
-def _spread(intake: Intake, of_good_rows: Sequence[Any]) -> list[Any]:
-    """One for each row of the request, null for refused rows."""
-    told: list[Any] = [None] * intake.count
-    for place, one in zip(intake.places, of_good_rows, strict=True):
-        told[place] = one
-    return told
-
-
-def _first_errors(errors: Sequence[RowError]) -> list[dict[str, Any]] | UnsetType:
-    return [error.as_dict() for error in errors[:MAX_ERRORS]] if errors else UNSET

@@ -1,15 +1,14 @@
 """What plain ASGI endpoints need of HTTP: head, query, body, answers."""
 
-import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
+from service.codecs import LONGEST_KEY, is_key
 from service.errors import MEDIA_TYPE, Problem
 from service.journal.record import KeyKind, make_key
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -117,8 +116,10 @@ def stored_key(idempotency_key: bytes | None) -> bytes | None:
         text = idempotency_key.decode()
     except UnicodeDecodeError:
         text = ""
-    if not 1 <= len(idempotency_key) <= 255 or not text or _CONTROL.search(text):
-        detail = "Idempotency-Key must be 1 to 255 bytes of UTF-8 without control characters"
+    if not is_key(text):
+        detail = (
+            f"Idempotency-Key must be 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
+        )
         raise Problem(422, "invalid-idempotency-key", detail)
     return make_key(KeyKind.REQUEST, text)
 

@@ -66,6 +66,10 @@ class WeightsView(BaseModel):
 IfNoneMatch = Annotated[
     str | None, Header(description="ETag at hand: 304 while the model stands there still.")
 ]
+IfMatch = Annotated[
+    str | None,
+    Header(description="ETag of a model that is deleted and made anew if its spec is another."),
+]
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
     304: {"description": "It stands where If-None-Match says."}
 }
@@ -96,18 +100,27 @@ def catalog_of(request: Request) -> Catalog:
     "/{model_id}",
     response_model=ModelView,
     status_code=201,
-    responses={200: {"description": "It exists with the same spec.", "model": ModelView}},
+    responses={
+        200: {"description": "It exists with the same spec.", "model": ModelView},
+        412: {"description": "It does not stand where If-Match says."},
+    },
     openapi_extra={
         "requestBody": {
             "content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE_SPEC}}
         }
     },
 )
-async def create_model(model_id: str, request: Request, response: Response) -> ModelView:
-    """Create a model from its spec."""
+async def create_model(
+    model_id: str, request: Request, response: Response, if_match: IfMatch = None
+) -> ModelView:
+    """Create a model from its spec; with If-Match in place of the one that is there."""
     catalog = catalog_of(request)
     given = await spec_of(request, catalog.settings.max_body_bytes)
-    model, created = await catalog.create(model_id, given)
+
+    def may_replace(record: ModelRecord) -> bool:
+        return names_etag(if_match, etag_of(record.seq, record.chain))
+
+    model, created = await catalog.create(model_id, given, may_replace if if_match else None)
     response.status_code = 201 if created else 200
     return await _view(model, response)
 

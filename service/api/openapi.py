@@ -14,7 +14,14 @@ LEARN_EXAMPLES: dict[str, dict[str, Any]] = {
         "one sample": {"x": {"1": 1, "3": 0.5}, "y": 1},
         "one dense sample": {"x": [1, 0, 0.5], "y": 0, "weight": 2},
         "samples": {"samples": [{"x": {"1": 1}, "y": 1}, {"x": {"2": 1}, "y": -1}]},
+        "samples with ids": {
+            "samples": [
+                {"x": {"1": 1}, "y": 1, "id": "event-1"},
+                {"x": {"2": 1}, "y": -1, "id": 7},
+            ]
+        },
         "columns": {"x": [[1, 0, 0], [0, 1, 0]], "y": [1, 0]},
+        "columns with ids": {"x": [[1, 0, 0], [0, 1, 0]], "y": [1, 0], "ids": ["event-2", None]},
     },
     "text/x-libsvm": {"LIBSVM lines": "+1 1:1 3:0.5\n-1 2:1\n"},
 }
@@ -60,7 +67,12 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
     flags = [
         _parameter("query", "scores", "Answer each row's score.", kind="boolean"),
         _parameter("query", "atomic", "Learn all rows or none.", kind="boolean"),
-        _parameter("header", "Idempotency-Key", "Learned once, however often it is sent."),
+        _parameter(
+            "header",
+            "Idempotency-Key",
+            "Learned once, however often it is sent; then the first answer comes again, with the"
+            " header Idempotency-Replayed.",
+        ),
     ]
     return {
         "/models/{model_id}/learn": {

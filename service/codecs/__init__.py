@@ -7,7 +7,7 @@ libsvm.py      text/x-libsvm
 query.py       the x=3:1,11:0.5 of GET predict
 """
 
-from service.codecs.door import Door
+from service.codecs.door import LONGEST_KEY, Door, is_key
 from service.codecs.intake import (
     Intake,
     ListedRows,
@@ -24,11 +24,13 @@ from service.errors import Problem
 __all__ = [
     "Door",
     "Intake",
+    "LONGEST_KEY",
     "ListedRows",
     "Rows",
     "class_texts",
     "labels_and_classes",
     "as_batch",
+    "is_key",
     "media_type",
     "parse_body",
     "parse_named_row",

@@ -1,5 +1,6 @@
 """What a model takes at its door: the width of its rows, its labels, the range of its numbers."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ LONGEST_NAME = 1024
 """Characters of a feature's name, of a text value, of a class."""
 MAX_NAMES = 65_536
 """Names that a replica keeps, the first ones, to answer by name."""
+LONGEST_KEY = 255
+"""Bytes of an Idempotency-Key, of a sample's id."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Index texts up to this width are looked up, not parsed.
 _INDEXED_TEXTS = 65_536
 
@@ -42,6 +46,15 @@ class BadRow(Exception):
 def pointer_step(name: str) -> str:
     """A name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
+
+
+def is_key(text: str) -> bool:
+    """Whether a request's key or a sample's id may read so: no control characters, not too long."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return False
+    return 1 <= size <= LONGEST_KEY and not _CONTROL.search(text)
 
 
 class Door:
@@ -93,6 +106,17 @@ class Door:
         """Raises BadRow for what no sample may weigh."""
         if not 0 <= weight <= LARGEST:
             raise BadRow("/weight", f"the weight must be in [0, 1e100], got {weight!r}")
+
+    def id(self, given: str | int) -> str:
+        """A sample's id as text; raises BadRow."""
+        try:
+            text = str(given)
+        except ValueError:  # more digits than Python writes
+            text = ""
+        if not is_key(text):
+            reason = f"an id has 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
+            raise BadRow("/id", reason)
+        return text
 
     def features(self, x: Features) -> tuple[list[int], list[float]]:
         """Indices from 0, increasing, and their values, without zeros; raises BadRow."""

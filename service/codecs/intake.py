@@ -27,9 +27,19 @@ class ListedRows:
     dim: int
     names: list[tuple[int, str]] = field(default_factory=list)
     """Places and names of features that the journal may not know yet."""
+    name_ends: list[int] = field(default_factory=list)
+    """Where the names of each row end; without names it is empty."""
+    ids: dict[int, str] = field(default_factory=dict)
+    """The ids of those rows that have one."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def names_of(self, first: int, stop: int) -> list[tuple[int, str]]:
+        """The names that came with the rows from `first` to before `stop`."""
+        if not self.names:
+            return []
+        return self.names[self.name_ends[first - 1] if first else 0 : self.name_ends[stop - 1]]
 
 
 Rows = ListedRows | Batch
@@ -98,6 +108,8 @@ class Intake:
     places: Sequence[int]
     errors: list[RowError] = field(default_factory=list)
     single: bool = False
+    id_pointer: str = "/id"
+    """Where the id of a row stands in the body, with {} for the row's place."""
 
     @property
     def count(self) -> int:
@@ -129,15 +141,25 @@ class IntakeBuilder:
     def refuse(self, place: int, pointer: str, reason: str) -> None:
         self._errors.append(RowError(place, pointer, reason))
 
-    def take(self, place: int, x: Features, y: Label | None, weight: float) -> None:
+    def take(
+        self,
+        place: int,
+        x: Features,
+        y: Label | None,
+        weight: float,
+        id_: str | int | None = None,
+    ) -> None:
         """Add the row at `place` of the request; raises BadRow and adds nothing."""
         door, rows = self._door, self._rows
         indices, values = door.features(x)
         label = door.label(y) if self._labelled else 0.0
-        if self._labelled and door.is_hashed:
-            rows.names += door.new_names(x)
         if weight != 1.0:
             door.check_weight(weight)
+        if id_ is not None and self._labelled:
+            rows.ids[len(rows)] = door.id(id_)
+        if self._labelled and door.is_hashed:
+            rows.names += door.new_names(x)
+            rows.name_ends.append(len(rows.names))
         rows.weights.append(weight)
         rows.labels.append(label)  # type: ignore[arg-type]
         rows.indices += indices
@@ -145,5 +167,5 @@ class IntakeBuilder:
         rows.indptr.append(len(rows.indices))
         self._places.append(place)
 
-    def intake(self, single: bool = False) -> Intake:
-        return Intake(self._rows, self._places, self._errors, single)
+    def intake(self, single: bool = False, id_pointer: str = "/id") -> Intake:
+        return Intake(self._rows, self._places, self._errors, single, id_pointer)

@@ -26,7 +26,7 @@ _Y = float | int | bool | str | None
 
 
 class Sample(Struct, forbid_unknown_fields=True):
-    """One row: features, label, weight."""
+    """One row: features, label, weight, and an id under which it is learned once."""
 
     x: _X
     y: _Y | UnsetType = UNSET
@@ -41,12 +41,12 @@ class Samples(Struct, forbid_unknown_fields=True):
 
 
 class Columns(Struct, forbid_unknown_fields=True):
-    """Many rows, field by field."""
+    """Many rows, field by field; a null in `ids` is a row without one."""
 
     x: list[_X]
     y: list[_Y] | UnsetType = UNSET
     weight: list[float] | UnsetType = UNSET
-    id: list[str | int] | UnsetType = UNSET
+    ids: list[str | int | None] | UnsetType = UNSET
 
 
 class _RawSamples(Struct, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class _RawColumns(Struct, forbid_unknown_fields=True):
     x: list[Raw]
     y: list[Raw] | UnsetType = UNSET
     weight: list[Raw] | UnsetType = UNSET
-    id: list[Raw] | UnsetType = UNSET
+    ids: list[Raw] | UnsetType = UNSET
 
 
 _sample = msgspec.json.Decoder(Sample)
@@ -66,6 +66,10 @@ _columns = msgspec.json.Decoder(Columns)
 _raw_samples = msgspec.json.Decoder(_RawSamples)
 _raw_columns = msgspec.json.Decoder(_RawColumns)
 _any = msgspec.json.Decoder()
+
+_COLUMNS = {"y": "y", "weight": "weight", "ids": "id"}
+"""Columns beside x, and what a sample calls them."""
+_ID_OF_SAMPLES, _ID_OF_COLUMNS = "/samples/{}/id", "/ids/{}"
 
 
 def parse_json(door: Door, body: bytes, labelled: bool) -> Intake:
@@ -101,31 +105,31 @@ class _Reader:
             sample = _sample.decode(body)
         except msgspec.ValidationError:
             return self.columns(body)
-        if body.count(b":") != _colons(sample):
+        if body.count(b":") != _colons(sample, body):
             raise _NamesTwice
         self._take(0, "", sample.x, sample.y, sample.weight, sample.id)
         return self._build.intake(single=True)
 
     def samples(self, body: bytes) -> Intake:
         samples = _samples.decode(body).samples
-        if body.count(b":") != 1 + sum(map(_colons, samples)):
+        if body.count(b":") != 1 + sum(_colons(sample, body) for sample in samples):
             raise _NamesTwice
         for place, row in enumerate(samples):
             self._take(place, f"/samples/{place}", row.x, row.y, row.weight, row.id)
-        return self._build.intake()
+        return self._build.intake(id_pointer=_ID_OF_SAMPLES)
 
     def columns(self, body: bytes) -> Intake:
         columns = _columns.decode(body)
         rows = len(columns.x)
-        ys, weights, ids = (
-            _column(columns, name, rows, [UNSET] * rows) for name in ("y", "weight", "id")
-        )
-        present = 1 + sum(getattr(columns, name) is not UNSET for name in ("y", "weight", "id"))
-        if body.count(b":") != present + sum(len(x) for x in columns.x if isinstance(x, dict)):
+        ys, weights, ids = (_column(columns, name, rows, [UNSET] * rows) for name in _COLUMNS)
+        expected = 1 + sum(getattr(columns, name) is not UNSET for name in _COLUMNS)
+        expected += sum(len(x) for x in columns.x if isinstance(x, dict))
+        expected += sum(_colons_in(id_, body) for id_ in ids)
+        if body.count(b":") != expected:
             raise _NamesTwice
         for place, x in enumerate(columns.x):
             self._take(place, "", x, ys[place], weights[place], ids[place], column=True)
-        return self._build.intake()
+        return self._build.intake(id_pointer=_ID_OF_COLUMNS)
 
     def raw_sample(self, place: int, prefix: str, raw: bytes, column: bool = False) -> None:
         """Take one row from its own bytes, or refuse it alone."""
@@ -145,18 +149,16 @@ class _Reader:
         x: Features,
         y: Label | None | UnsetType,
         weight: float | UnsetType,
-        id_: str | int | UnsetType,
+        id_: str | int | None | UnsetType,
         column: bool = False,
     ) -> None:
         try:
-            if id_ is not UNSET:
-                raise BadRow("/id", "a sample id is not available in this version")
             if y is UNSET:
                 if self._labelled:
                     raise BadRow("/y", "the label is missing")
                 y = None
             c = 1.0 if weight is UNSET else weight
-            self._build.take(place, x, y, c)
+            self._build.take(place, x, y, c, None if id_ is UNSET else id_)
         except BadRow as bad:
             self._refuse(place, prefix, bad.pointer, bad.reason, column)
 
@@ -164,15 +166,22 @@ class _Reader:
         where = _into_column(pointer, place) if column else prefix + pointer
         self._build.refuse(place, where, reason)
 
-    def intake(self, single: bool = False) -> Intake:
-        return self._build.intake(single)
+    def intake(self, single: bool = False, id_pointer: str = "/id") -> Intake:
+        return self._build.intake(single, id_pointer)
 
 
-def _colons(sample: Sample) -> int:
-    """How many colons the sample's JSON has when no string holds one and no name comes twice."""
+def _colons(sample: Sample, body: bytes) -> int:
+    """How many colons its JSON has when no string but the id holds one and no name comes twice."""
     named = len(sample.x) if isinstance(sample.x, dict) else 0
     given = (sample.y is not UNSET) + (sample.weight is not UNSET) + (sample.id is not UNSET)
-    return 1 + named + given
+    return 1 + named + given + _colons_in(sample.id, body)
+
+
+def _colons_in(id_: str | int | None | UnsetType, body: bytes) -> int:
+    """How many colons an id has in a body; ones that are written in another way are not counted."""
+    if not isinstance(id_, str) or ":" not in id_ or b"\\" in body:
+        return 0
+    return id_.count(":")
 
 
 def _column(columns: Columns | _RawColumns, name: str, rows: int, default: list[Any]) -> list[Any]:
@@ -202,10 +211,10 @@ def _parse_by_rows(
         if isinstance(content, dict) and "samples" in content:
             for place, raw in enumerate(_raw_samples.decode(body).samples):
                 reader.raw_sample(place, f"/samples/{place}", bytes(raw))
-            return reader.intake()
+            return reader.intake(id_pointer=_ID_OF_SAMPLES)
         if _holds_columns(content):
             _take_raw_columns(reader, _raw_columns.decode(body))
-            return reader.intake()
+            return reader.intake(id_pointer=_ID_OF_COLUMNS)
     except msgspec.ValidationError as error:
         pointer, reason = _told(error)
         raise Problem(422, "invalid-body", f"{reason} at {pointer or '/'}") from None
@@ -228,18 +237,23 @@ def _take_raw_columns(reader: _Reader, columns: _RawColumns) -> None:
     rows = len(columns.x)
     parts = {
         name: _column(columns, name, rows, [])
-        for name in ("y", "weight", "id")
+        for name in _COLUMNS
         if getattr(columns, name) is not UNSET
     }
     for place, x in enumerate(columns.x):
         fields = [b'"x":' + bytes(x)]
-        fields += [f'"{name}":'.encode() + bytes(part[place]) for name, part in parts.items()]
+        fields += [
+            f'"{_COLUMNS[name]}":'.encode() + bytes(part[place])
+            for name, part in parts.items()
+            if name != "ids" or bytes(part[place]) != b"null"
+        ]
         reader.raw_sample(place, "", b"{" + b",".join(fields) + b"}", column=True)
 
 
 def _into_column(pointer: str, place: int) -> str:
     """/x/3 of row 5 is /x/5/3 of the columns."""
     head, _, tail = pointer[1:].partition("/")
+    head = "ids" if head == "id" else head
     return f"/{head}/{place}" + (f"/{tail}" if tail else "")
 
 

@@ -8,17 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from service.journal._format import OPENING_KINDS
-from service.journal.protocol import Part, Placed
+from service.journal.protocol import Known, Part, Placed
 
 NONCE_BYTES = 16
-
-
-class Known(NamedTuple):
-    """What is kept under a key: the last seq, the number of records, the fingerprint."""
-
-    seq: int
-    records: int
-    fingerprint: bytes | None
 
 
 class Left(NamedTuple):

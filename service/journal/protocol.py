@@ -24,7 +24,7 @@ part of each append, and a frozen dataclass takes five times as long.
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -177,6 +177,14 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     chain: str
     entries: tuple[Entry, ...]
     more: bool
+
+
+class Known(NamedTuple):
+    """What is kept under a key: the last seq, the number of records, the fingerprint."""
+
+    seq: int
+    records: int
+    fingerprint: bytes | None
 
 
 class CursorMove(msgspec.Struct, frozen=True, gc=False):
@@ -335,6 +343,16 @@ class Journal(Protocol):
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
         ModelChanged, CursorMoved; ValueError for parts that break the rules of `Part`.
+        """
+
+    async def known(
+        self, model: str, incarnation: str, keys: Sequence[bytes]
+    ) -> list[Known | None]:
+        """Return what is kept under each of these keys, None for one that is not known.
+
+        It is what an append would find now; nothing is kept for it.
+
+        Raises ModelChanged.
         """
 
     async def read(

@@ -8,6 +8,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -27,11 +28,21 @@ FLAGS = ("--snapshot-every", "150")
 SENDERS = 4
 
 
+# What the senders repeat safely by, in turn.
+BY_KEY, BY_IDS, BY_BOTH = "key", "ids", "both"
+WAYS = (BY_KEY, BY_IDS, BY_BOTH, BY_KEY)
+
+
 class Stream:
-    """Several senders, each with its own rows; every request has a key and is sent until known."""
+    """Several senders, each with its own rows; every request is sent until it is known.
+
+    Some requests have a key, some rows have ids, some both. Now and then one that was answered is
+    sent once more.
+    """
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
+        self.replayed = 0
         self.acknowledged: list[Acknowledged] = []
         self.url = ""
         self.stop = threading.Event()
@@ -41,25 +52,67 @@ class Stream:
         with httpx.Client(timeout=10) as client:
             for first in range(0, len(mine), 3):
                 rows = mine[first : first + 3]
-                if not self._send_until_known(client, f"{sender}-{first}", rows):
+                way = WAYS[sender % len(WAYS)]
+                request = self._request(f"{sender}-{first}", rows, way)
+                told = self._send_until_known(client, request)
+                if told is None:
                     return
+                self._acknowledge(f"{sender}-{first}", rows, way, told)
+                if first % 5 == 0:
+                    again = self._send_until_known(client, request)
+                    if again is None:
+                        return
+                    self._check_again(way, told, again)
 
-    def _send_until_known(self, client: httpx.Client, key: str, rows: list[int]) -> bool:
-        body = b"\n".join(self._lines[row] for row in rows)
-        headers = {"content-type": "text/x-libsvm", "idempotency-key": key}
+    def _request(self, key: str, rows: list[int], way: str) -> dict[str, Any]:
+        headers = {} if way == BY_IDS else {"idempotency-key": key}
+        if way == BY_KEY:
+            body = b"\n".join(self._lines[row] for row in rows)
+            return {"content": body, "headers": headers | {"content-type": "text/x-libsvm"}}
+        samples = [as_sample(self._lines[row]) | {"id": f"row:{row}"} for row in rows]
+        return {"json": {"samples": samples}, "headers": headers}
+
+    def _send_until_known(
+        self, client: httpx.Client, request: dict[str, Any]
+    ) -> dict[str, Any] | None:
         while not self.stop.is_set():
             try:
-                answer = client.post(f"{self.url}/models/m/learn", content=body, headers=headers)
+                answer = client.post(f"{self.url}/models/m/learn", **request)
             except httpx.TransportError:
                 self.stop.wait(0.02)
                 continue
             if answer.status_code == 200:
-                told = answer.json()
-                self.acknowledged.append(Acknowledged(key, told["seq"], told["count"]))
-                return True
+                told: dict[str, Any] = answer.json()
+                return told
             assert answer.status_code == 503, answer.text
             self.stop.wait(0.02)
-        return False
+        return None
+
+    def _acknowledge(self, key: str, rows: list[int], way: str, told: dict[str, Any]) -> None:
+        if way != BY_IDS:
+            self.acknowledged.append(Acknowledged(key, told["seq"], told["count"]))
+            return
+        stands = {rows[left["index"]]: left["seq"] for left in told.get("duplicates", ())}
+        new = [row for row in rows if row not in stands]
+        assert len(new) == told["count"]
+        stands |= dict(zip(new, range(told["seq"] - len(new) + 1, told["seq"] + 1), strict=True))
+        self.acknowledged.extend(Acknowledged(f"row:{row}", stands[row]) for row in rows)
+
+    def _check_again(self, way: str, told: dict[str, Any], again: dict[str, Any]) -> None:
+        """By its key a request has its first answer again, by their ids the rows are known."""
+        self.replayed += 1
+        assert again["duplicate"] is True
+        if way == BY_IDS:
+            assert again["count"] == 0 and len(again["duplicates"])
+        else:
+            assert again == told | {"duplicate": True}
+
+
+def as_sample(line: bytes) -> dict[str, Any]:
+    """A LIBSVM line as JSON."""
+    label, *pairs = line.decode().split()
+    named = dict(pair.split(":") for pair in pairs)
+    return {"x": {index: float(value) for index, value in named.items()}, "y": int(label)}
 
 
 @pytest.fixture
@@ -93,6 +146,7 @@ def test_acknowledged_rows_survive_kill_9_once(store, stream):
         metrics = httpx.get(f"{server.url}/models/m/metrics").json()
     finally:
         server.kill()
+    assert stream.replayed
     replica, rows = asyncio.run(journal_and_state(store, stream.acknowledged))
     assert_as_if_never_stopped(replica, rows)
     assert {w["index"]: w["weight"] for w in served["weights"]} == {

@@ -10,12 +10,14 @@ from service.journal.protocol import (
     CursorMove,
     CursorMoved,
     Journal,
+    Known,
+    Limits,
     ModelChanged,
     Part,
 )
-from service.journal.record import KeyKind
+from service.journal.record import KeyKind, make_key
 from tests.journal.conftest import Store
-from tests.journal.groups import Log, keyed, places, request, rows
+from tests.journal.groups import Log, fingerprint, keyed, places, request, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -387,3 +389,35 @@ async def test_an_empty_append_is_answered(journal: Journal):
     log = await Log.create(journal)
     appended = await log.append()
     assert (appended.placed, appended.seq, appended.chain) == ((), None, log.record.chain)
+
+
+async def test_what_is_kept_under_keys_is_told_and_nothing_changed(journal: Journal):
+    log = await Log.create(journal)
+    await log.append(rows(1, 2), *request("r", rows(3), rows(4, id="a", payload="p")))
+    before = await journal.get(log.model)
+    keys = [
+        make_key(kind, key)
+        for kind, key in (
+            (KeyKind.SAMPLE, "a"),
+            (KeyKind.SAMPLE, "b"),
+            (KeyKind.REQUEST, "r"),
+            (KeyKind.REQUEST, "a"),
+        )
+    ]
+    found = await journal.known(log.model, log.incarnation, keys)
+    assert found == [Known(4, 1, fingerprint("p")), None, Known(4, 2, fingerprint("")), None]
+    assert await journal.known(log.model, log.incarnation, []) == []
+    many = [make_key(KeyKind.SAMPLE, str(number)) for number in range(2500)]
+    assert await journal.known(log.model, log.incarnation, many) == [None] * 2500
+    assert await journal.get(log.model) == before
+    with pytest.raises(ModelChanged):
+        await journal.known(log.model, "another", keys)
+
+
+async def test_what_has_expired_is_not_known(store: Store):
+    async with store.journal(Limits(key_ttl_s=0.05)) as journal:
+        log = await Log.create(journal)
+        await log.append(rows(1, id="a"))
+        await asyncio.sleep(0.1)
+        key = make_key(KeyKind.SAMPLE, "a")
+        assert await journal.known(log.model, log.incarnation, [key]) == [None]

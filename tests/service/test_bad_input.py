@@ -112,7 +112,15 @@ def test_another_spec_for_an_id_is_409(untouched):
         ({"x": {"1": 1}, "y": 1, "weight": 1e101}, "/weight", "1e+101"),
         ({"x": {"1": 1}, "y": 1, "weight": None}, "/weight", "null"),
         ({"x": {"1": 1}, "y": 1, "label": 1}, "", "label"),
-        ({"x": {"1": 1}, "y": 1, "id": "a"}, "/id", "not available in this version"),
+        ({"x": {"1": 1}, "y": 1, "id": ""}, "/id", "1 to 255 bytes"),
+        ({"x": {"1": 1}, "y": 1, "id": "a\n"}, "/id", "control characters"),
+        ({"x": {"1": 1}, "y": 1, "id": "\x85"}, "/id", "control characters"),
+        ({"x": {"1": 1}, "y": 1, "id": "\u00e9" * 128}, "/id", "1 to 255 bytes"),
+        ({"x": {"1": 1}, "y": 1, "id": 10**255}, "/id", "1 to 255 bytes"),
+        ({"x": {"1": 1}, "y": 1, "id": None}, "/id", "null"),
+        ({"x": {"1": 1}, "y": 1, "id": True}, "/id", "bool"),
+        ({"x": {"1": 1}, "y": 1, "id": 1.5}, "/id", "float"),
+        ({"x": {"1": 1}, "y": 1, "id": ["a"]}, "/id", "array"),
     ],
 )
 def test_bad_row_is_refused_alone_with_pointer_and_reason(untouched, sample, pointer, reason):

@@ -38,6 +38,7 @@ class Script:
 
 APPEND = Script("append")
 CURSOR = Script("cursor")
+KNOWN = Script("known")
 MODELS = Script("models")
 READ = Script("read")
 SNAPSHOTS = Script("snapshots")

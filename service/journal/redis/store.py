@@ -21,6 +21,7 @@ from service.journal.protocol import (
     CursorMoved,
     Entry,
     Head,
+    Known,
     Limits,
     ModelChanged,
     ModelRecord,
@@ -39,7 +40,9 @@ _MODELS = b"ds:models"
 _IDENTITY = b"ds:identity"
 _APPENDS = "ds:appends"
 _HEADS_AT_ONCE = 500
+_KEYS_AT_ONCE = 1000
 _ENTRY = Struct("<QIIQ16s40s")
+_KNOWN = Struct("<QQ")
 _ANSWER = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
 _pack = msgspec.msgpack.encode
@@ -63,6 +66,7 @@ class _Keys:
     def __init__(self, model: str) -> None:
         self.prefix = f"ds:{{{model}}}:".encode()
         self.spec, self.head, self.log = (self.prefix + name for name in (b"spec", b"head", b"log"))
+        self.keys = self.prefix + b"keys"
         self.snaps, self.cursors = self.prefix + b"snaps", self.prefix + b"cursors"
         rest = (b"nonces", b"nonceq", b"keys", b"keyq", b"cursors")
         of_append = (self.head, self.log, *(self.prefix + name for name in rest))
@@ -94,9 +98,8 @@ class RedisJournal:
     ) -> None:
         if durability is not None and durability not in LEVELS:
             raise ValueError(f"Redis's durability is {', '.join(LEVELS)}; not {durability}")
-        self._packed_limits = pack(
-            (round(limits.key_ttl_s * 1000), limits.max_keys, limits.nonces, ENTRY_BYTES)
-        )
+        self._key_ttl_ms = round(limits.key_ttl_s * 1000)
+        self._packed_limits = pack((self._key_ttl_ms, limits.max_keys, limits.nonces, ENTRY_BYTES))
         self._appends = Line(url, durability, timeout_s)
         self._others = Line(url, durability, timeout_s)
 
@@ -206,6 +209,26 @@ class RedisJournal:
             assert cursor is not None
             raise CursorMoved(cursor.name, None if answer[1] is None else answer[1].decode())
         raise ModelChanged(model)
+
+    async def known(
+        self, model: str, incarnation: str, keys: Sequence[bytes]
+    ) -> list[Known | None]:
+        found: list[Known | None] = []
+        own = _keys(model)
+        for at in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[at : at + _KEYS_AT_ONCE]
+            answer = await self._others.run(
+                scripts.KNOWN,
+                (own.head, own.keys),
+                (incarnation, self._key_ttl_ms, *some),
+                is_read=True,
+            )
+            _refuse(model, answer)
+            for stored in answer[1:]:
+                seq, records = _KNOWN.unpack_from(stored) if stored else (0, 0)
+                mark = stored[24:] or None
+                found.append(Known(seq, records, mark) if stored else None)
+        return found
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from service.journal._placing import Known, Left, Sorting, check_parts, placed
+from service.journal._placing import Left, Sorting, check_parts, placed
 from service.journal.chain import next_chain
 from service.journal.protocol import (
     ENTRY_BYTES,
@@ -15,6 +15,7 @@ from service.journal.protocol import (
     CursorMove,
     CursorMoved,
     Entry,
+    Known,
     Limits,
     ModelChanged,
     Part,
@@ -121,7 +122,8 @@ def _append_new(
 ) -> Result:
     sorting = Sorting(head.seq)
     if has_keys:
-        sorting.sort(parts, _find_keys(connection, head, parts, limits, time_ms).get)
+        keys = [part.key for part in parts if part.key is not None]
+        sorting.sort(parts, _find_keys(connection, head, keys, limits, time_ms).get)
     else:
         sorting.kept = [part.body for part in parts]
         sorting.seq += sum(part.count for part in parts)
@@ -172,12 +174,11 @@ def _keep_nonce(
 def _find_keys(
     connection: sqlite3.Connection,
     head: Head,
-    parts: Sequence[Part],
+    keys: Sequence[bytes],
     limits: Limits,
     time_ms: int,
 ) -> dict[bytes, Known]:
-    """Those of the parts' keys that are known, many in one statement."""
-    keys = [part.key for part in parts if part.key is not None]
+    """Those of the keys that are known, many in one statement."""
     oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
     floor = head.next_key - limits.max_keys
     known: dict[bytes, Known] = {}
@@ -189,6 +190,19 @@ def _find_keys(
         ):
             known[key] = Known(*found)
     return known
+
+
+def known(
+    model: str, incarnation: str, keys: Sequence[bytes], limits: Limits, now_ms: Callable[[], int]
+) -> Task[list[Known | None]]:
+    """The task behind `Journal.known`."""
+
+    def task(connection: sqlite3.Connection) -> list[Known | None]:
+        head = find_head(connection, model, incarnation)
+        found = _find_keys(connection, head, keys, limits, now_ms())
+        return [found.get(key) for key in keys]
+
+    return task
 
 
 def _keep_keys(

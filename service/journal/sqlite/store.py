@@ -17,6 +17,7 @@ from service.journal.protocol import (
     Entry,
     Head,
     JournalUnavailable,
+    Known,
     Limits,
     ModelRecord,
     Part,
@@ -157,6 +158,11 @@ class SqliteJournal:
         )
         self._checkpointer.wrote(sum([len(part.body) for part in parts]))
         return appended
+
+    async def known(
+        self, model: str, incarnation: str, keys: Sequence[bytes]
+    ) -> list[Known | None]:
+        return await self._read(append.known(model, incarnation, keys, self._limits, _now_ms))
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES

@@ -1,0 +1,249 @@
+"""What a model answered to its last requests with a key, to be answered again when repeated.
+
+Every replica computes it from what it applies, so that whichever worker a repetition meets, and one
+that was started since, has the first answer. It is bookkeeping beside the state: nothing that is
+learned depends on it, and how much is kept is a setting.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+
+from service.journal.record import Header, KeyKind
+from solvers import Batch, CorruptState, Outcome, State
+
+KEPT = 1000
+"""Requests of a model whose answers are kept, unless it is set otherwise."""
+KEPT_ROWS = 100_000
+"""Rows of which score and id are kept, in all: of older requests the sums are."""
+
+Cut = TypeVar("Cut", bytes, list[int], list[bytes])
+
+_REQUEST, _SAMPLE = bytes((KeyKind.REQUEST,)), bytes((KeyKind.SAMPLE,))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request with a key, as it stands in the journal: its rows begin at `first_seq`."""
+
+    key: bytes
+    first_seq: int
+    count: int
+    ids: tuple[bytes, ...] = ()
+    """The stored keys of those rows that have an id, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRows:
+    """Of the rows of one request, as they were journalled."""
+
+    scores: list[float]
+    rejected: list[int]
+    """Places of the rows that were not learned."""
+    ids: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of the rows that one request brought into the journal, up to `seq`."""
+
+    seq: int
+    count: int
+    learned: int
+    mistakes: int | None
+    loss: float | None
+    rows: AnsweredRows | None
+    """None once more rows came since than are kept."""
+
+
+def asked_in(headers: Sequence[Header], first_seq: int) -> list[Asked]:
+    """The requests with a key among consecutive parts, of which the first stands at `first_seq`."""
+    found: list[Asked] = []
+    opened: tuple[bytes, int] | None = None
+    ids: list[bytes] = []
+    seq = first_seq
+    for header in headers:
+        if not header.continues:
+            if opened is not None:
+                found.append(Asked(*opened, seq - opened[1], tuple(ids)))
+                opened, ids = None, []
+            if header.key is not None and header.key[:1] == _REQUEST:
+                opened = header.key, seq
+        elif header.key is not None and header.key[:1] == _SAMPLE:
+            ids.append(header.key)
+        seq += header.count
+    if opened is not None:
+        found.append(Asked(*opened, seq - opened[1], tuple(ids)))
+    return found
+
+
+class Answers:
+    """The last answers of one model, by the keys of their requests."""
+
+    def __init__(self, task: str, kept: int = KEPT) -> None:
+        self._task = task
+        self._kept = kept
+        self._by_key: OrderedDict[bytes, Answer] = OrderedDict()
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def find(self, key: bytes, seq: int) -> Answer | None:
+        """The answer to the request under this key whose last row stands at `seq`."""
+        answer = self._by_key.get(key)
+        return answer if answer is not None and answer.seq == seq else None
+
+    def keep(self, asked: Sequence[Asked], first_seq: int, batch: Batch, outcome: Outcome) -> None:
+        """Keep the answers to those requests whose rows are all in the batch.
+
+        The batch begins at `first_seq`.
+        """
+        last_seq = first_seq + len(batch) - 1
+        whole = [
+            request
+            for request in asked
+            if request.count
+            and first_seq <= request.first_seq
+            and request.first_seq + request.count - 1 <= last_seq
+        ]
+        if not whole or not self._kept:
+            return
+        wrong = None if self._task == "regression" else _are_wrong(batch, outcome)
+        for request in whole[-self._kept :]:
+            begins = request.first_seq - first_seq
+            rows = slice(begins, begins + request.count)
+            self._put(request, outcome[rows], None if wrong is None else wrong[rows])
+
+    def _put(self, request: Asked, outcome: Outcome, wrong: np.ndarray | None) -> None:
+        is_learned = ~outcome.rejected
+        losses = outcome.losses[is_learned].tolist()
+        answer = Answer(
+            seq=request.first_seq + request.count - 1,
+            count=request.count,
+            learned=len(losses),
+            mistakes=None if wrong is None else int(np.count_nonzero(wrong[is_learned])),
+            loss=sum(losses) / len(losses) if losses else None,
+            rows=AnsweredRows(
+                outcome.scores.tolist(), np.flatnonzero(outcome.rejected).tolist(), request.ids
+            ),
+        )
+        before = self._by_key.pop(request.key, None)
+        if before is not None and before.rows is not None:
+            self._rows -= before.count
+        self._by_key[request.key] = answer
+        self._rows += answer.count
+        self._let_go()
+
+    def _let_go(self) -> None:
+        while len(self._by_key) > self._kept:
+            _, oldest = self._by_key.popitem(last=False)
+            self._rows -= oldest.count if oldest.rows is not None else 0
+        if self._rows > KEPT_ROWS:
+            for answer in self._by_key.values():
+                if answer.rows is not None:
+                    answer.rows = None
+                    self._rows -= answer.count
+                if self._rows <= KEPT_ROWS:
+                    return
+
+    def state(self) -> State:
+        """As arrays, the oldest answer first."""
+        answers = list(self._by_key.values())
+        rows = [answer.rows for answer in answers]
+        ids = [id_ for part in rows if part is not None for id_ in part.ids]
+        nan = float("nan")
+        return {
+            "keys": _joined(list(self._by_key)),
+            "key_ends": _ends(list(self._by_key)),
+            "seqs": _whole(answer.seq for answer in answers),
+            "counts": _whole(answer.count for answer in answers),
+            "learned": _whole(answer.learned for answer in answers),
+            "mistakes": _whole(
+                -1 if answer.mistakes is None else answer.mistakes for answer in answers
+            ),
+            "losses": np.array([nan if a.loss is None else a.loss for a in answers], np.float64),
+            "has_rows": np.array([part is not None for part in rows], np.bool_),
+            "scores": np.array(
+                [score for part in rows if part is not None for score in part.scores], np.float64
+            ),
+            "rejected": _whole(at for part in rows if part is not None for at in part.rejected),
+            "rejected_ends": _ends([part.rejected if part is not None else [] for part in rows]),
+            "ids": _joined(ids),
+            "id_ends": _ends(ids),
+            "ids_of": _ends([part.ids if part is not None else () for part in rows]),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Hold these answers; without arrays there are none. Raises CorruptState."""
+        self._by_key.clear()
+        self._rows = 0
+        if not state:
+            return
+        try:
+            self._read(state)
+        except (KeyError, ValueError, IndexError) as error:
+            raise CorruptState(f"the kept answers are damaged: {error!r}") from error
+        self._let_go()
+
+    def _read(self, state: Mapping[str, np.ndarray]) -> None:
+        keys = _cut(state["keys"].tobytes(), state["key_ends"].tolist())
+        ids = _cut(state["ids"].tobytes(), state["id_ends"].tolist())
+        rejected = _cut(state["rejected"].tolist(), state["rejected_ends"].tolist())
+        ids_of = _cut(ids, state["ids_of"].tolist())
+        sums = zip(
+            *(state[name].tolist() for name in ("seqs", "counts", "learned", "mistakes", "losses")),
+            strict=True,
+        )
+        scored = 0
+        has_rows = state["has_rows"].tolist()
+        for number, (seq, count, learned, mistakes, loss) in enumerate(sums):
+            rows = None
+            if has_rows[number]:
+                scores = state["scores"][scored : scored + count].tolist()
+                scored += count
+                rows = AnsweredRows(scores, rejected[number], tuple(ids_of[number]))
+                self._rows += count
+            self._by_key[keys[number]] = Answer(
+                seq,
+                count,
+                learned,
+                None if mistakes < 0 else mistakes,
+                loss if learned else None,
+                rows,
+            )
+
+
+def _are_wrong(batch: Batch, outcome: Outcome) -> np.ndarray:
+    """Which rows were scored on the wrong side."""
+    if outcome.predicted is not None:
+        named = [*outcome.classes, None]  # a place of -1 is no class
+        told = [named[place] for place in outcome.predicted.tolist()]
+        classes = [batch.classes[int(place)] for place in batch.labels.tolist()]
+        return np.array([a != b for a, b in zip(told, classes, strict=True)], np.bool_)
+    wrong: np.ndarray = (outcome.scores >= 0) != (batch.labels == 1.0)
+    return wrong
+
+
+def _whole(numbers: Iterable[int]) -> np.ndarray:
+    return np.array(list(numbers), np.int64)
+
+
+def _ends(items: Sequence[Sized]) -> np.ndarray:
+    """Where each item ends when they are joined."""
+    return np.cumsum([len(item) for item in items], dtype=np.int64)
+
+
+def _joined(texts: Sequence[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(texts), np.uint8).copy()
+
+
+def _cut(joined: Cut, ends: Sequence[int]) -> list[Cut]:
+    """The items that were joined."""
+    if ends and ends[-1] != len(joined):
+        raise ValueError(f"{len(joined)} joined items, not {ends[-1]}")
+    return [joined[start:end] for start, end in pairwise([0, *ends])]

@@ -1,0 +1,182 @@
+"""What a learn request is answered: the first time, and when it is repeated."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from service.answers import Answer, AnsweredRows
+from service.catalog import Model
+from service.codecs import Intake
+from service.committer import Receipt, Request
+from service.errors import MAX_ERRORS, Problem, RowError
+from service.journal.protocol import Known
+from service.schemas import Duplicate, Learned
+
+_NOT_FINITE = "the update would not be finite"
+_ID_REUSED = "the id was used for another sample"
+
+
+def answer_new(model: Model, intake: Intake, receipt: Receipt, with_scores: bool) -> Learned:
+    """The answer to a request that was not known. Raises Problem 422 when none of it was taken."""
+    scores, losses = receipt.scores or [], receipt.losses or []
+    rejected = [place for place, was in enumerate(receipt.rejected or ()) if was]
+    mistakes = _mistakes(model, intake, receipt)
+    if rejected:
+        losses = [loss for loss, was in zip(losses, receipt.rejected or (), strict=True) if not was]
+    placed, learned = receipt.placed, len(losses)
+    loss = sum(losses) / learned if learned else None
+    answer = Answer(placed.seq, placed.count, learned, mistakes, loss, None)
+    rows = range(len(intake.places)) if receipt.rows is None else receipt.rows
+    errors = [*intake.errors, *_conflicts(intake, receipt.conflicts)]
+    if not rows and not receipt.duplicates:
+        raise refusal(intake, errors)
+    errors += _not_finite(intake, rows, rejected)
+    told = _told(model, answer, len(errors), not rows and not receipt.conflicts)
+    _add_rows(told, intake, rows, scores if with_scores else UNSET, receipt.duplicates)
+    told.errors = first_errors(errors)
+    return told
+
+
+def answer_again(
+    model: Model, intake: Intake, receipt: Receipt, with_scores: bool, left: "LeftOut"
+) -> Learned:
+    """The first answer to a request with a key that is repeated, or as much as is kept of it."""
+    placed = receipt.placed
+    answer = first_answer(model, receipt)
+    if answer is None:
+        return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
+    errors = [*intake.errors, *_conflicts(intake, left.conflicts)]
+    if answer.rows is None:
+        told = _told(model, answer, len(errors) + answer.count - answer.learned, True)
+        told.scores = None if with_scores else UNSET
+    else:
+        errors += _not_finite(intake, left.rows, answer.rows.rejected)
+        told = _told(model, answer, len(errors), True)
+        scores = answer.rows.scores if with_scores else UNSET
+        _add_rows(told, intake, left.rows, scores, left.duplicates)
+    told.errors = first_errors(errors)
+    return told
+
+
+def first_answer(model: Model, receipt: Receipt) -> Answer | None:
+    """What is kept of the first answer; of one to rows that were all known nothing has to be."""
+    if receipt.answer is not None or receipt.placed.count or not receipt.placed.duplicate:
+        return receipt.answer
+    mistakes = None if model.door.task == "regression" else 0
+    return Answer(receipt.placed.seq, 0, 0, mistakes, None, AnsweredRows([], [], ()))
+
+
+class LeftOut:
+    """Which rows of a repeated request were journalled the first time, and why others were not."""
+
+    def __init__(self, request: Request, answer: Answer | None) -> None:
+        self.rows: list[int] = []
+        self.keys: list[bytes] = []
+        """The stored keys of the rows left out."""
+        self.duplicates: list[tuple[int, int | None]] = []
+        self.conflicts: list[int] = []
+        self._left: list[tuple[int, bytes | None]] = []
+        if answer is None or answer.rows is None:
+            return
+        journalled = set(answer.rows.ids)
+        first = 0
+        for part in request.parts:
+            if part.key is None or part.key == request.key or part.key in journalled:
+                self.rows += range(first, first + part.count)
+                journalled.discard(part.key or b"")
+            else:
+                self.keys.append(part.key)
+                self._left.append((first, part.fingerprint))
+            first += part.count
+
+    def explain(self, known: Sequence[Known | None]) -> None:
+        """Tell those that were learned before from those of other samples."""
+        for (row, fingerprint), found in zip(self._left, known, strict=True):
+            if found is not None and found.fingerprint != fingerprint:
+                self.conflicts.append(row)
+            else:
+                self.duplicates.append((row, None if found is None else found.seq))
+
+
+def refusal(intake: Intake, errors: Sequence[RowError]) -> Problem:
+    """422 for a request of which no row is taken."""
+    first = errors[0]
+    line = f" (line {first.line})" if first.line is not None else ""
+    detail = f"{len(errors)} of {intake.count} rows refused; the first{line}: {first.reason}"
+    return Problem(422, "invalid-rows", detail, errors, rejected=len(errors))
+
+
+def by_place(intake: Intake, scores: Sequence[float]) -> list[float | None]:
+    """One score for each row of the request, null for refused rows and what is not a number."""
+    return spread(intake, _finite(scores))
+
+
+def spread(intake: Intake, of_good_rows: Sequence[Any]) -> list[Any]:
+    """One for each row of the request, null for refused rows."""
+    told: list[Any] = [None] * intake.count
+    for place, one in zip(intake.places, of_good_rows, strict=True):
+        told[place] = one
+    return told
+
+
+def first_errors(errors: Sequence[RowError]) -> list[dict[str, Any]] | UnsetType:
+    return [error.as_dict() for error in errors[:MAX_ERRORS]] if errors else UNSET
+
+
+def _told(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Learned:
+    return Learned(
+        model=model.record.id,
+        seq=answer.seq,
+        count=answer.count,
+        learned=answer.learned,
+        mistakes=answer.mistakes,
+        loss=answer.loss,
+        rejected=rejected,
+        duplicate=is_duplicate,
+    )
+
+
+def _add_rows(
+    told: Learned,
+    intake: Intake,
+    rows: Sequence[int],
+    scores: Sequence[float] | UnsetType,
+    duplicates: Sequence[tuple[int, int | None]] | Sequence[tuple[int, int]],
+) -> None:
+    """Tell of single rows; `rows` are the good ones that were journalled, which have `scores`."""
+    if scores is not UNSET:
+        told.scores = [None] * intake.count
+        for row, score in zip(rows, _finite(scores), strict=True):
+            told.scores[intake.places[row]] = score
+    if duplicates:
+        told.duplicates = [Duplicate(intake.places[row], seq) for row, seq in duplicates]
+
+
+def _finite(scores: Sequence[float]) -> list[float | None]:
+    return [score if math.isfinite(score) else None for score in scores]
+
+
+def _not_finite(intake: Intake, rows: Sequence[int], rejected: Sequence[int]) -> list[RowError]:
+    return [RowError(intake.places[rows[place]], "", _NOT_FINITE) for place in rejected]
+
+
+def _conflicts(intake: Intake, rows: Sequence[int]) -> list[RowError]:
+    places = [intake.places[row] for row in rows]
+    return [RowError(place, intake.id_pointer.format(place), _ID_REUSED) for place in places]
+
+
+def _mistakes(model: Model, intake: Intake, receipt: Receipt) -> int | None:
+    if model.door.task == "regression":
+        return None
+    labels = intake.labels
+    if receipt.rows is not None:
+        labels = [labels[row] for row in receipt.rows]  # type: ignore[assignment]
+    if receipt.predicted is not None:
+        are_wrong = [p != text for p, text in zip(receipt.predicted, labels, strict=True)]
+    else:
+        scores = receipt.scores or ()
+        are_wrong = [(s >= 0) != (y == 1.0) for s, y in zip(scores, labels, strict=True)]
+    rejected = receipt.rejected or ()
+    return sum(wrong for wrong, was in zip(are_wrong, rejected, strict=True) if not was)
