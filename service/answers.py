@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,7 @@ Cut = TypeVar("Cut", bytes, list[int], list[bytes])
 _REQUEST, _SAMPLE = bytes((KeyKind.REQUEST,)), bytes((KeyKind.SAMPLE,))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """A request with a key, as it stands in the journal: its rows begin at `first_seq`."""
 
@@ -37,7 +37,7 @@ class Asked:
     """The stored keys of those rows that have an id, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AnsweredRows:
     """Of the rows of one request, as they were journalled."""
 
@@ -58,6 +58,15 @@ class Answer:
     loss: float | None
     rows: AnsweredRows | None
     """None once more rows came since than are kept."""
+
+
+class _Columns(NamedTuple):
+    """What became of the rows of a batch, as lists; `rejected` is None where none was."""
+
+    scores: list[float]
+    losses: list[float]
+    rejected: list[bool] | None
+    wrong: list[bool] | None
 
 
 def asked_in(headers: Sequence[Header], first_seq: int) -> list[Asked]:
@@ -113,24 +122,39 @@ class Answers:
         ]
         if not whole or not self._kept:
             return
-        wrong = None if self._task == "regression" else _are_wrong(batch, outcome)
-        for request in whole[-self._kept :]:
-            begins = request.first_seq - first_seq
-            rows = slice(begins, begins + request.count)
-            self._put(request, outcome[rows], None if wrong is None else wrong[rows])
+        whole = whole[-self._kept :]
+        known = whole[0].first_seq - first_seq
+        batch, outcome = batch[known:], outcome[known:]
+        wrong = None if self._task == "regression" else _are_wrong(batch, outcome).tolist()
+        columns = _Columns(
+            outcome.scores.tolist(),
+            outcome.losses.tolist(),
+            outcome.rejected.tolist() if outcome.rejected.any() else None,
+            wrong,
+        )
+        for request in whole:
+            self._put(request, request.first_seq - first_seq - known, columns)
 
-    def _put(self, request: Asked, outcome: Outcome, wrong: np.ndarray | None) -> None:
-        is_learned = ~outcome.rejected
-        losses = outcome.losses[is_learned].tolist()
+    def _put(self, request: Asked, begins: int, columns: "_Columns") -> None:
+        """Keep the answer to a request whose rows are those of the columns from `begins` on."""
+        ends = begins + request.count
+        losses = columns.losses[begins:ends]
+        wrong = None if columns.wrong is None else columns.wrong[begins:ends]
+        rejected: list[int] = []
+        if columns.rejected is not None:
+            was = columns.rejected[begins:ends]
+            rejected = [place for place, is_rejected in enumerate(was) if is_rejected]
+            losses = [loss for loss, out in zip(losses, was, strict=True) if not out]
+            if wrong is not None:
+                wrong = [is_wrong for is_wrong, out in zip(wrong, was, strict=True) if not out]
+        learned = len(losses)
         answer = Answer(
-            seq=request.first_seq + request.count - 1,
-            count=request.count,
-            learned=len(losses),
-            mistakes=None if wrong is None else int(np.count_nonzero(wrong[is_learned])),
-            loss=sum(losses) / len(losses) if losses else None,
-            rows=AnsweredRows(
-                outcome.scores.tolist(), np.flatnonzero(outcome.rejected).tolist(), request.ids
-            ),
+            request.first_seq + request.count - 1,
+            request.count,
+            learned,
+            None if wrong is None else sum(wrong),
+            sum(losses) / learned if learned else None,
+            AnsweredRows(columns.scores[begins:ends], rejected, request.ids),
         )
         before = self._by_key.pop(request.key, None)
         if before is not None and before.rows is not None:

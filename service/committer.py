@@ -9,7 +9,7 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 from service.answers import Answer, Answers, Asked
@@ -174,9 +174,9 @@ class Receipt:
     """What became of a control."""
     rows: list[int] | None = None
     """Which rows were journalled; None for all."""
-    duplicates: list[tuple[int, int]] = field(default_factory=list)
+    duplicates: Sequence[tuple[int, int]] = ()
     """Rows left out as their ids are known, and where they stand."""
-    conflicts: list[int] = field(default_factory=list)
+    conflicts: Sequence[int] = ()
     """Rows left out as their ids are those of other samples."""
     answer: Answer | None = None
     """The first answer to a request with a key whose outcome is not at hand, if it is kept."""
@@ -441,11 +441,13 @@ class _New:
         self.asked: list[Asked] = []
 
     def add(self, request: Request, placed: Sequence[Placed]) -> None:
-        if not any(map(_is_left, placed)):
+        if len(placed) == 1 and _is_left(placed[0]):
+            return
+        if len(placed) == 1 or not any(map(_is_left, placed)):
             self.rows.append(request.rows)
             if isinstance(request.rows, ListedRows):
                 self.names += request.rows.names
-        elif len(placed) > 1:
+        else:
             self._add_kept(request, placed)
         if request.key is not None and not _is_left(placed[0]):
             self._ask(request, request.key, placed)
@@ -463,6 +465,9 @@ class _New:
             first = stop
 
     def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
+        if len(placed) == 1:
+            self.asked.append(Asked(key, placed[0].first_seq, placed[0].count))
+            return
         kept = [
             (part, place)
             for part, place in zip(request.parts, placed, strict=True)
