@@ -4,23 +4,27 @@ import asyncio
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from service.codecs import Door
 from service.committer import AnyRequest, Committer, Receipt
-from service.errors import Problem, unavailable, unknown_model
+from service.errors import Problem, unavailable, unknown_model, unreadable
 from service.follower import Lag
 from service.journal.protocol import (
     Conflict,
     Journal,
+    JournalError,
     Known,
     ModelChanged,
     ModelRecord,
     UnknownModel,
 )
+from service.journal.record import RecordError
 from service.outside import REAL, Outside
 from service.replica import Captured, Replica
 from service.settings import Settings
@@ -31,6 +35,8 @@ log = logging.getLogger("dualstream.catalog")
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PAGE = 100
+UNREADABLE_S = 10.0
+"""How long a model that could not be read is left alone before a request tries it again."""
 REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
 
@@ -74,6 +80,9 @@ class Model:
 
     def _let_go_after(self, error: Exception) -> None:
         """A model that is gone, or forked and not rebuilt, is loaded by the next request."""
+        if isinstance(error, RecordError):
+            self._catalog.set_aside(self.record.id, error)
+            self._catalog.forget(self)
         if self.replica.is_forked or isinstance(error, ModelChanged | UnknownModel):
             self._catalog.forget(self)
 
@@ -100,13 +109,18 @@ class Model:
         if after // every > before // every and self._snapshot is None:
             self._snapshot = asyncio.create_task(self._write(self.replica.capture()))
 
+    async def write_snapshot(self, captured: Captured | None = None) -> None:
+        """Put a snapshot of the state, as it was captured or is now, into the store."""
+        captured = self.replica.capture() if captured is None else captured
+        snapshot = await asyncio.to_thread(captured.encode)
+        await self._catalog.journal.snapshot_put(
+            self.record.id, self.record.incarnation, snapshot.seq, snapshot.chain, snapshot.data
+        )
+
     async def _write(self, captured: Captured) -> None:
         """Learning goes on without the snapshot when the store refuses it; the next one is due."""
         try:
-            snapshot = await asyncio.to_thread(captured.encode)
-            await self._catalog.journal.snapshot_put(
-                self.record.id, self.record.incarnation, snapshot.seq, snapshot.chain, snapshot.data
-            )
+            await self.write_snapshot(captured)
         except Exception:
             log.exception("model %r: snapshot at seq %d failed", self.record.id, captured.seq)
         finally:
@@ -129,6 +143,8 @@ class Catalog:
         self.outside = outside
         self._models: dict[str, Model] = {}
         self._loading: dict[str, asyncio.Task[Model]] = {}
+        # Reasons, and when to try again.
+        self._unreadable: dict[str, tuple[str, float]] = {}
 
     def __iter__(self) -> Iterator[Model]:
         return iter(list(self._models.values()))
@@ -154,6 +170,9 @@ class Catalog:
             return model
         if not MODEL_ID.fullmatch(model_id):
             raise unknown_model(model_id)
+        reason, retry_at = self._unreadable.get(model_id, ("", 0.0))
+        if time.monotonic() < retry_at:
+            raise unreadable(reason)
         task = self._loading.get(model_id)
         if task is None:
             task = self._loading[model_id] = asyncio.create_task(self._load(model_id))
@@ -162,6 +181,21 @@ class Catalog:
             return await asyncio.shield(task)
         except UnknownModel:
             raise unknown_model(model_id) from None
+
+    def unreadable(self) -> dict[str, str]:
+        """The models that cannot be served, each with the reason."""
+        return {model_id: reason for model_id, (reason, _) in sorted(self._unreadable.items())}
+
+    def set_aside(self, model_id: str, error: Exception) -> Problem:
+        """Leave a model alone for a while that cannot be read; what its requests are told."""
+        reason = (
+            str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
+        )
+        if self._unreadable.get(model_id, ("", 0.0))[0] != reason:
+            trace = None if isinstance(error, RecordError) else error
+            log.error("model %r is not served: %s", model_id, reason, exc_info=trace)
+        self._unreadable[model_id] = reason, time.monotonic() + UNREADABLE_S
+        return unreadable(reason)
 
     async def reach(self, model_id: str, seq: int) -> Model:
         """The model at `seq` or beyond, as soon as its replica is there.
@@ -186,9 +220,10 @@ class Catalog:
         return model
 
     async def load_all(self) -> None:
-        """Hold every model of the store."""
+        """Hold every model of the store but those that cannot be read."""
         async for record in self.records():
-            await self.get(record.id)
+            with suppress(Problem, ModelChanged):  # set aside, or gone meanwhile
+                await self.get(record.id)
 
     async def records(self) -> Any:
         """All models of the store, in the order of their ids."""
@@ -234,6 +269,8 @@ class Catalog:
                     f"model {model_id!r} exists with another spec; delete it first, "
                     "or name its ETag in If-Match",
                 )
+        if created:
+            self._unreadable.pop(model_id, None)
         held = self._models.get(model_id)
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
@@ -275,6 +312,7 @@ class Catalog:
             await self.journal.delete(model_id)
         except UnknownModel:
             raise unknown_model(model_id) from None
+        self._unreadable.pop(model_id, None)
         model = self._models.pop(model_id, None)
         if model is not None:
             await model.close()
@@ -296,10 +334,18 @@ class Catalog:
             task.exception()
 
     async def _load(self, model_id: str) -> Model:
-        record = await self.journal.get(model_id)
-        kept = self.settings.kept_answers
-        replica = await asyncio.to_thread(Replica, record, kept, self.outside)
-        await replica.load(self.journal)
+        try:
+            record = await self.journal.get(model_id)
+            kept = self.settings.kept_answers
+            replica = await asyncio.to_thread(Replica, record, kept, self.outside)
+            await replica.load(self.journal)
+        except JournalError as error:
+            if isinstance(error, UnknownModel):
+                self._unreadable.pop(model_id, None)
+            raise
+        except Exception as error:
+            raise self.set_aside(model_id, error) from error
+        self._unreadable.pop(model_id, None)
         model = self._models[model_id] = Model(self, record, replica)
         return model
 

@@ -37,6 +37,7 @@ def serve(
     port: Annotated[int | None, _flag("port", _help("port"))] = None,
     workers: Annotated[int | None, _flag("workers", _help("workers"))] = None,
     store: Annotated[str | None, _flag("store", _help("store"))] = None,
+    adopt: Annotated[bool | None, _flag("adopt", _help("adopt"))] = None,
     durability: Annotated[str | None, _flag("durability", _help("durability"))] = None,
     allow_anonymous: Annotated[
         bool | None, _flag("allow-anonymous", _help("allow_anonymous"))

@@ -105,6 +105,11 @@ def unknown_model(model: str) -> Problem:
     return Problem(404, "unknown-model", f"no model {model!r}")
 
 
+def unreadable(reason: str) -> Problem:
+    """For one model whose journal this version cannot read; others are served."""
+    return Problem(503, "unreadable-journal", reason, retry_after_s=60)
+
+
 def unavailable(reason: str) -> Problem:
     return Problem(503, "store-unavailable", reason, retry_after_s=1)
 
@@ -131,7 +136,7 @@ def as_problem(error: Exception) -> Problem | None:
             detail = f"{error}; repeat the request with the same Idempotency-Key"
             return Problem(503, "outcome-unknown", detail, retry_after_s=1, outcome="unknown")
         case RecordError():
-            return Problem(503, "unreadable-journal", str(error), retry_after_s=60)
+            return unreadable(str(error))
         case JournalUnavailable():
             return unavailable(str(error))
         case JournalError():

@@ -158,8 +158,8 @@ class Follower:
                 await model.refresh(seq)
         except (ModelChanged, UnknownModel, JournalUnavailable):
             pass  # it is let go of; or the next look tries again, and says so
-        except RecordError as error:
-            self._say(error)
+        except RecordError:
+            pass  # it is set aside, which has said so
         except Exception:
             log.exception("model %r cannot be brought up with its journal", model.record.id)
 

@@ -26,6 +26,10 @@ class Settings(BaseSettings):
     store: str = Field(
         "sqlite:///dualstream.db", description="Where journals live: sqlite:///FILE or redis://..."
     )
+    adopt: bool = Field(
+        False,
+        description="Take over a store that another version wrote; stop all other workers.",
+    )
     durability: Durability | None = Field(
         None, description="The least durability to accept of the store; unset asks for nothing."
     )

@@ -6,7 +6,6 @@ import logging
 from service.catalog import Catalog
 from service.errors import unavailable
 from service.journal.protocol import Journal, JournalError
-from service.journal.record import RecordError
 from solvers import numeric_identity
 
 log = logging.getLogger("dualstream.startup")
@@ -38,12 +37,12 @@ class Startup:
             raise unavailable(f"not ready: {self.reason}")
 
     async def run(self) -> None:
-        """Return once the process serves every model of the store."""
+        """Return once the process serves every model of the store that can be read."""
         while self.reason is not None:
             try:
                 await self._bring_up()
                 self.reason = None
-            except (JournalError, OtherIdentity, RecordError) as error:
+            except (JournalError, OtherIdentity) as error:
                 self._wait_for(str(error))
             except Exception as error:
                 self._wait_for(f"{type(error).__name__}: {error}", trace=error)
@@ -56,12 +55,27 @@ class Startup:
         self.durability = self._journal.durability().encode()
         mine = numeric_identity()
         theirs = await self._journal.claim_identity(mine)
-        if theirs != mine:
+        if theirs != mine and not self._catalog.settings.adopt:
             raise OtherIdentity(
                 f"this process computes as {mine!r}, the store was written as {theirs!r}; "
-                "set DUALSTREAM_CPU to the CPU named there, or run the version that wrote it"
+                "set DUALSTREAM_CPU to the CPU named there, or run the version that wrote it; "
+                "or stop every other worker and take the store over by one with --adopt"
             )
         await self._catalog.load_all()
+        if theirs != mine:
+            await self._adopt(theirs, mine)
+
+    async def _adopt(self, theirs: str, mine: str) -> None:
+        """Take the store over, whose states were computed in another way.
+
+        Its snapshots count for nothing here: the models at hand come from their whole journals.
+        Until the last step the store is theirs, so that this may be interrupted and begun again.
+        Where one of theirs stands at a journal's very end it stays, and the next one is mine.
+        """
+        for model in self._catalog:
+            await model.write_snapshot()
+        await self._journal.adopt_identity(mine)
+        log.warning("adopted the store: it was written as %r and is now %r", theirs, mine)
 
     def _wait_for(self, reason: str, trace: Exception | None = None) -> None:
         """Say once what keeps the process from serving."""

@@ -36,6 +36,8 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
 
     Raises UnsafeBinding, ValueError for settings that no worker could serve with, OSError.
     """
+    if settings.adopt:
+        raise ValueError("one worker adopts a store: start it without --workers")
     create_app(settings)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG) as at:

@@ -25,7 +25,10 @@ async def livez() -> dict[str, bool]:
 
 @router.get("/readyz")
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
-    """The process serves every model of the store; `?verbose` names store, durability and lag."""
+    """The process serves the store's models; `?verbose` names store, durability and lag.
+
+    A model that cannot be read keeps no other from being served: `?verbose` names it, too.
+    """
     startup: Startup = request.app.state.startup
     told: dict[str, Any] = {"ready": startup.is_ready}
     if not startup.is_ready:
@@ -39,6 +42,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
             "durability": startup.durability.decode(),
             "identity": numeric_identity(),
             "models": len(catalog),
+            "unreadable": catalog.unreadable(),
             "lag": _lag(catalog),
         }
     return told

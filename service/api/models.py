@@ -37,10 +37,20 @@ class ModelView(BaseModel):
     created: datetime
 
 
+class UnreadableView(BaseModel):
+    """A model that this process cannot serve."""
+
+    id: str
+    spec: dict[str, Any]
+    seq: int
+    created: datetime
+    unreadable: str = Field(description="Why not.")
+
+
 class ModelPage(BaseModel):
     """Models in the order of their ids."""
 
-    models: list[ModelView]
+    models: list[ModelView | UnreadableView]
     next: str | None = Field(description="The `after` of the next page; null on the last one.")
 
 
@@ -132,7 +142,7 @@ async def list_models(
     """The models of the store, a page at a time."""
     catalog = catalog_of(request)
     records = await catalog.journal.list(after, limit + 1)
-    shown = [await _view(await catalog.get(record.id)) for record in records[:limit]]
+    shown = [await _listed(catalog, record) for record in records[:limit]]
     return ModelPage(models=shown, next=shown[-1].id if len(records) > limit else None)
 
 
@@ -268,6 +278,25 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     return given
 
 
+async def _listed(catalog: Catalog, record: ModelRecord) -> ModelView | UnreadableView:
+    try:
+        return await _view(await catalog.get(record.id))
+    except Problem as problem:
+        if problem.slug != "unreadable-journal":
+            raise
+        return UnreadableView(
+            id=record.id,
+            spec=msgspec.json.decode(record.spec),
+            seq=record.seq,
+            created=_created(record),
+            unreadable=problem.detail,
+        )
+
+
+def _created(record: ModelRecord) -> datetime:
+    return datetime.fromtimestamp(record.created_ms / 1000, UTC)
+
+
 async def _view(model: Model, response: Response | None = None) -> ModelView:
     record: ModelRecord = model.record
     async with model.replica.still():
@@ -278,7 +307,7 @@ async def _view(model: Model, response: Response | None = None) -> ModelView:
             seq=replica.seq,
             samples=replica.learner.samples,
             rejected=replica.rejected,
-            created=datetime.fromtimestamp(record.created_ms / 1000, UTC),
+            created=_created(record),
         )
         if response is not None:
             _tag(response, model)

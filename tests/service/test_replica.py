@@ -179,9 +179,58 @@ def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
 
     with TestClient(create_app(Settings(store=store))) as client:
         told = until_reason(client, "DUALSTREAM_CPU")
+        assert "--adopt" in told["reason"]
         assert numeric_identity() in told["reason"]
         assert_problem(client.get("/models"), 503, "store-unavailable")
         assert client.get("/livez").status_code == 200
+
+
+def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
+    # Given a store with snapshots that another version wrote
+    with monkeypatch.context() as before:
+        for module in ("startup", "replica"):
+            before.setattr(f"service.{module}.numeric_identity", lambda: "an-older-version")
+        client = serve(store=store, snapshot_every=10)
+        client.put("/models/m", json=SPEC)
+        client.put("/models/empty", json=SPEC)
+        learn(client, 0, 12, **{"idempotency-key": "k"})
+        learn(client, 12, 27)
+        time.sleep(0.3)
+        learn(client, 27, 28)
+        expected = bits(replica_of(client))
+    # When one worker adopts it
+    adopting = serve(store=store, adopt=True)
+    # Then its state is that of the whole journal, there is a snapshot of it, and others may join
+    assert bits(replica_of(adopting)) == expected == bits(loaded(store))
+    assert learn(adopting, 0, 12, **{"idempotency-key": "k"}).json()["learned"] == 12
+
+    async def newest() -> None:
+        journal = await open_journal(store)
+        try:
+            assert await journal.claim_identity("anything") == numeric_identity()
+            record = await journal.get("m")
+            snapshot = await journal.snapshot_get("m", record.incarnation)
+            assert snapshot is not None and snapshot.seq == 28
+            Replica(record)._restore(snapshot)
+        finally:
+            await journal.close()
+
+    asyncio.run(newest())
+    assert learn(serve(store=store), 28, 30).json()["seq"] == 30
+    assert serve(store=store, adopt=True).get("/models/m").json()["seq"] == 30
+
+
+def test_model_whose_spec_is_of_a_later_version_is_set_aside(serve, store):
+    async def create() -> None:
+        journal = await open_journal(store)
+        await journal.create("m", b'{"algorithm": "later"}', b"{}")
+        await journal.close()
+
+    asyncio.run(create())
+    client = serve(store=store)
+    assert client.put("/models/other", json=SPEC).status_code == 201
+    assert_problem(client.get("/models/m"), 503, "unreadable-journal")
+    assert client.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
 
 
 def until_reason(client, text: str) -> dict:
@@ -195,9 +244,10 @@ def until_reason(client, text: str) -> dict:
         time.sleep(0.02)
 
 
-def test_control_record_of_a_later_version_stops_the_start(serve, store):
+def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, monkeypatch):
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
+    client.put("/models/other", json=SPEC)
     learn(client, 0, 5)
 
     async def append_control() -> None:
@@ -208,13 +258,30 @@ def test_control_record_of_a_later_version_stops_the_start(serve, store):
         await journal.close()
 
     asyncio.run(append_control())
-    from starlette.testclient import TestClient
-
-    from service.app import create_app
-    from service.settings import Settings
-
-    with TestClient(create_app(Settings(store=store))) as late:
-        assert "'pause'" in until_reason(late, "control record")["reason"]
+    late = serve(store=store)
+    for path in ("", "/metrics", "/predict?x=1:1", "/weights"):
+        told = assert_problem(late.get(f"/models/m{path}"), 503, "unreadable-journal")
+        assert "'pause'" in told["detail"]
+    assert_problem(learn(late, 5, 6), 503, "unreadable-journal")
+    assert "'pause'" in late.get("/readyz?verbose").json()["unreadable"]["m"]
+    assert learn(late, 0, 5, "other").status_code == 200
+    listed = late.get("/models").json()["models"]
+    assert [("unreadable" in view) for view in listed] == [True, False]
+    # Whoever held it before is stopped in front of it as well, once it is noticed.
+    deadline = time.monotonic() + 10
+    while client.get("/models/m").status_code == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert client.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
+    # Made anew it is served, here at once and there when it is tried again.
+    assert late.delete("/models/m").status_code == 204
+    assert late.put("/models/m", json=SPEC).status_code == 201
+    assert learn(late, 0, 5).json()["seq"] == 5
+    assert late.get("/readyz?verbose").json()["unreadable"] == {}
+    monkeypatch.setattr("service.catalog.UNREADABLE_S", 0.0)
+    client.app._catalog._unreadable["m"] = ("tried again", 0.0)
+    assert client.get("/models/m").json()["seq"] == 5
+    assert client.get("/readyz?verbose").json()["unreadable"] == {}
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 500])

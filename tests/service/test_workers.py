@@ -108,6 +108,17 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
     until(lambda: not any(map(is_alive, workers)), 30)
 
 
+def test_one_worker_adopts(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "serve", "--workers", "2", "--adopt", "--port", "0"]
+        + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and "without --workers" in done.stdout
+
+
 def test_a_port_in_use_is_refused(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
