@@ -6,7 +6,10 @@ DUALSTREAM_CHAOS_ROUNDS says how many kills each test makes (default 2).
 import asyncio
 import os
 import random
+import signal
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +23,7 @@ from service.journal.record import decode_merged
 from service.replica import Replica, as_batch
 from solvers import Batch, Progressive, make_learner, resolve_spec
 from tests.history import Acknowledged, check_history, read_all
+from tests.service.test_workers import children
 
 ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "2"))
 SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
@@ -45,7 +49,24 @@ class Stream:
         self.replayed = 0
         self.acknowledged: list[Acknowledged] = []
         self.url = ""
+        self._senders: list[threading.Thread] = []
         self.stop = threading.Event()
+
+    def start(self) -> None:
+        self._senders = [threading.Thread(target=self.send, args=(k,)) for k in range(SENDERS)]
+        for sender in self._senders:
+            sender.start()
+
+    def join(self) -> None:
+        self.stop.set()
+        for sender in self._senders:
+            sender.join()
+
+    def wait_for(self, more: int) -> None:
+        """Until so many more answers have come, or all rows are sent."""
+        target = len(self.acknowledged) + more
+        while len(self.acknowledged) < target and any(s.is_alive() for s in self._senders):
+            self.stop.wait(0.002)
 
     def send(self, sender: int) -> None:
         mine = list(range(sender, len(self._lines), SENDERS))
@@ -126,26 +147,66 @@ def test_acknowledged_rows_survive_kill_9_once(store, stream):
     rng = random.Random(7)
     server = ServerProcess(store, FLAGS)
     try:
-        httpx.put(f"{server.url}/models/m", json=SPEC, timeout=120).raise_for_status()
-        stream.url = server.url
-        senders = [threading.Thread(target=stream.send, args=(k,)) for k in range(SENDERS)]
-        for sender in senders:
-            sender.start()
+        begin(stream, server)
         for _ in range(ROUNDS):
-            target = len(stream.acknowledged) + rng.randint(30, 90)
-            while len(stream.acknowledged) < target and any(s.is_alive() for s in senders):
-                stream.stop.wait(0.002)
+            stream.wait_for(rng.randint(30, 90))
             server.kill()
             server = ServerProcess(store, FLAGS)
             stream.url = server.url
-        stream.stop.wait(0.3)
-        stream.stop.set()
-        for sender in senders:
-            sender.join()
-        served = httpx.get(f"{server.url}/models/m/weights?top=1000").json()
-        metrics = httpx.get(f"{server.url}/models/m/metrics").json()
+        served, metrics = end(store, stream)
     finally:
         server.kill()
+    check(store, stream, served, metrics)
+
+
+def test_acknowledged_rows_survive_kill_9_of_single_workers(store, stream):
+    rng = random.Random(8)
+    server = ServerProcess(store, (*FLAGS, "--workers", "2"), stderr=subprocess.DEVNULL)
+    try:
+        begin(stream, server)
+        for _ in range(ROUNDS):
+            stream.wait_for(rng.randint(30, 90))
+            os.kill(rng.choice(children(server)), signal.SIGKILL)
+        served, metrics = end(store, stream)
+    finally:
+        server.stop()
+    check(store, stream, served, metrics)
+
+
+def begin(stream: Stream, server: ServerProcess) -> None:
+    httpx.put(f"{server.url}/models/m", json=SPEC, timeout=120).raise_for_status()
+    stream.url = server.url
+    stream.start()
+
+
+def end(store: str, stream: Stream) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Let the senders finish what is under way; what is served after that, all of it applied."""
+    stream.stop.wait(0.3)
+    stream.join()
+    head = asyncio.run(head_of(store))
+    url = f"{stream.url}/models/m"
+    for _ in range(200):
+        # Whichever worker answers follows what others have journalled, acknowledged or not.
+        served = httpx.get(f"{url}/weights?top=1000", timeout=60)
+        metrics = httpx.get(f"{url}/metrics", timeout=60)
+        if served.headers.get("etag") == metrics.headers.get("etag") == head:
+            return served.json(), metrics.json()
+        time.sleep(0.05)
+    raise AssertionError(f"{head} {served.headers} {metrics.headers}")
+
+
+async def head_of(store: str) -> str:
+    """The ETag of the model as the store has it."""
+    journal = await open_journal(store)
+    try:
+        record = await journal.get("m")
+        return f'"{record.seq}-{record.chain[:8]}"'
+    finally:
+        await journal.close()
+
+
+def check(store: str, stream: Stream, served: dict[str, Any], metrics: dict[str, Any]) -> None:
+    """Each acknowledged row is journalled once, and what was served is the journal's state."""
     assert stream.replayed
     replica, rows = asyncio.run(journal_and_state(store, stream.acknowledged))
     assert_as_if_never_stopped(replica, rows)
