@@ -23,7 +23,7 @@ WORKERS = 3
 
 
 def children(server: ServerProcess) -> list[int]:
-    """The workers: those of its children that are no helper of multiprocessing."""
+    """The workers: multiprocessing has a child of its own beside them."""
     found = []
     for place in Path("/proc").iterdir():
         try:
