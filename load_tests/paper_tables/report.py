@@ -1,8 +1,6 @@
 """What a table reports: text in markdown, a plot, and a verdict for each figure of the paper."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import matplotlib
 
@@ -10,8 +8,9 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+from load_tests.markdown import DOCS, ROOT, table
+
+__all__ = ["DOCS", "ROOT", "Printed", "Section", "plt", "save", "table"]
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,6 @@ class Printed:
         """The same, were mean and deviation anything that rounds to what is printed."""
         half_mean, half_sd = (0.5 * 10.0**-d for d in (self.mean_digits, self.sd_digits))
         return abs(ours - self.mean) <= 3.0 * (self.sd + half_sd) + half_mean
-
-
-def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table in markdown."""
-    heads = list(heads)
-    lines = [heads, ["---"] * len(heads), *([str(cell) for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def save(figure: "plt.Figure", name: str, folder: str = "papers") -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import solvers
-from load_tests.paper_tables.report import DOCS
+from load_tests.markdown import DOCS
 from load_tests.regression import peers, plots, tables
 from load_tests.regression.runs import seen, unseen
 from load_tests.regression.standings import Standing, standing

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from load_tests.paper_tables.report import table
+from load_tests.markdown import table
 from load_tests.regression import ours
 from load_tests.regression.runs import Errors
 from load_tests.regression.standings import CLOSE, OTHERS, Standing, mean_ratio

@@ -8,7 +8,7 @@ import platform
 import sys
 
 import solvers
-from load_tests.paper_tables.report import DOCS, table
+from load_tests.markdown import DOCS, table
 from load_tests.streams import late, plots, tables, turned
 from load_tests.streams.cases import HELD_OUT, PROTOCOL
 from load_tests.streams.held_out import MADE, ORDERS

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from load_tests.paper_tables.report import table
+from load_tests.markdown import table
 from load_tests.streams.cases import DELAYS, FEW, LATE, LATEST
 from load_tests.streams.measured import Runs
 from load_tests.streams.ours import OURS, our_run

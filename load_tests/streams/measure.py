@@ -11,7 +11,7 @@ from typing import Any
 
 import sklearn
 
-from load_tests.paper_tables.report import ROOT
+from load_tests.markdown import ROOT
 from load_tests.streams.cases import Case, all_cases, block_of
 from load_tests.streams.measured import KEPT
 from load_tests.streams.peers import PEERS, versions

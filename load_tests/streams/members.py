@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from load_tests.paper_tables.report import table
+from load_tests.markdown import table
 from load_tests.streams import data
 from load_tests.streams.ours import Ours, learner
 from load_tests.streams.prequential import scores

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from load_tests.paper_tables.report import table
+from load_tests.markdown import table
 from load_tests.streams.ours import OURS
 from load_tests.streams.standings import NEAR, Figure, Standing, best_log_loss, score
 
