@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from load_tests.measure import Row, interleaved
-from service.demo.run import adult_lines
+from service.demo.adult import adult_lines
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
 from service.replica import Replica

@@ -4,7 +4,7 @@ import time
 import warnings
 
 from load_tests.measure import Row, interleaved
-from service.demo.run import adult_lines
+from service.demo.adult import adult_lines
 from solvers import Batch, make_learner, resolve_spec
 
 COPIES = 20

@@ -5,6 +5,7 @@ text is part of its time. Our kernel's rows stand in memory as a batch, as after
 service; a row of its own has the parse of LIBSVM text with it.
 """
 
+import json
 import os
 import tempfile
 import time
@@ -18,7 +19,6 @@ import httpx
 import numpy as np
 from vowpalwabbit import Workspace
 
-from load_tests.adult_names import named_json
 from load_tests.http import (
     CONNECTIONS,
     GENERATOR_CORE,
@@ -36,7 +36,7 @@ from load_tests.kernel import SLICE_ROWS, adult
 from load_tests.measure import ROUNDS, Row, interleaved
 from service.codecs.door import Door
 from service.codecs.json_rows import parse_json
-from service.demo.run import adult_lines
+from service.demo.adult import adult_lines, sample_of
 from solvers import Batch, make_learner, resolve_spec
 from solvers.portfolio.crew import Crew
 from solvers.portfolio.presets import EIGHT, PRIOR, Member
@@ -169,6 +169,11 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "eight": {**SPECS["eight"], "features": {"kind": "hashed"}},
 }
 BULK = {**SPECS["eight"], "features": INDEXED}
+
+
+def named_json(line: bytes) -> str:
+    """A row as a user would write it: 14 named features."""
+    return json.dumps(sample_of(line), separators=(",", ":"))
 
 
 def http_rows() -> list[Row]:

@@ -62,12 +62,16 @@ def adult_lines() -> list[bytes]:
     return lzma.decompress(packed).splitlines()
 
 
-def adult_samples() -> Iterator[dict[str, Any]]:
-    """The same rows by name: {"x": {"age": "range 3 of 5", "sex": "Male", ...}, "y": -1}.
+def sample_of(line: bytes) -> dict[str, Any]:
+    """A row by name: {"x": {"age": "range 3 of 5", "sex": "Male", ...}, "y": -1}.
 
-    An attribute that is unknown for a row is left out.
+    An attribute that is unknown for the row is left out.
     """
-    for line in adult_lines():
-        label, *entries = line.decode().split()
-        columns = (int(entry.partition(":")[0]) for entry in entries)
-        yield {"x": dict(COLUMNS[column - 1] for column in columns), "y": int(label)}
+    label, *entries = line.decode().split()
+    columns = (int(entry.partition(":")[0]) for entry in entries)
+    return {"x": dict(COLUMNS[column - 1] for column in columns), "y": int(label)}
+
+
+def adult_samples() -> Iterator[dict[str, Any]]:
+    """All rows by name, in file order."""
+    return map(sample_of, adult_lines())
