@@ -56,7 +56,7 @@ class RowBuffer:
     append costs no more than its copy, and what is retained is always in one piece.
 
     starts   (capacity + 1,)      row i holds entries starts[i] to starts[i + 1]
-    indices  (entries,)           values (entries, *value_shape)
+    indices  (entries,)           values (*value_shape, entries)
     rows     (capacity, columns)  what else is known of a row
     """
 
@@ -69,20 +69,20 @@ class RowBuffer:
         self.starts = np.zeros(capacity + 1, np.int64)
         self.rows = np.zeros((capacity, self._columns))
         self.indices = np.empty(entries, np.int32)
-        self.values = np.empty((entries, *self._value_shape))
+        self.values = np.empty((*self._value_shape, entries))
 
     def make_room(self, first: int, last: int, entries: int) -> None:
         """Move rows `first` to `last` to the front, with room for one more of so many entries."""
         start, end = self.starts[first], self.starts[last]
         starts, rows = self.starts[first : last + 1] - start, self.rows[first:last]
-        indices, values = self.indices[start:end], self.values[start:end]
+        indices, values = self.indices[start:end], self.values[..., start:end]
         self.hold(starts, rows, indices, values, entries)
 
     def rows_between(self, first: int, last: int) -> tuple[npt.NDArray[Any], ...]:
         """Starts from 0 on, rows, indices and values of rows `first` to `last`, as copies."""
         start, end = self.starts[first], self.starts[last]
         starts, rows = self.starts[first : last + 1] - start, self.rows[first:last].copy()
-        return starts, rows, self.indices[start:end].copy(), self.values[start:end].copy()
+        return starts, rows, self.indices[start:end].copy(), self.values[..., start:end].copy()
 
     def hold(
         self,
@@ -97,13 +97,15 @@ class RowBuffer:
         while capacity < 2 * (len(rows) + 1) and capacity < 2 * self.retain + 1:
             capacity = min(2 * capacity, 2 * self.retain + 1)
         room = 1024
-        while room < 2 * (len(values) + entries):
+        while room < 2 * (len(indices) + entries):
             room *= 2
-        self._allocate(capacity, room)
+        # Arrays that are large enough stay: new ones would come page by page.
+        if len(self.rows) != capacity or len(self.indices) != room:
+            self._allocate(capacity, room)
         self.starts[: len(starts)] = starts
         self.rows[: len(rows)] = rows
         self.indices[: len(indices)] = indices
-        self.values[: len(values)] = values
+        self.values[..., : len(indices)] = values
 
 
 class Ring(RowBuffer):

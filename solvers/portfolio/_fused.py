@@ -51,7 +51,7 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers._scalar import dual_step, gap_term, loss_slope, sigmoid
+from solvers._scalar import clip, dual_step, gap_term, loss_slope, sigmoid_of
 from solvers.portfolio._columns import (
     DELTA,
     FIRST,
@@ -101,6 +101,8 @@ N_STEPS = 7
 
 # A step beyond this is of a member that is no use any more; below it no sum of steps overflows.
 _LARGEST_STEP = 1e150
+# Beyond it a sigmoid is 0 or 1.
+_FARTHEST = 700.0
 # Numbers that a cache of the first or second level holds.
 _CACHED = 32_768
 
@@ -210,19 +212,22 @@ def turn_entries(
     direction: Floats,
     product: Floats,
 ) -> None:
-    """Take the values of a row into G or S, turn them into a direction; all (n,)."""
+    """Take the values of a row into G or S, turn them into a direction; all (n,).
+
+    A product is no number where G or S is none, so that the member begins anew.
+    """
     if is_adagrad:
         for q in range(n):
             x = factor * own[q]
             t = keep * total[q] + grown * x * x
             turned = step * x / math.sqrt(t)
-            total[q], direction[q], product[q] = t, turned, x * turned
+            total[q], direction[q], product[q] = t, turned, x * turned + 0.0 * t
     else:
         for q in range(n):
             x = factor * own[q]
             t = keep * total[q] + grown * x * x
             turned = x / (damping + t)
-            total[q], direction[q], product[q] = t, turned, x * turned
+            total[q], direction[q], product[q] = t, turned, x * turned + 0.0 * t
 
 
 @kernel(
@@ -250,7 +255,10 @@ def take_direction(
     place = what.shape[0] + second
     is_adagrad = what[j, KIND] == ADAGRAD
     grown = c
-    if is_adagrad:
+    if is_adagrad and numbers[j, IS_LOGISTIC] != 0.0:
+        slope = -c * y * sigmoid_of(clip(-y * m, -_FARTHEST, _FARTHEST))
+        grown = slope * slope
+    elif is_adagrad:
         slope = c * loss_slope(
             m, y, numbers[j, IS_LOGISTIC], numbers[j, MARGIN], numbers[j, EPS],
             numbers[j, GAMMA], numbers[j, LO], numbers[j, HI],
@@ -259,7 +267,7 @@ def take_direction(
             return -1.0
         grown = slope * slope
     elif numbers[j, IS_LOGISTIC] != 0.0:
-        p = sigmoid(m)
+        p = sigmoid_of(clip(m, -_FARTHEST, _FARTHEST))
         grown = c * (p * (1.0 - p))
     total, direction, product = d[second], d[seconds + second], d[2 * seconds + second]
     step, damping, keep = numbers[j, STRENGTH], numbers[j, DAMPING], numbers[j, DECAY]
@@ -271,17 +279,19 @@ def take_direction(
     size = step / math.sqrt(last) if is_adagrad else 1.0 / (damping + last)
     direction[n] = size
     table[0, place] = last
-    odd, whole = 0.0, last
-    for q in range(0, n - 1, 2):
+    # Four sums, as each addition waits for the one before it.
+    s1 = s2 = s3 = 0.0
+    last_whole = n - n % 4
+    for q in range(0, last_whole, 4):
         size += product[q]
-        odd += product[q + 1]
-    if n % 2 == 1:
-        size += product[n - 1]
+        s1 += product[q + 1]
+        s2 += product[q + 2]
+        s3 += product[q + 3]
+    for q in range(last_whole, n):
+        size += product[q]
     for q in range(n):
         table[slots[q], place] = total[q]
-        whole += total[q]
-    # Not a number where some total is none, so that the member begins anew.
-    return float(size + odd + 0.0 * whole)
+    return float((size + s1) + (s2 + s3) + 0.0 * last)
 
 
 @kernel(
@@ -412,8 +422,10 @@ def retain_row(
     at = ring_starts[last]
     for p in range(n):
         ring_slots[at + p] = slots[p]
-        for b in range(ring_values.shape[1]):
-            ring_values[at + p, b] = h[b, p]
+    for b in range(ring_values.shape[0]):
+        kept, own = ring_values[b, at : at + n], h[b]
+        for p in range(n):
+            kept[p] = own[p]
     ring_starts[last + 1] = at + n
     ring_rows[last, LABEL], ring_rows[last, WEIGHT] = y, c
     ring_rows[last, BOUNDS] = scale if scale < np.inf else 0.0
@@ -593,7 +605,7 @@ def member_sums(
     for i in range(k[FIRST], k[LAST]):
         z = 0.0
         for p in range(ring_starts[i], ring_starts[i + 1]):
-            z += ring_values[p, base] * table[np.int64(ring_slots[p]), j]
+            z += ring_values[base, p] * table[np.int64(ring_slots[p]), j]
         z = scale * (ring_rows[i, dual + 1] * z + table[0, j])
         lo, hi = -np.inf, np.inf
         if ring_rows[i, BOUNDS] > 0.0:

@@ -339,7 +339,7 @@ class Fused:
         first, last = int(self._k[FIRST]), int(self._k[LAST])
         starts, rows, slots, values = self._ring.rows_between(first, last)
         bases = bases[: fewer._plan.dual_bases]
-        fewer._ring.hold(starts, rows[:, columns], slots, values[:, bases])
+        fewer._ring.hold(starts, rows[:, columns], slots, values[bases])
         fewer._k[FIRST], fewer._k[LAST] = 0, last - first
 
     # -- state -----------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ def _checked_ring(
             "ring_starts": (n + 1,),
             "ring_rows": (n, ring.rows.shape[1]),
             "ring_slots": (entries,),
-            "ring_values": (entries, ring.values.shape[1]),
+            "ring_values": (ring.values.shape[0], entries),
         },
     )
     starts, slots = state["ring_starts"].astype(np.int64), state["ring_slots"].astype(np.int64)
