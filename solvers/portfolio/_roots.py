@@ -55,10 +55,10 @@ def step_roots(
         b1 = b * (1.0 - b)
         b2, b3 = b1 * (1.0 - 2.0 * b), b1 * (1.0 - 6.0 * b1)
         slope = 1.0 + s[j] * b1
-        newton = -residual / slope
-        bent = newton * s[j] * b2
-        step = newton * (6.0 * slope + 3.0 * bent)
-        step /= 6.0 * slope + 6.0 * bent + newton * newton * s[j] * b3
+        # As in _scalar.logistic_root, with one division.
+        curved = residual * s[j] * b2
+        step = -residual * (6.0 * slope * slope - 3.0 * curved)
+        step /= 6.0 * slope * (slope * slope - curved) + residual * residual * s[j] * b3
         is_last = abs(step) <= 1e-4
         nearer = min(b + step * (b1 + 0.5 * step * (b2 + step * b3 / 3.0)), 1.0)
         # Written so that a step that is not a number bisects.

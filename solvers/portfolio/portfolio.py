@@ -39,6 +39,9 @@ from solvers.portfolio.retained import RetainedRows
 from solvers.portfolio.rule import Rule
 from solvers.table import sigmoids
 
+_PIECE = 2048
+"""Rows that members score before their scores are thrown away."""
+
 
 class Portfolio:
     """See members.MemberLearner. `spec` is a resolved one, of the binary task or of regression.
@@ -80,15 +83,15 @@ class Portfolio:
         n = len(batch)
         if classes and np.count_nonzero(batch.labels) < n:
             batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
-        out = self._crew.learn(batch, self._rule)
+        told = np.empty((2, n))
+        # In pieces, so that the scores of all members stay in a cache.
+        for first in range(0, n, _PIECE):
+            last = min(first + _PIECE, n)
+            out = self._crew.learn(batch if n <= _PIECE else batch[first:last], self._rule)
+            told[0, first:last], told[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
         self._rows.add(batch)
         self._samples += n
-        return Outcome(
-            out[:, SCORE].copy(),
-            out[:, ROW_LOSS].copy(),
-            batch.weights > 0.0,
-            np.zeros(n, np.bool_),
-        )
+        return Outcome(told[0], told[1], batch.weights > 0.0, np.zeros(n, np.bool_))
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner: log odds of classes."""
