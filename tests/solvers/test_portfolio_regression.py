@@ -74,9 +74,10 @@ def test_the_figures_of_the_reference_are_met(name):
     figures = [np.abs(errors).mean(), math.sqrt((errors * errors).mean())]
     assert len(batch) == told["rows"]
     np.testing.assert_allclose(figures, told["mixture"], rtol=1e-6)
-    # A value that is its column's mean up to rounding counts as 0 or not: shares may tell.
+    # On `water` a value that is its column's mean up to rounding counts as 0 or not.
+    near = 1e-4 if name == "water" else 1e-6
     np.testing.assert_allclose(
-        [one.weight for one in learner.members()], told["weights"], atol=1e-4
+        [one.weight for one in learner.members()], told["weights"], atol=near
     )
 
 
