@@ -22,7 +22,8 @@ from service.journal.protocol import (
 from service.journal.record import RecordError
 
 if TYPE_CHECKING:
-    from service.catalog import Catalog, Model
+    from service.catalog import Catalog
+    from service.model import Model
 
 log = logging.getLogger("dualstream.follower")
 

@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 from solvers import MemberView, member_learner
 
 if TYPE_CHECKING:
-    from service.catalog import Catalog, Model
+    from service.catalog import Catalog
+    from service.model import Model
 
 # The certificate shown is computed anew when the one at hand is older.
 CERTIFICATE_AGE_S = 15.0

@@ -37,7 +37,7 @@ from service.api.learned import (
     refusal,
     spread,
 )
-from service.catalog import Catalog, Model
+from service.catalog import Catalog
 from service.codecs import (
     Intake,
     ListedRows,
@@ -49,6 +49,7 @@ from service.codecs import (
 from service.committer import Receipt, Request
 from service.errors import Problem, as_problem
 from service.journal.protocol import ModelChanged
+from service.model import Model
 from service.schemas import Predicted, PredictedMany
 from service.settings import Settings
 from service.startup import Startup

@@ -14,10 +14,11 @@ from pydantic import BaseModel, Field
 from service.api.http import stored_key
 from service.api.member_views import Members, OneMember, finite
 from service.api.models import catalog_of, spec_of
-from service.catalog import Model, canonical
+from service.catalog import canonical
 from service.committer import ControlRequest, Receipt
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, find_member
 from service.errors import Problem
+from service.model import Model
 from solvers import (
     MEMBER_NAME,
     InvalidSpec,

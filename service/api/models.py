@@ -10,9 +10,10 @@ from pydantic import BaseModel, Field
 
 from service.api.http import etag_of, names_etag, read_body
 from service.api.member_views import MemberMetrics
-from service.catalog import Catalog, Model
+from service.catalog import Catalog
 from service.errors import Problem
 from service.journal.protocol import ModelRecord
+from service.model import Model
 from service.startup import Startup
 from solvers import Learner, MemberLearner, class_label, count_nonzeros, member_learner
 

@@ -12,10 +12,11 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from service.catalog import Catalog, Model
+from service.catalog import Catalog
 from service.committer import AnyRequest, ControlRequest, Receipt, Request
 from service.errors import Problem
 from service.journal.protocol import ENTRY_BYTES, JournalError, ModelChanged
+from service.model import Model
 from service.outside import Outside
 from service.settings import Settings
 from service.startup import Startup
