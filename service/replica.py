@@ -7,6 +7,7 @@ controls; where one entry ends and the next begins leaves no trace in the state.
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -72,6 +73,14 @@ class Captured:
 
     def encode(self) -> Snapshot:
         return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
+
+    def state_digest(self) -> str:
+        """64 hex characters, equal where two states have the same bits.
+
+        Of learner, metrics, names and counts, in sha256; not of the answers kept beside them.
+        """
+        state = {name: a for name, a in self.arrays.items() if not name.startswith("answers.")}
+        return hashlib.sha256(dump(state, {})).hexdigest()
 
 
 class Replica:

@@ -1,5 +1,6 @@
 """Health for those who restart and route, and the exposition for those who watch."""
 
+import os
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -27,7 +28,7 @@ async def livez() -> dict[str, bool]:
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """The process serves the store's models; `?verbose` names store, durability and lag.
 
-    A model that cannot be read keeps no other from being served: `?verbose` names it, too.
+    Of several on one port whichever takes the connection answers: `process` says which. A model that cannot be read keeps no other from being served: `?verbose` names it, too.
     """
     startup: Startup = request.app.state.startup
     told: dict[str, Any] = {"ready": startup.is_ready}
@@ -41,6 +42,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
             "store": without_password(catalog.settings.store),
             "durability": startup.durability.decode(),
             "identity": numeric_identity(),
+            "process": os.getpid(),
             "models": len(catalog),
             "unreadable": catalog.unreadable(),
             "lag": _lag(catalog),

@@ -1,5 +1,6 @@
 """Models: create, list, read, delete; their progressive metrics and their weights."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -36,6 +37,11 @@ class ModelView(BaseModel):
     samples: int = Field(description="Rows learned.")
     rejected: int = Field(description="Rows journalled and not learned.")
     created: datetime
+    state_digest: str | None = Field(
+        None,
+        description="With `digest`: sha256 of the state (learner, metrics, names, counts). Workers, "
+        "replays and copies that stand at one ETag have the same.",
+    )
 
 
 class UnreadableView(BaseModel):
@@ -110,6 +116,7 @@ def catalog_of(request: Request) -> Catalog:
 @router.put(
     "/{model_id}",
     response_model=ModelView,
+    response_model_exclude_unset=True,
     status_code=201,
     responses={
         200: {"description": "It exists with the same spec.", "model": ModelView},
@@ -136,7 +143,7 @@ async def create_model(
     return await _view(model, response)
 
 
-@router.get("", response_model=ModelPage)
+@router.get("", response_model=ModelPage, response_model_exclude_unset=True)
 async def list_models(
     request: Request, after: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> ModelPage:
@@ -147,13 +154,22 @@ async def list_models(
     return ModelPage(models=shown, next=shown[-1].id if len(records) > limit else None)
 
 
-@router.get("/{model_id}", response_model=ModelView, responses=NOT_MODIFIED)
+@router.get(
+    "/{model_id}",
+    response_model=ModelView,
+    response_model_exclude_unset=True,
+    responses=NOT_MODIFIED,
+)
 async def read_model(
-    model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
+    model_id: str,
+    request: Request,
+    response: Response,
+    digest: Annotated[bool, Query(description="Tell `state_digest`, too.")] = False,
+    if_none_match: IfNoneMatch = None,
 ) -> Any:
     """The model's spec and where it stands."""
     model = await catalog_of(request).get(model_id)
-    view = await _view(model, response)
+    view = await _view(model, response, digest)
     return _unless_known(response, if_none_match) or view
 
 
@@ -298,7 +314,9 @@ def _created(record: ModelRecord) -> datetime:
     return datetime.fromtimestamp(record.created_ms / 1000, UTC)
 
 
-async def _view(model: Model, response: Response | None = None) -> ModelView:
+async def _view(
+    model: Model, response: Response | None = None, with_digest: bool = False
+) -> ModelView:
     record: ModelRecord = model.record
     async with model.replica.still():
         replica = model.replica
@@ -312,6 +330,9 @@ async def _view(model: Model, response: Response | None = None) -> ModelView:
         )
         if response is not None:
             _tag(response, model)
+        captured = replica.capture() if with_digest else None
+    if captured is not None:
+        view.state_digest = await asyncio.to_thread(captured.state_digest)
     return view
 
 
