@@ -26,10 +26,11 @@ bench: $(STAMP)-bench
 	tests/fetch_tool.sh wrk
 	$(BIN)/python -m load_tests
 
-# Many rounds of the kills that `make test` samples.
+# Many rounds of what `make test` samples; writes load_tests/RELIABILITY.md.
 chaos: $(STAMP)-dev
 	tests/fetch_tool.sh redis
-	DUALSTREAM_CHAOS_ROUNDS=20 $(BIN)/python -m pytest tests/chaos
+	DUALSTREAM_CHAOS_ROUNDS=20 DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
+	  $(BIN)/python -m pytest tests/chaos
 
 # The property tests of whatever reads bytes from outside, with many more examples.
 fuzz: $(STAMP)-dev

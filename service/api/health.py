@@ -28,7 +28,8 @@ async def livez() -> dict[str, bool]:
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """The process serves the store's models; `?verbose` names store, durability and lag.
 
-    Of several on one port whichever takes the connection answers: `process` says which. A model that cannot be read keeps no other from being served: `?verbose` names it, too.
+    Of several on one port whichever takes the connection answers: `process` says which. A model
+    that cannot be read keeps no other from being served: `?verbose` names it, too.
     """
     startup: Startup = request.app.state.startup
     told: dict[str, Any] = {"ready": startup.is_ready}

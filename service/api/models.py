@@ -39,8 +39,8 @@ class ModelView(BaseModel):
     created: datetime
     state_digest: str | None = Field(
         None,
-        description="With `digest`: sha256 of the state (learner, metrics, names, counts). Workers, "
-        "replays and copies that stand at one ETag have the same.",
+        description="With `digest`: sha256 of the state (learner, metrics, names, counts). "
+        "Workers, replays and copies that stand at one ETag have the same.",
     )
 
 
