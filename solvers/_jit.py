@@ -111,10 +111,12 @@ def _cache_dir() -> str | None:
     """A writable directory named by what numba's own cache key leaves out, or None.
 
     The key of a cached kernel covers its own file and not the functions that it calls in another
-    one (numba#1833), nor bounds checking. So both name the directory.
+    one (numba#1833), nor how it is compiled. So these files, this one and bounds checking name the
+    directory.
     """
     try:
         stamp = hashlib.sha256()
+        stamp.update(Path(__file__).read_bytes())
         for shared in SHARED_KERNELS:
             stamp.update((Path(__file__).parent / shared).read_bytes())
         stamp.update(f"{numba.__version__} {_config.BOUNDSCHECK}".encode())
@@ -159,7 +161,10 @@ def kernel(
         before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR or ""
         try:
             jit: Any = numba.njit
-            options = {"nogil": True, "error_model": "numpy", "cache": _CACHE_DIR is not None}
+            # Nothing is allocated, so there are no references to count: numba would, by atomic
+            # additions for every view of a row, and that took a quarter of a portfolio's time.
+            options = {"nogil": True, "error_model": "numpy", "_nrt": False}
+            options |= {"cache": _CACHE_DIR is not None}
             options |= {"forceinline": inline} | ({"noalias": True} if apart else {})
             compiled = jit(signature, **options)(function)
         finally:

@@ -134,12 +134,35 @@ print(double(1.5), len(double.stats.cache_hits), len(double.stats.cache_misses))
 """
 
 
+WITH_VIEWS = """
+
+@jit.kernel(jit.f8(jit.F8_2D))
+def total(rows):
+    found = 0.0
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        for j in range(row.shape[0]):
+            found += row[j] if row[j] > 0.0 else 0.0
+    return found
+
+print(["NRT_" in code for code in total.inspect_llvm().values()])
+"""
+
+
 @pytest.fixture
 def one_kernel(tmp_path):
     """Code for `python` that makes one kernel and calls it, without the rest of the package."""
     path = tmp_path / "one_kernel.py"
     path.write_text(ONE_KERNEL)
     return f"import runpy; runpy.run_path({str(path)!r})"
+
+
+@compiled_only
+def test_kernels_count_no_references_to_their_arrays(tmp_path):
+    path = tmp_path / "with_views.py"
+    path.write_text(ONE_KERNEL + WITH_VIEWS)
+    code = f"import runpy; runpy.run_path({str(path)!r})"
+    assert python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))[0].splitlines()[1] == "[False]"
 
 
 @compiled_only
