@@ -4,20 +4,8 @@ A journal holds models. A model has a spec, a log of entries, the idempotency ke
 learned, a few snapshots and cursors. An entry is one append: the records (samples and controls)
 of one group of requests, in order. Each record takes one `seq`, counted from 1 without gaps.
 
-Errors:
-
-    JournalError
-    |- JournalUnavailable     the store cannot be used now; nothing was done
-    |  `- DurabilityTooLow    the store keeps less than was asked for, or evicts
-    |- OutcomeUnknown         the store may or may not have done it: repeat with the same nonce
-    |- UnknownModel           no model of that id
-    |- ModelChanged           the model is gone or was made again: another incarnation
-    |- Conflict               what the caller saw is not what the store holds
-    |- CursorMoved            the cursor does not stand where the caller expected it
-    |- Trimmed                the rows asked for are no longer in the journal
-    `- StoreTooNew            the store was written by a newer version
-
-`ValueError` means that the caller broke the contract; nothing was done then either.
+Errors are those of `errors.py`. `ValueError` means that the caller broke the contract; nothing was
+done then either. What the contract says of full copies of states stands in `copies.py`.
 
 The values are msgspec structs (frozen and slotted, as a dataclass would be): one is made for each
 part of each append, and a frozen dataclass takes five times as long.
@@ -28,6 +16,47 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from service.journal.copies import Copies
+from service.journal.copies import CopyUse as CopyUse
+from service.journal.copies import StoredCopy as StoredCopy
+from service.journal.copies import Version as Version
+from service.journal.errors import (
+    Conflict as Conflict,
+)
+from service.journal.errors import (
+    CursorMoved as CursorMoved,
+)
+from service.journal.errors import (
+    DurabilityTooLow as DurabilityTooLow,
+)
+from service.journal.errors import (
+    JournalError as JournalError,
+)
+from service.journal.errors import (
+    JournalUnavailable as JournalUnavailable,
+)
+from service.journal.errors import (
+    ModelChanged as ModelChanged,
+)
+from service.journal.errors import (
+    OutcomeUnknown as OutcomeUnknown,
+)
+from service.journal.errors import (
+    StoreTooNew as StoreTooNew,
+)
+from service.journal.errors import (
+    TooManyVersions as TooManyVersions,
+)
+from service.journal.errors import (
+    Trimmed as Trimmed,
+)
+from service.journal.errors import (
+    UnknownCopy as UnknownCopy,
+)
+from service.journal.errors import (
+    UnknownModel as UnknownModel,
+)
+
 ENTRY_BYTES = 1 << 20
 """How many bytes of entries one answer brings, at most (but one entry at least)."""
 
@@ -35,69 +64,14 @@ ENTRY_OVERHEAD = 80
 """What an entry counts for besides its body."""
 
 
-class JournalError(Exception):
-    """Anything the journal refuses or cannot do."""
-
-
-class JournalUnavailable(JournalError):
-    """The store cannot be used now; nothing was done."""
-
-
-class DurabilityTooLow(JournalUnavailable):
-    """The store keeps less than was asked for, or may evict what it acknowledged."""
-
-
-class OutcomeUnknown(JournalError):
-    """The store may or may not have done it; an append is repeated with the same nonce."""
-
-
-class UnknownModel(JournalError):
-    """No model of that id."""
-
-    def __init__(self, model: str):
-        super().__init__(f"no model {model!r}")
-        self.model = model
-
-
-class ModelChanged(JournalError):
-    """The model is gone, or was deleted and made again: its incarnation is another one."""
-
-    def __init__(self, model: str):
-        super().__init__(f"model {model!r} was deleted or made again")
-        self.model = model
-
-
-class Conflict(JournalError):
-    """What the caller saw is not what the store holds."""
-
-
-class CursorMoved(JournalError):
-    """The cursor does not stand where the caller expected it; `value` is where it stands."""
-
-    def __init__(self, name: str, value: str | None):
-        super().__init__(f"cursor {name!r} stands at {value!r}")
-        self.name = name
-        self.value = value
-
-
-class Trimmed(JournalError):
-    """Rows that were asked for are gone; the first one still kept has seq `kept_from`."""
-
-    def __init__(self, kept_from: int):
-        super().__init__(f"the journal is kept from seq {kept_from} on")
-        self.kept_from = kept_from
-
-
-class StoreTooNew(JournalError):
-    """The store was written by a newer version of this program."""
-
-
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """How long and how many keys and nonces are kept, per model."""
+    """How long and how many keys, nonces, versions and unnamed copies are kept, per model."""
 
     key_ttl_s: float = 3600
     max_keys: int = 1_000_000
     nonces: int = 1000
+    max_versions: int = 100
+    unnamed_copy_s: float = 600
 
 
 DEFAULT_LIMITS = Limits()
@@ -227,14 +201,25 @@ class Announced(msgspec.Struct, frozen=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """A state's bytes after the record `seq`, with the chain there."""
+    """A state's bytes after the record `seq`, with the chain there.
+
+    `where` names the key or the file that holds it, for whoever has to look there.
+    """
 
     seq: int
     chain: str
     data: bytes
+    where: str = ""
 
 
-class Journal(Protocol):
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """A place in a log: the record `seq`, and the chain there."""
+
+    seq: int
+    chain: str
+
+
+class Journal(Copies, Protocol):
     """A store of models and their logs.
 
     One object serves one process and one event loop; any number of processes may use the same
@@ -327,6 +312,7 @@ class Journal(Protocol):
         known_seq: int,
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
+        copy: str | None = None,
     ) -> Appended:
         """Make the new ones of `parts` durable as one entry, all or none; say where each stands.
 
@@ -335,14 +321,16 @@ class Journal(Protocol):
         leaves out what is known by its key, within the group too, a request's key being checked
         first and once for the whole request; joins the rest to one entry; gives it seqs, chain
         and the store's time; keeps the keys (for an hour by the store's clock, and the last
-        million; a request's key once at least one of its records was journalled or known).
+        million; a request's key once at least one of its records was journalled or known). With
+        `copy`, the digest of one that has to be there, the entry keeps this copy as long as it is
+        kept itself.
 
         When nothing is new there is no entry, but cursor, nonce and request key are kept.
         The append is announced to other processes: Redis publishes "<model> <seq>" on the channel
         `ds:appends`; with SQLite `PRAGMA data_version` changes.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
-        ModelChanged, CursorMoved; ValueError for parts that break the rules of `Part`.
+        ModelChanged, CursorMoved, UnknownCopy; ValueError for parts that break the rules of `Part`.
         """
 
     async def known(
@@ -369,14 +357,24 @@ class Journal(Protocol):
     async def trim(self, model: str, incarnation: str, through: int) -> None:
         """Let go of whole entries whose last seq is <= `through`, in bounded steps.
 
+        With them go the copies that only they have named, and those that nothing has named for
+        ten minutes: whoever wrote these has died before the next step.
+
         Raises ModelChanged.
         """
 
     async def snapshot_put(
-        self, model: str, incarnation: str, seq: int, chain: str, data: bytes
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        data: bytes,
+        replaces: bool = False,
     ) -> bool:
         """Keep a snapshot; False when one of this seq or a newer one is there already.
 
+        With `replaces`, it takes the place of one of this seq.
         Written in parts of up to 1 MiB, between which other work goes on; readers see it from
         one moment on. The two newest are kept. What writers that died have left of snapshots
         up to this seq is removed.
@@ -386,6 +384,18 @@ class Journal(Protocol):
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
         """Return the newest snapshot (n = 0) or the one before it (n = 1), None where none is.
+
+        Raises ModelChanged.
+        """
+
+    async def snapshots(self, model: str, incarnation: str) -> Sequence[Place]:
+        """Return where the kept snapshots stand, the newest first.
+
+        Raises ModelChanged.
+        """
+
+    async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
+        """Let go of the snapshots of a seq < `before`, those being written included.
 
         Raises ModelChanged.
         """

@@ -47,6 +47,7 @@ class FaultyJournal:
         known_seq: int,
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
+        copy: str | None = None,
     ) -> Appended:
         fault = next(self.faults, Fault.NONE)
         if fault is Fault.REFUSED:
@@ -55,7 +56,8 @@ class FaultyJournal:
             raise OutcomeUnknown("planted: lost on the way there")
         if fault is Fault.DELAYED:
             await asyncio.sleep(self.delay_s)
-        appended = await self.journal.append(model, incarnation, nonce, known_seq, parts, cursor)
+        given = (model, incarnation, nonce, known_seq, parts, cursor, copy)
+        appended = await self.journal.append(*given)
         if fault is Fault.UNANSWERED:
             raise OutcomeUnknown("planted: lost on the way back")
         if fault is Fault.LATE:

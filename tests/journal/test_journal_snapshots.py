@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 import redis
 
-from service.journal.protocol import Conflict, Journal, Snapshot
+from service.journal.protocol import Conflict, Journal, Place, Snapshot
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, rows
 
@@ -48,7 +48,7 @@ async def test_a_snapshot_comes_back_as_it_was_put(journal: Journal):
     assert await journal.snapshot_get(log.model, log.incarnation) is None
     assert await put(log, chain, 1, data)
     snapshot = await journal.snapshot_get(log.model, log.incarnation)
-    assert snapshot == Snapshot(2, chain[1], data)
+    assert snapshot == Snapshot(2, chain[1], data, snapshot.where)
     assert await journal.snapshot_get(log.model, log.incarnation, 1) is None
 
 
@@ -83,6 +83,34 @@ async def test_only_an_older_snapshot_is_replaced(journal: Journal):
     snapshot = await journal.snapshot_get(log.model, log.incarnation)
     assert snapshot is not None
     assert snapshot.data == b"state"
+
+
+async def test_one_that_replaces_takes_the_place_of_one_of_its_seq(store: Store):
+    async with store.journal() as journal:
+        log = await Log.create(journal)
+        chain = await chains(log, 3)
+        where = (log.model, log.incarnation)
+        for entry in (1, 3):
+            await put(log, chain, entry)
+        assert await journal.snapshot_put(*where, 6, chain[3], b"mine", replaces=True)
+        assert not await journal.snapshot_put(*where, 4, chain[2], b"older", replaces=True)
+        found = [await journal.snapshot_get(*where, n) for n in range(3)]
+        assert [s and (s.seq, s.data) for s in found] == [(6, b"mine"), (2, b"state"), None]
+        assert pieces(store) == 2
+
+
+async def test_the_places_of_snapshots_are_told_and_older_ones_dropped(store: Store):
+    async with store.journal() as journal:
+        log = await Log.create(journal)
+        where = (log.model, log.incarnation)
+        assert await journal.snapshots(*where) == []
+        chain = await chains(log, 5)
+        for entry in (1, 2, 4):
+            await put(log, chain, entry)
+        assert await journal.snapshots(*where) == [Place(8, chain[4]), Place(4, chain[2])]
+        await journal.snapshots_drop(*where, 8)
+        assert await journal.snapshots(*where) == [Place(8, chain[4])]
+        assert pieces(store) == 1
 
 
 async def test_a_snapshot_that_is_not_of_this_log_is_refused(journal: Journal):

@@ -6,6 +6,7 @@ last ones away: entries, nonces, keys and cursors together.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from service.journal._placing import Known, Left, Sorting, check_parts, placed
 from service.journal.chain import first_chain, next_chain
@@ -20,8 +21,12 @@ from service.journal.protocol import (
     ModelChanged,
     ModelRecord,
     Part,
+    Place,
     Snapshot,
+    Trimmed,
+    UnknownCopy,
     UnknownModel,
+    Version,
 )
 
 KEPT_SNAPSHOTS = 2
@@ -69,6 +74,14 @@ class Log:
     """Each chain value that there ever was, and the seq that it stood at."""
     covered: int = 0
     """The largest seq of any snapshot ever put."""
+    trimmed: int = 0
+    let_go: list[Entry] = field(default_factory=list)
+    """Entries that were trimmed."""
+    stored: dict[str, bytes] = field(default_factory=dict)
+    """Copies by their digests."""
+    versions: dict[str, Version] = field(default_factory=dict)
+    uses: dict[int, str] = field(default_factory=dict)
+    """Digests of the copies that kept entries name, by the last seq of these."""
 
     def record(self) -> ModelRecord:
         return ModelRecord(
@@ -80,7 +93,13 @@ class Log:
         return any(step >= since and kept < seq for step, kept in self.cuts)
 
     def lose(self, count: int, now: int, with_snapshots: bool) -> None:
-        """Lose the last operations, and the snapshots that stand on them or not."""
+        """Lose the last operations, and the snapshots that stand on them or not.
+
+        What was trimmed is on every copy of the store, and so is what stood before it.
+        """
+        count = min(count, sum(o.before >= self.trimmed for o in self.operations))
+        if not count:
+            return
         for operation in reversed(self.operations[-count:]):
             del self.nonces[operation.nonce]
             for key in operation.keys:
@@ -90,6 +109,7 @@ class Log:
             if operation.entry is not None:
                 self.cut.append(self.entries.pop())
                 self.died[operation.chain] = now
+                self.uses.pop(operation.seq, None)
             self.seq, self.chain = operation.before, operation.previous
         del self.operations[-count:]
         self.cuts.append((now, self.seq))
@@ -163,13 +183,16 @@ class Store:
         known_seq: int,
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
+        copy: str | None = None,
     ) -> Appended:
         check_parts(nonce, parts)
         log = self.log(model, incarnation)
         done = log.nonces.get(nonce)
         if done is None:
-            done = self._append_new(log, nonce, parts, cursor)
+            done = self._append_new(log, nonce, parts, cursor, copy)
         entries, more = self._between(log, known_seq, done.before)
+        if known_seq < log.trimmed:
+            entries, more = [], True
         is_new = done.seq > done.before
         return Appended(
             placed(parts, done.before, done.left),
@@ -182,15 +205,25 @@ class Store:
         )
 
     def _append_new(
-        self, log: Log, nonce: bytes, parts: Sequence[Part], cursor: CursorMove | None
+        self,
+        log: Log,
+        nonce: bytes,
+        parts: Sequence[Part],
+        cursor: CursorMove | None,
+        copy: str | None,
     ) -> Operation:
         if cursor is not None:
             stands = log.cursors.get(cursor.name)
             if stands != cursor.expected:
                 raise CursorMoved(cursor.name, stands)
-            log.cursors[cursor.name] = cursor.new
         sorting = Sorting(log.seq)
         sorting.sort(parts, log.keys.get)
+        if copy is not None and sorting.seq > log.seq:
+            if copy not in log.stored:
+                raise UnknownCopy(log.id, copy)
+            log.uses[sorting.seq] = copy
+        if cursor is not None:
+            log.cursors[cursor.name] = cursor.new
         chain, entry = log.chain, None
         if sorting.seq > log.seq:
             chain = next_chain(log.chain, nonce)
@@ -228,15 +261,37 @@ class Store:
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> "list[Entry]":
         log = self.log(model, incarnation)
+        if after < log.trimmed:
+            raise Trimmed(log.trimmed + 1)
         return self._between(log, after, log.seq, limit_bytes)[0]
 
-    def snapshot_put(self, model: str, incarnation: str, seq: int, chain: str, data: bytes) -> bool:
+    def trim(self, model: str, incarnation: str, through: int) -> None:
+        log = self.log(model, incarnation)
+        gone = [entry for entry in log.entries if entry.seq <= through]
+        if gone:
+            log.let_go += gone
+            log.entries = log.entries[len(gone) :]
+            log.trimmed = gone[-1].seq
+        freed = {log.uses.pop(seq) for seq in list(log.uses) if seq <= log.trimmed}
+        for digest in freed:
+            self._collect(log, digest)
+
+    def snapshot_put(
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        data: bytes,
+        replaces: bool = False,
+    ) -> bool:
         log = self.log(model, incarnation)
         if not self._holds(log, seq, chain):
             raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
-        if log.snapshots and log.snapshots[-1].seq >= seq:
+        if log.snapshots and log.snapshots[-1].seq >= seq + replaces:
             return False
-        log.snapshots = [*log.snapshots, Snapshot(seq, chain, data)][-KEPT_SNAPSHOTS:]
+        older = [kept for kept in log.snapshots if kept.seq < seq]
+        log.snapshots = [*older, Snapshot(seq, chain, data)][-KEPT_SNAPSHOTS:]
         log.covered = max(log.covered, seq)
         return True
 
@@ -251,6 +306,49 @@ class Store:
     def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
         snapshots = self.log(model, incarnation).snapshots
         return snapshots[-1 - n] if n < len(snapshots) else None
+
+    def snapshots(self, model: str, incarnation: str) -> "list[Place]":
+        return [Place(s.seq, s.chain) for s in reversed(self.log(model, incarnation).snapshots)]
+
+    def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
+        digest = sha256(data).hexdigest()
+        self.log(model, incarnation).stored.setdefault(digest, data)
+        return digest
+
+    def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
+        return self.log(model, incarnation).stored.get(digest)
+
+    def version_put(self, model: str, incarnation: str, version: Version) -> tuple[Version, bool]:
+        log = self.log(model, incarnation)
+        known = log.versions.get(version.name)
+        if known is not None and known.digest != version.digest:
+            raise Conflict(f"version {version.name!r} of {model!r} is another state")
+        if known is not None:
+            return known, False
+        if version.digest not in log.stored:
+            raise UnknownCopy(model, version.digest)
+        log.versions[version.name] = version
+        return version, True
+
+    def versions(self, model: str, incarnation: str) -> "list[Version]":
+        found = self.log(model, incarnation).versions.values()
+        return sorted(found, key=lambda version: (version.seq, version.name))
+
+    def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
+        return self.log(model, incarnation).versions.get(name)
+
+    def version_delete(self, model: str, incarnation: str, name: str) -> bool:
+        log = self.log(model, incarnation)
+        known = log.versions.pop(name, None)
+        if known is not None:
+            self._collect(log, known.digest)
+        return known is not None
+
+    def _collect(self, log: Log, digest: str) -> None:
+        """Let go of a copy unless it is named."""
+        named = {version.digest for version in log.versions.values()} | set(log.uses.values())
+        if digest not in named:
+            log.stored.pop(digest, None)
 
     def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         return self.log(model, incarnation).cursors.get(name)

@@ -4,11 +4,12 @@
 --   2 continues one, and so on for each part], or "" when no part has a key, 7 keys and
 --   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
 --   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
---   14 bytes of unseen entries to answer with, 15 model
+--   14 bytes of unseen entries to answer with, 15 model, 16 none, or the digest of the copy that
+--   the entry names
 -- Answers one string: u64 the last seq among the unseen entries, u64 trimmed, u32 bytes of the result,
 --   the result as under the nonce, the unseen entries (one string, because Python takes longer to
 --   read an array than Redis to append); or {1} another incarnation, {2, value} the cursor stands
---   elsewhere.
+--   elsewhere, {6} no such copy.
 -- The stream is written first: if Redis refuses to write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
@@ -133,6 +134,11 @@ local function keep_keys(keys, order, time_ms)
   end
 end
 
+-- A key that few appends need.
+local function key_of(name)
+  return string.sub(KEYS[1], 1, -#'head' - 1) .. name
+end
+
 local function append_new()
   if ARGV[8] ~= '' then
     local value = redis.call('HGET', KEYS[7], ARGV[8])
@@ -145,11 +151,18 @@ local function append_new()
   if ARGV[6] ~= '' then
     body, seq, left, keys, order = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
+  local copy = seq > before and ARGV[16]
+  if copy and string.sub(redis.call('HGET', key_of('copies'), copy) or '', -2) ~= ' 1' then
+    return nil, {6}
+  end
   if seq > before then
     local chain = redis.sha1hex(head[3] .. nonce)
     local entry = struct.pack('<I8I4I4I8', before + 1, seq - before, #body, time_ms)
     redis.call('XADD', KEYS[2], stream_id(seq), 'e', entry .. nonce .. chain .. body)
     redis.call('HSET', KEYS[1], 'seq', seq, 'chain', chain)
+    if copy then
+      redis.call('ZADD', key_of('uses'), seq, string.format('%.0f ', seq) .. copy)
+    end
     redis.call('PUBLISH', 'ds:appends', ARGV[15] .. string.format(' %.0f', seq))
   end
   local result = cmsgpack.pack({before, seq, head[3], left})

@@ -14,6 +14,11 @@
 --   ds:{ID}:cursors  hash    name -> value
 --   ds:{ID}:snaps    hash    token -> "seq chain parts"; parts is -1 until the snapshot is complete
 --   ds:{ID}:snap:TOKEN  hash  number of the part, from 0 -> up to 1 MiB of the snapshot
+--   ds:{ID}:copies   hash    digest -> "bytes parts ms complete": when it was last written to, and 1
+--                            once all parts are there
+--   ds:{ID}:copy:DIGEST  hash  number of the part, from 0 -> up to 1 MiB of the copy
+--   ds:{ID}:versions hash    name -> "seq chain digest bytes ms note"
+--   ds:{ID}:uses     sorted set  "seq digest", by seq: kept entries that name a copy
 --
 -- and those of the store:
 --

@@ -1,4 +1,4 @@
--- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps
+-- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses
 -- ARGV: what to do, then
 --   get
 --   create   incarnation, first chain, spec, given
@@ -27,6 +27,9 @@ end
 local function remove()
   for _, token in ipairs(redis.call('HKEYS', KEYS[9])) do
     redis.call('UNLINK', string.sub(KEYS[9], 1, -2) .. ':' .. token)
+  end
+  for _, digest in ipairs(redis.call('HKEYS', KEYS[10])) do
+    redis.call('UNLINK', string.sub(KEYS[10], 1, -#'copies' - 1) .. 'copy:' .. digest)
   end
   redis.call('UNLINK', unpack(KEYS))
 end

@@ -37,6 +37,7 @@ class Script:
 
 
 APPEND = Script("append")
+COPIES = Script("copies")
 CURSOR = Script("cursor")
 KNOWN = Script("known")
 MODELS = Script("models")

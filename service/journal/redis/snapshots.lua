@@ -1,9 +1,11 @@
 -- KEYS: head, log, snaps, the snapshot's own   ARGV: what to do, incarnation, then
---   begin     seq, chain, token   Answers {0, 1 when it may be written}
+--   begin     seq, chain, token, 1 when it replaces one of this seq   Answers {0, 1 when it may be written}
 --   part      token, number of the part, its bytes   Answers {0, 1 unless the token is gone}
 --   complete  token, parts   Answers {0, 1 unless the token is gone}
 --   find      n   Answers {0, token, seq, chain, parts}, {0} where there is none
 --   piece     number of the part   Answers {0, its bytes or nil}
+--   places    Answers {0, seq, chain, ...}, the newest first
+--   drop      seq   Lets go of all before it. Answers {0}
 -- All: {1} another incarnation; begin: {5} the log does not hold the chain at that seq.
 --
 -- A complete snapshot makes every other of the same or an older seq useless, but the one before
@@ -24,8 +26,16 @@ local function snapshots()
     local seq, chain, parts = string.match(stored[at + 1], '^(%d+) (%x+) (-?%d+)$')
     found[#found + 1] = {stored[at], tonumber(seq), chain, tonumber(parts)}
   end
-  table.sort(found, function(one, other) return one[2] > other[2] end)
+  -- Of those of one seq the one just completed, which replaces the others.
+  table.sort(found, function(one, other)
+    return one[2] > other[2] or (one[2] == other[2] and one[1] == ARGV[3] and other[1] ~= ARGV[3])
+  end)
   return found
+end
+
+local function remove(token)
+  redis.call('UNLINK', string.sub(KEYS[3], 1, -2) .. ':' .. token)
+  redis.call('HDEL', KEYS[3], token)
 end
 
 local function complete_ones()
@@ -54,7 +64,7 @@ if task == 'begin' then
     return {5}
   end
   local newest = complete_ones()[1]
-  if newest and newest[2] >= seq then
+  if newest and newest[2] >= seq + tonumber(ARGV[6]) then
     return {0, 0}
   end
   redis.call('HSET', KEYS[3], token, string.format('%.0f %s -1', seq, chain))
@@ -75,15 +85,17 @@ if task == 'complete' then
     return {0, 0}
   end
   redis.call('HSET', KEYS[3], ARGV[3], (string.gsub(stored, '-1$', ARGV[4])))
-  local kept, newest = {}, nil
-  for number, snapshot in ipairs(complete_ones()) do
+  local kept, count, newest, last = {}, 0, nil, nil
+  for _, snapshot in ipairs(complete_ones()) do
     newest = newest or snapshot[2]
-    kept[snapshot[1]] = number <= KEPT
+    if snapshot[2] ~= last and count < KEPT then
+      kept[snapshot[1]] = true
+      count, last = count + 1, snapshot[2]
+    end
   end
   for _, snapshot in ipairs(snapshots()) do
     if snapshot[2] <= newest and not kept[snapshot[1]] then
-      redis.call('UNLINK', string.sub(KEYS[3], 1, -2) .. ':' .. snapshot[1])
-      redis.call('HDEL', KEYS[3], snapshot[1])
+      remove(snapshot[1])
     end
   end
   return {0, 1}
@@ -95,6 +107,24 @@ if task == 'find' then
     return {0}
   end
   return {0, unpack(snapshot)}
+end
+
+if task == 'places' then
+  local found = {0}
+  for _, snapshot in ipairs(complete_ones()) do
+    found[#found + 1] = snapshot[2]
+    found[#found + 1] = snapshot[3]
+  end
+  return found
+end
+
+if task == 'drop' then
+  for _, snapshot in ipairs(snapshots()) do
+    if snapshot[2] < tonumber(ARGV[3]) then
+      remove(snapshot[1])
+    end
+  end
+  return {0}
 end
 
 return {0, redis.call('HGET', KEYS[4], ARGV[3])}

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from functools import lru_cache
 from struct import Struct
 from typing import Any
 
@@ -26,15 +25,17 @@ from service.journal.protocol import (
     ModelChanged,
     ModelRecord,
     Part,
+    Place,
     Snapshot,
     Trimmed,
+    UnknownCopy,
     UnknownModel,
 )
 from service.journal.redis import scripts
+from service.journal.redis.copies import PART_BYTES, RedisCopies, refuse
+from service.journal.redis.keys import keys_of
 from service.journal.redis.line import LEVELS, Line
 from service.journal.redis.scripts import pack
-
-PART_BYTES = 1 << 20
 
 _MODELS = b"ds:models"
 _IDENTITY = b"ds:identity"
@@ -60,29 +61,7 @@ class _Result(msgspec.Struct, array_like=True):
 _unpack = msgspec.msgpack.Decoder(_Result).decode
 
 
-class _Keys:
-    """The keys of one model; `entries.lua` says what they hold."""
-
-    def __init__(self, model: str) -> None:
-        self.prefix = f"ds:{{{model}}}:".encode()
-        self.spec, self.head, self.log = (self.prefix + name for name in (b"spec", b"head", b"log"))
-        self.keys = self.prefix + b"keys"
-        self.snaps, self.cursors = self.prefix + b"snaps", self.prefix + b"cursors"
-        rest = (b"nonces", b"nonceq", b"keys", b"keyq", b"cursors")
-        of_append = (self.head, self.log, *(self.prefix + name for name in rest))
-        self.all = (self.spec, *of_append, self.snaps)
-        # Packed once: an append sends them each time.
-        self.count_of_append = len(of_append)
-        self.packed_of_append = pack((len(of_append), *of_append))
-
-    def of_snapshot(self, token: str) -> tuple[bytes, ...]:
-        return self.head, self.log, self.snaps, self.prefix + b"snap:" + token.encode()
-
-
-_keys = lru_cache(4096)(_Keys)
-
-
-class RedisJournal:
+class RedisJournal(RedisCopies):
     """`Journal` in one Redis server.
 
     durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`
@@ -98,6 +77,7 @@ class RedisJournal:
     ) -> None:
         if durability is not None and durability not in LEVELS:
             raise ValueError(f"Redis's durability is {', '.join(LEVELS)}; not {durability}")
+        self._limits = limits
         self._key_ttl_ms = round(limits.key_ttl_s * 1000)
         self._packed_limits = pack((self._key_ttl_ms, limits.max_keys, limits.nonces, ENTRY_BYTES))
         self._appends = Line(url, durability, timeout_s)
@@ -139,7 +119,7 @@ class RedisJournal:
         found: list[Head | None] = []
         for at in range(0, len(models), _HEADS_AT_ONCE):
             some = models[at : at + _HEADS_AT_ONCE]
-            commands = [("HMGET", _keys(id_).head, "incarnation", "seq", "chain") for id_ in some]
+            commands = [("HMGET", keys_of(id_).head, "incarnation", "seq", "chain") for id_ in some]
             for incarnation, seq, chain in await self._others.call_many(commands):
                 is_there = incarnation is not None
                 found.append(
@@ -177,7 +157,7 @@ class RedisJournal:
     async def _unlist(self, model: str) -> None:
         """Take the id off the list; whoever made the model again meanwhile finds it listed."""
         await self._others.call("ZREM", _MODELS, model)
-        if await self._others.call("EXISTS", _keys(model).spec):
+        if await self._others.call("EXISTS", keys_of(model).spec):
             await self._others.call("ZADD", _MODELS, 0, model)
 
     async def append(
@@ -188,9 +168,10 @@ class RedisJournal:
         known_seq: int,
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
+        copy: str | None = None,
     ) -> Appended:
         has_keys = check_parts(nonce, parts)
-        keys = _keys(model)
+        keys = keys_of(model)
         arguments = (
             incarnation,
             nonce,
@@ -200,21 +181,25 @@ class RedisJournal:
             *(_packed_parts(parts) if has_keys else (b"", b"")),
             *_packed_cursor(cursor),
         )
-        packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits, *pack((model,))]
-        count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS + 1
+        last = (model,) if copy is None else (model, copy)
+        packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits, *pack(last)]
+        count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS + len(last)
         answer = await self._appends.run_packed(scripts.APPEND, count, packed)
         if isinstance(answer, bytes):
             return _appended(nonce, known_seq, parts, answer)
         if answer[0] == 2:
             assert cursor is not None
             raise CursorMoved(cursor.name, None if answer[1] is None else answer[1].decode())
+        if answer[0] == 6:
+            assert copy is not None
+            raise UnknownCopy(model, copy)
         raise ModelChanged(model)
 
     async def known(
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[Known | None]:
         found: list[Known | None] = []
-        own = _keys(model)
+        own = keys_of(model)
         for at in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[at : at + _KEYS_AT_ONCE]
             answer = await self._others.run(
@@ -223,7 +208,7 @@ class RedisJournal:
                 (incarnation, self._key_ttl_ms, *some),
                 is_read=True,
             )
-            _refuse(model, answer)
+            refuse(model, answer)
             for stored in answer[1:]:
                 seq, records = _KNOWN.unpack_from(stored) if stored else (0, 0)
                 mark = stored[24:] or None
@@ -233,31 +218,39 @@ class RedisJournal:
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> list[Entry]:
-        keys = _keys(model)
+        keys = keys_of(model)
         answer = await self._others.run(
             scripts.READ, (keys.head, keys.log), (incarnation, after, limit_bytes), is_read=True
         )
         if answer[0] == 3:
             raise Trimmed(answer[1] + 1)
-        _refuse(model, answer)
+        refuse(model, answer)
         return _entries(answer[1])
 
     async def trim(self, model: str, incarnation: str, through: int) -> None:
-        keys = _keys(model)
+        keys = keys_of(model)
         is_done = False
         while not is_done:
             answer = await self._others.run(
                 scripts.TRIM, (keys.head, keys.log), (incarnation, through)
             )
-            _refuse(model, answer)
+            refuse(model, answer)
             is_done = not answer[1]
+        await self.collect(model, incarnation)
 
     async def snapshot_put(
-        self, model: str, incarnation: str, seq: int, chain: str, data: bytes
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        data: bytes,
+        replaces: bool = False,
     ) -> bool:
         token = secrets.token_hex(8)
         parts = range(0, len(data), PART_BYTES)
-        answer = await self._snapshot(model, token, "begin", incarnation, seq, chain, token)
+        begin = ("begin", incarnation, seq, chain, token, int(replaces))
+        answer = await self._snapshot(model, token, *begin)
         if answer[0] == 5:
             raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
         for number, at in enumerate(parts):
@@ -270,6 +263,7 @@ class RedisJournal:
         return bool(answer[1])
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
+        seen: bytes | None = None
         while True:
             answer = await self._snapshot(model, "", "find", incarnation, n)
             if len(answer) == 1:
@@ -279,33 +273,45 @@ class RedisJournal:
                 (await self._snapshot(model, token.decode(), "piece", incarnation, number))[1]
                 for number in range(parts)
             ]
-            if None not in pieces:  # else a newer one took its place meanwhile
-                return Snapshot(seq, chain.decode(), b"".join(pieces))
+            # A piece that is not there: a newer one took its place meanwhile, or it is damaged.
+            if None not in pieces or token == seen:
+                where = f"key {(keys_of(model).prefix + b'snap:' + token).decode()}"
+                whole = b"".join(piece for piece in pieces if piece is not None)
+                return Snapshot(seq, chain.decode(), whole, where)
+            seen = token
+
+    async def snapshots(self, model: str, incarnation: str) -> Sequence[Place]:
+        answer = await self._snapshot(model, "", "places", incarnation)
+        found = zip(answer[1::2], answer[2::2], strict=True)
+        return [Place(seq, chain.decode()) for seq, chain in found]
+
+    async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
+        await self._snapshot(model, "", "drop", incarnation, before)
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
-        keys = _keys(model)
+        keys = keys_of(model)
         answer = await self._others.run(
             scripts.CURSOR, (keys.head, keys.cursors), (incarnation, name), is_read=True
         )
-        _refuse(model, answer)
+        refuse(model, answer)
         return None if answer[1] is None else answer[1].decode()
 
     async def _models(self, model: str, *arguments: bytes | str | int) -> Any:
         is_read = arguments[0] == "get"
-        answer = await self._others.run(scripts.MODELS, _keys(model).all, arguments, is_read)
+        answer = await self._others.run(scripts.MODELS, keys_of(model).all, arguments, is_read)
         if answer[0] == 4:
             raise UnknownModel(model)
         if answer[0] == 5:
             seq, chain = (item.decode() for item in answer[1:])
             raise Conflict(f"model {model!r} stands at seq {seq} {chain[:8]}")
-        _refuse(model, answer)
+        refuse(model, answer)
         return answer
 
     async def _snapshot(self, model: str, token: str, *arguments: bytes | str | int) -> Any:
-        keys = _keys(model).of_snapshot(token)
-        is_read = arguments[0] in ("find", "piece")
+        keys = keys_of(model).of_snapshot(token)
+        is_read = arguments[0] in ("find", "piece", "places")
         answer = await self._others.run(scripts.SNAPSHOTS, keys, arguments, is_read)
-        _refuse(model, answer)
+        refuse(model, answer)
         return answer
 
     # Last, because below its name means this method.
@@ -321,7 +327,7 @@ class RedisJournal:
             for model in ids:
                 after = model.decode()
                 answer = await self._others.run(
-                    scripts.MODELS, _keys(after).all, ("get",), is_read=True
+                    scripts.MODELS, keys_of(after).all, ("get",), is_read=True
                 )
                 if answer[0] == 0:  # else a deletion has not taken it off the list
                     found.append(_record(after, answer))
@@ -338,11 +344,6 @@ def _record(model: str, answer: list[Any]) -> ModelRecord:
     return ModelRecord(
         model, incarnation.decode(), spec, given, int(created_ms), int(seq), chain.decode()
     )
-
-
-def _refuse(model: str, answer: list[Any]) -> None:
-    if answer[0] == 1:
-        raise ModelChanged(model)
 
 
 def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:

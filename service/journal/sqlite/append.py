@@ -20,7 +20,10 @@ from service.journal.protocol import (
     ModelChanged,
     Part,
     Trimmed,
+    UnknownCopy,
 )
+from service.journal.sqlite import copies
+from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.worker import Task
 
 # Keys that one append may remove beyond those that it adds: so no append pays for all of them.
@@ -28,18 +31,6 @@ PURGE_KEYS = 64
 PURGE_NONCES = 100
 LOOKED_UP_KEYS = 32
 TRIM_ENTRIES = 1000
-
-
-class Head(NamedTuple):
-    """A model's number and where its log, keys and nonces stand."""
-
-    model: int
-    seq: int
-    chain: str
-    trimmed: int
-    first_key: int
-    next_key: int
-    nonces: int
 
 
 class Result(NamedTuple):
@@ -52,10 +43,6 @@ class Result(NamedTuple):
     left: list[Left]
 
 
-_HEAD = """
-SELECT incarnation, models.model, seq, chain, trimmed, first_key, next_key, nonces
-FROM models JOIN heads ON heads.model = models.model WHERE id = ?
-"""
 _HEAD_AND_RESULT = """
 SELECT incarnation,
     (SELECT result FROM nonces WHERE nonces.model = models.model AND nonce = ?),
@@ -71,17 +58,6 @@ _pack = msgspec.msgpack.encode
 _unpack = msgspec.msgpack.Decoder(Result).decode
 
 
-def find_head(connection: sqlite3.Connection, model: str, incarnation: str) -> Head:
-    """The model's head.
-
-    Raises ModelChanged.
-    """
-    row = connection.execute(_HEAD, (model,)).fetchone()
-    if row is None or row[0] != incarnation:
-        raise ModelChanged(model)
-    return Head(*row[1:])
-
-
 def append(
     model: str,
     incarnation: str,
@@ -89,6 +65,7 @@ def append(
     known_seq: int,
     parts: Sequence[Part],
     cursor: CursorMove | None,
+    copy: str | None,
     limits: Limits,
     now_ms: Callable[[], int],
 ) -> Task[Appended]:
@@ -106,6 +83,10 @@ def append(
             if cursor is not None:
                 _move_cursor(connection, head.model, cursor)
             result = _append_new(connection, head, nonce, parts, has_keys, limits, now_ms())
+            if copy is not None and result.seq > result.before:
+                if not copies.is_there(connection, head.model, copy):
+                    raise UnknownCopy(model, copy)
+                copies.use(connection, head.model, result.seq, copy)
         return _answer(connection, head, result, known_seq, parts)
 
     return task

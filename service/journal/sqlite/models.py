@@ -152,4 +152,9 @@ _SWEEP = (
     "DELETE FROM snapshot_parts WHERE rowid IN (SELECT snapshot_parts.rowid FROM snapshot_parts"
     " JOIN snapshots USING (snapshot) WHERE model = :model LIMIT 16)",
     "DELETE FROM snapshots WHERE model = :model",
+    "DELETE FROM copy_parts WHERE rowid IN (SELECT copy_parts.rowid FROM copy_parts"
+    " JOIN copies USING (copy) WHERE model = :model LIMIT 16)",
+    "DELETE FROM copies WHERE model = :model",
+    "DELETE FROM copy_uses WHERE model = :model",
+    "DELETE FROM versions WHERE model = :model",
 )

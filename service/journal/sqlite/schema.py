@@ -10,7 +10,7 @@ import time
 from service.journal.protocol import JournalUnavailable, StoreTooNew
 from service.journal.sqlite.checkpoint import MOST_PAGES
 
-VERSION = 1
+VERSION = 2
 
 TABLES = """
 CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -54,6 +54,27 @@ CREATE TABLE snapshot_parts (
 CREATE TABLE garbage (model INTEGER PRIMARY KEY);
 """
 
+# What version 2 adds to version 1.
+TABLES_OF_COPIES = """
+CREATE TABLE copies (
+    copy INTEGER PRIMARY KEY AUTOINCREMENT, model INTEGER NOT NULL, digest TEXT NOT NULL,
+    bytes INTEGER NOT NULL, touched_ms INTEGER NOT NULL, is_complete INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (model, digest)
+);
+CREATE TABLE copy_parts (
+    copy INTEGER NOT NULL, part INTEGER NOT NULL, bytes BLOB NOT NULL, UNIQUE (copy, part)
+);
+-- the kept entry that ends at seq names a copy
+CREATE TABLE copy_uses (
+    model INTEGER NOT NULL, seq INTEGER NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (model, seq)
+) WITHOUT ROWID;
+CREATE TABLE versions (
+    model INTEGER NOT NULL, name TEXT NOT NULL, seq INTEGER NOT NULL, chain TEXT NOT NULL,
+    digest TEXT NOT NULL, bytes INTEGER NOT NULL, created_ms INTEGER NOT NULL, note TEXT NOT NULL,
+    PRIMARY KEY (model, name)
+) WITHOUT ROWID;
+"""
+
 
 def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
     """Open a connection in WAL mode, making the tables where the file is new.
@@ -95,14 +116,14 @@ def _set_wal(connection: sqlite3.Connection, patience_s: float) -> None:
 
 def _make_tables(connection: sqlite3.Connection, path: str) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == 0:
+    if version < VERSION:
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            for statement in TABLES.split(";\n"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-            version = VERSION
+        missing = (TABLES, TABLES_OF_COPIES)[version:]
+        for statement in "".join(missing).split(";\n"):
+            connection.execute(statement)
+        version = max(version, VERSION)
+        connection.execute(f"PRAGMA user_version = {version}")
         connection.execute("COMMIT")
     if version > VERSION:
         raise StoreTooNew(

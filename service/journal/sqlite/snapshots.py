@@ -8,16 +8,20 @@ other of the same or an older seq useless: those are removed, whether their writ
 import sqlite3
 
 from service.journal.chain import next_chain
-from service.journal.protocol import Conflict, Snapshot
-from service.journal.sqlite.append import find_entries, find_head
+from service.journal.protocol import Conflict, Place, Snapshot
+from service.journal.sqlite.append import find_entries
+from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.worker import Task
 
 PART_BYTES = 1 << 20
 KEPT = 2
 
 
-def begin(model: str, incarnation: str, seq: int, chain: str) -> Task[int | None]:
-    """Make the row and return its number; None when there is one of this seq or a newer one."""
+def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) -> Task[int | None]:
+    """Make the row and return its number; None when there is one of this seq or a newer one.
+
+    One of this seq does not count where the new one `replaces` it.
+    """
 
     def task(connection: sqlite3.Connection) -> int | None:
         head = find_head(connection, model, incarnation)
@@ -30,7 +34,7 @@ def begin(model: str, incarnation: str, seq: int, chain: str) -> Task[int | None
         )
         if not leads_on:
             raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
-        if _newest_seq(connection, head.model) >= seq:
+        if _newest_seq(connection, head.model) >= seq + replaces:
             return None
         return connection.execute(
             "INSERT INTO snapshots (model, seq, chain) VALUES (?, ?, ?)", (head.model, seq, chain)
@@ -82,9 +86,11 @@ def complete(model: str, incarnation: str, snapshot: int) -> Task[bool]:
     return task
 
 
+# Of those of one seq the last one begun, which replaces the others.
 _USELESS = """
 WITH kept AS (
-    SELECT snapshot, seq FROM snapshots WHERE model = ? AND is_complete ORDER BY seq DESC LIMIT ?
+    SELECT max(snapshot) AS snapshot, seq FROM snapshots WHERE model = ? AND is_complete
+    GROUP BY seq ORDER BY seq DESC LIMIT ?
 )
 SELECT snapshot FROM snapshots
 WHERE model = ? AND seq <= (SELECT max(seq) FROM kept)
@@ -92,7 +98,36 @@ AND snapshot NOT IN (SELECT snapshot FROM kept)
 """
 
 
-def get(model: str, incarnation: str, n: int) -> Task[Snapshot | None]:
+def drop(model: str, incarnation: str, before: int) -> Task[None]:
+    """The task behind `Journal.snapshots_drop`."""
+
+    def task(connection: sqlite3.Connection) -> None:
+        older = (find_head(connection, model, incarnation).model, before)
+        connection.execute(
+            "DELETE FROM snapshot_parts WHERE snapshot IN"
+            " (SELECT snapshot FROM snapshots WHERE model = ? AND seq < ?)",
+            older,
+        )
+        connection.execute("DELETE FROM snapshots WHERE model = ? AND seq < ?", older)
+
+    return task
+
+
+def places(model: str, incarnation: str) -> Task[list[Place]]:
+    """The task behind `Journal.snapshots`."""
+
+    def task(connection: sqlite3.Connection) -> list[Place]:
+        head = find_head(connection, model, incarnation)
+        rows = connection.execute(
+            "SELECT seq, chain FROM snapshots WHERE model = ? AND is_complete ORDER BY seq DESC",
+            (head.model,),
+        )
+        return [Place(*row) for row in rows]
+
+    return task
+
+
+def get(model: str, incarnation: str, n: int, path: str) -> Task[Snapshot | None]:
     """The task behind `Journal.snapshot_get`."""
 
     def task(connection: sqlite3.Connection) -> Snapshot | None:
@@ -107,6 +142,7 @@ def get(model: str, incarnation: str, n: int) -> Task[Snapshot | None]:
         pieces = connection.execute(
             "SELECT bytes FROM snapshot_parts WHERE snapshot = ? ORDER BY part", (row[0],)
         )
-        return Snapshot(row[1], row[2], b"".join(piece for (piece,) in pieces))
+        where = f"row {row[0]} of snapshots in {path}"
+        return Snapshot(row[1], row[2], b"".join(piece for (piece,) in pieces), where)
 
     return task

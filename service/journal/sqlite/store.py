@@ -13,6 +13,7 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     Announced,
     Appended,
+    CopyUse,
     CursorMove,
     Entry,
     Head,
@@ -21,10 +22,14 @@ from service.journal.protocol import (
     Limits,
     ModelRecord,
     Part,
+    Place,
     Snapshot,
+    StoredCopy,
+    Version,
 )
-from service.journal.sqlite import append, models, snapshots
+from service.journal.sqlite import append, copies, models, snapshots
 from service.journal.sqlite.checkpoint import Checkpointer
+from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.models import find_heads
 from service.journal.sqlite.schema import connect
 from service.journal.sqlite.worker import Task, Worker, in_read, in_write
@@ -53,6 +58,7 @@ class SqliteJournal:
         self._durability = durability or "normal"
         if self._durability not in ("normal", "full"):
             raise ValueError(f"SQLite's durability is normal or full, not {durability}")
+        self._path = path
         self._limits = limits
         self._connect = partial(connect, path, self._durability.upper(), busy_timeout_s)
         self._make_workers()
@@ -150,10 +156,11 @@ class SqliteJournal:
         known_seq: int,
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
+        copy: str | None = None,
     ) -> Appended:
         appended = await self._write(
             append.append(
-                model, incarnation, nonce, known_seq, parts, cursor, self._limits, _now_ms
+                model, incarnation, nonce, known_seq, parts, cursor, copy, self._limits, _now_ms
             )
         )
         self._checkpointer.wrote(sum([len(part.body) for part in parts]))
@@ -172,11 +179,19 @@ class SqliteJournal:
     async def trim(self, model: str, incarnation: str, through: int) -> None:
         while await self._write(append.trim_step(model, incarnation, through)):
             pass
+        await self._write(copies.collect(model, incarnation, self._limits, _now_ms()))
 
     async def snapshot_put(
-        self, model: str, incarnation: str, seq: int, chain: str, data: bytes
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        data: bytes,
+        replaces: bool = False,
     ) -> bool:
-        snapshot = await self._write(snapshots.begin(model, incarnation, seq, chain))
+        begin = snapshots.begin(model, incarnation, seq, chain, replaces)
+        snapshot = await self._write(begin)
         if snapshot is None:
             return False
         for part, at in enumerate(range(0, len(data), snapshots.PART_BYTES)):
@@ -187,11 +202,62 @@ class SqliteJournal:
         return await self._write(snapshots.complete(model, incarnation, snapshot))
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
-        return await self._read(snapshots.get(model, incarnation, n))
+        return await self._read(snapshots.get(model, incarnation, n, self._path))
+
+    async def snapshots(self, model: str, incarnation: str) -> Sequence[Place]:
+        return await self._read(snapshots.places(model, incarnation))
+
+    async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
+        await self._write(snapshots.drop(model, incarnation, before))
+
+    async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
+        digest = await asyncio.to_thread(copies.digest_of, data)
+        while True:
+            begin = copies.begin(model, incarnation, digest, len(data), _now_ms())
+            copy, is_complete = await self._write(begin)
+            if is_complete or await self._put_copy(model, incarnation, copy, data):
+                return digest
+
+    async def _put_copy(self, model: str, incarnation: str, copy: int, data: bytes) -> bool:
+        """False when it was collected meanwhile."""
+        parts = range(0, len(data), copies.PART_BYTES)
+        for part, at in enumerate(parts):
+            piece = data[at : at + copies.PART_BYTES]
+            if not await self._write(copies.put_part(copy, part, piece, _now_ms())):
+                return False
+            self._checkpointer.wrote(len(piece))
+        return await self._write(copies.complete(model, incarnation, copy, len(parts)))
+
+    async def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
+        return await self._read(copies.get(model, incarnation, digest))
+
+    async def copies(self, model: str, incarnation: str) -> Sequence[StoredCopy]:
+        return await self._read(copies.stored(model, incarnation))
+
+    async def copy_uses(self, model: str, incarnation: str) -> Sequence[CopyUse]:
+        return await self._read(copies.uses(model, incarnation))
+
+    async def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
+        await self._write(copies.delete(model, incarnation, digest))
+
+    async def version_put(
+        self, model: str, incarnation: str, version: Version
+    ) -> tuple[Version, bool]:
+        task = copies.name(model, incarnation, version, self._limits, _now_ms())
+        return await self._write(task)
+
+    async def versions(self, model: str, incarnation: str) -> Sequence[Version]:
+        return await self._read(copies.versions(model, incarnation))
+
+    async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
+        return await self._read(copies.find(model, incarnation, name))
+
+    async def version_delete(self, model: str, incarnation: str, name: str) -> bool:
+        return await self._write(copies.unname(model, incarnation, name))
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         def task(connection: sqlite3.Connection) -> str | None:
-            head = append.find_head(connection, model, incarnation)
+            head = find_head(connection, model, incarnation)
             return append.find_cursor(connection, head.model, name)
 
         return await self._read(task)

@@ -1,0 +1,172 @@
+-- KEYS: head, copies, versions, uses, the copy's own   ARGV: what to do, incarnation, then
+--   begin     digest, bytes, parts   Answers {0, 1 when it is there}
+--   part      digest, number of the part, its bytes   Answers {0, 1 unless it was collected}
+--   complete  digest   Answers {0, 1 unless a part is missing}
+--   find      digest   Answers {0, parts}, {0} where there is none
+--   piece     number of the part   Answers {0, its bytes or nil}
+--   list      Answers {0, digest, bytes, ...}
+--   uses      Answers {0, "seq digest", ...} in order of seq
+--   delete    digest   Answers {0}, {5} where it is named
+--   collect   how long copies stay without a name (ms)   Answers {0}
+--   name      name, digest, ms or 0, what stands before and after it in a version, how many there
+--             may be   Answers {0, 1 when it is new, version}, {5} another copy has the name,
+--             {6} no such copy, {7} too many
+--   version   name   Answers {0, version or nil}
+--   versions  Answers {0, name, version, ...}
+--   unname    name   Answers {0, 1 if it was there}
+-- All: {1} another incarnation.
+
+local task = ARGV[1]
+if redis.call('HGET', KEYS[1], 'incarnation') ~= ARGV[2] then
+  return {1}
+end
+
+local function key_of(digest)
+  return string.sub(KEYS[2], 1, -#'copies' - 1) .. 'copy:' .. digest
+end
+
+-- bytes, parts, when it was last written to, 1 when it is complete
+local function find(digest)
+  local stored = redis.call('HGET', KEYS[2], digest)
+  if stored then
+    local bytes, parts, touched_ms, done = string.match(stored, '^(%d+) (%d+) (%d+) (%d)$')
+    return tonumber(bytes), tonumber(parts), tonumber(touched_ms), tonumber(done)
+  end
+end
+
+local function keep(digest, bytes, parts, done)
+  local told = string.format('%.0f %.0f %.0f %d', bytes, parts, now_ms(), done)
+  redis.call('HSET', KEYS[2], digest, told)
+end
+
+local function remove(digest)
+  redis.call('HDEL', KEYS[2], digest)
+  redis.call('UNLINK', key_of(digest))
+end
+
+local function digest_of(version)
+  return string.match(version, '^%d+ %x+ (%x+)')
+end
+
+-- The digests that a version or a kept record names.
+local function named()
+  local found = {}
+  for _, version in ipairs(redis.call('HVALS', KEYS[3])) do
+    found[digest_of(version)] = true
+  end
+  for _, use in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
+    found[string.match(use, '%x+$')] = true
+  end
+  return found
+end
+
+if task == 'begin' then
+  local digest, _, _, _, done = ARGV[3], find(ARGV[3])
+  keep(digest, tonumber(ARGV[4]), tonumber(ARGV[5]), done or 0)
+  return {0, done or 0}
+end
+
+if task == 'part' or task == 'complete' then
+  local bytes, parts, _, done = find(ARGV[3])
+  if not bytes then
+    return {0, 0}
+  end
+  if task == 'part' then
+    redis.call('HSET', KEYS[5], ARGV[4], ARGV[5])
+  elseif redis.call('HLEN', KEYS[5]) == parts then
+    done = 1
+  end
+  keep(ARGV[3], bytes, parts, done)
+  return {0, task == 'part' and 1 or done}
+end
+
+if task == 'find' then
+  local _, parts, _, done = find(ARGV[3])
+  return done == 1 and {0, parts} or {0}
+end
+
+if task == 'piece' then
+  return {0, redis.call('HGET', KEYS[5], ARGV[3])}
+end
+
+if task == 'list' then
+  local found = {0}
+  for _, digest in ipairs(redis.call('HKEYS', KEYS[2])) do
+    local bytes, _, _, done = find(digest)
+    if done == 1 then
+      found[#found + 1] = digest
+      found[#found + 1] = bytes
+    end
+  end
+  return found
+end
+
+if task == 'uses' then
+  return {0, unpack(redis.call('ZRANGE', KEYS[4], 0, -1))}
+end
+
+if task == 'delete' then
+  if named()[ARGV[3]] then
+    return {5}
+  end
+  remove(ARGV[3])
+  return {0}
+end
+
+if task == 'collect' then
+  local trimmed = redis.call('HGET', KEYS[1], 'trimmed')
+  local freed = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', trimmed)
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', trimmed)
+  local kept, oldest_ms = named(), now_ms() - tonumber(ARGV[3])
+  for _, use in ipairs(freed) do
+    local digest = string.match(use, '%x+$')
+    if not kept[digest] then
+      remove(digest)
+    end
+  end
+  for _, digest in ipairs(redis.call('HKEYS', KEYS[2])) do
+    local _, _, touched_ms = find(digest)
+    if touched_ms <= oldest_ms and not kept[digest] then
+      remove(digest)
+    end
+  end
+  return {0}
+end
+
+if task == 'name' then
+  local name, digest, known = ARGV[3], ARGV[4], redis.call('HGET', KEYS[3], ARGV[3])
+  if known then
+    return digest_of(known) == digest and {0, 0, known} or {5}
+  end
+  local _, _, _, done = find(digest)
+  if done ~= 1 then
+    return {6}
+  end
+  if redis.call('HLEN', KEYS[3]) >= tonumber(ARGV[8]) then
+    return {7}
+  end
+  local created_ms = ARGV[5] == '0' and string.format('%.0f', now_ms()) or ARGV[5]
+  local version = ARGV[6] .. ' ' .. created_ms .. ' ' .. ARGV[7]
+  redis.call('HSET', KEYS[3], name, version)
+  return {0, 1, version}
+end
+
+if task == 'version' then
+  return {0, redis.call('HGET', KEYS[3], ARGV[3])}
+end
+
+if task == 'versions' then
+  return {0, unpack(redis.call('HGETALL', KEYS[3]))}
+end
+
+-- unname
+local version = redis.call('HGET', KEYS[3], ARGV[3])
+if not version then
+  return {0, 0}
+end
+redis.call('HDEL', KEYS[3], ARGV[3])
+local digest = digest_of(version)
+if not named()[digest] then
+  remove(digest)
+end
+return {0, 1}

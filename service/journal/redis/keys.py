@@ -1,0 +1,32 @@
+"""The names of a model's keys, made once."""
+
+from functools import lru_cache
+
+from service.journal.redis.scripts import pack
+
+
+class Keys:
+    """The keys of one model; `entries.lua` says what they hold."""
+
+    def __init__(self, model: str) -> None:
+        self.prefix = f"ds:{{{model}}}:".encode()
+        self.spec, self.head, self.log = (self.prefix + name for name in (b"spec", b"head", b"log"))
+        self.keys = self.prefix + b"keys"
+        self.snaps, self.cursors = self.prefix + b"snaps", self.prefix + b"cursors"
+        rest = (b"nonces", b"nonceq", b"keys", b"keyq", b"cursors")
+        of_append = (self.head, self.log, *(self.prefix + name for name in rest))
+        names = (b"copies", b"versions", b"uses")
+        self._of_copies = tuple(self.prefix + name for name in names)
+        self.all = (self.spec, *of_append, self.snaps, *self._of_copies)
+        # Packed once: an append sends them each time.
+        self.count_of_append = len(of_append)
+        self.packed_of_append = pack((len(of_append), *of_append))
+
+    def of_snapshot(self, token: str) -> tuple[bytes, ...]:
+        return self.head, self.log, self.snaps, self.prefix + b"snap:" + token.encode()
+
+    def of_copy(self, digest: str) -> tuple[bytes, ...]:
+        return self.head, *self._of_copies, self.prefix + b"copy:" + digest.encode()
+
+
+keys_of = lru_cache(4096)(Keys)
