@@ -14,6 +14,7 @@ from solvers.errors import (
     ShapeMismatch,
     SolverError,
     UnknownMember,
+    UnlearningError,
 )
 from solvers.features import width_of
 from solvers.hashing import NamePlaces, hash_names, hash_row
@@ -30,6 +31,7 @@ from solvers.members import (
 from solvers.progressive import Progressive
 from solvers.spec import make_learner, resolve_spec, warm
 from solvers.state import dump, load
+from solvers.unlearning import Unlearner, unlearner, why_not_unlearn
 
 __all__ = [
     "APPLY_VERSION",
@@ -58,6 +60,8 @@ __all__ = [
     "SolverError",
     "State",
     "UnknownMember",
+    "Unlearner",
+    "UnlearningError",
     "certificates_of_members",
     "class_label",
     "class_places",
@@ -72,6 +76,8 @@ __all__ = [
     "member_learner",
     "numeric_identity",
     "resolve_spec",
+    "unlearner",
     "warm",
+    "why_not_unlearn",
     "width_of",
 ]

@@ -50,9 +50,10 @@ from solvers._odca import (
     THRESHOLD,
     VISITS,
 )
+from solvers._unlearn import take_out
 from solvers.batch import Batch
 from solvers.certificate import Certificate, relative_gap, row_sums
-from solvers.errors import InvalidRow
+from solvers.errors import InvalidRow, UnlearningError
 from solvers.features import Features
 from solvers.learner import Outcome, State, check_arrays, count_nonzeros
 from solvers.losses import make_loss
@@ -294,6 +295,37 @@ class DualAscent:
             1.0 if sliding else min(1.0, share / delta),
             not sliding,
         )
+
+    @property
+    def retained(self) -> int:
+        """See Unlearner."""
+        return int(self._ints[LAST] - self._ints[FIRST])
+
+    def unlearn(self, age: int) -> None:
+        """See Unlearner. O(width + entries retained)."""
+        if not 0 <= age < self.retained:
+            raise ValueError(f"{self.retained} rows are retained, none of age {age}")
+        before = self.state()
+        with np.errstate(over="ignore", invalid="ignore"):
+            take_out(age, self._ring, self._w, self._floats, self._ints)
+            self._fit_saved()
+            self._begin_average()
+            numbers = (self._floats[:LOSS], self._w, self._weights())
+        if not all(np.isfinite(array).all() for array in numbers):
+            self.restore(before)
+            raise UnlearningError("without this row, some number would not be finite")
+
+    def _begin_average(self) -> None:
+        """Average the iterate as it stands, as if it were the first; none before the first row."""
+        floats = self._floats
+        if not self._ints[AVERAGED] or floats[DELTA] == 0.0:
+            return
+        if self._is_l2:
+            room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+            floats[AVG_P] = floats[SCALE] / room
+        else:
+            self._w[:, 1] = self._weights()
+        floats[AVG_S] = 1.0
 
     def state(self) -> State:
         """See Learner."""

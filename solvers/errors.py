@@ -8,6 +8,7 @@ SolverError
 ├── NotConverged        an offline solver stopped before its tolerance
 ├── MemberError         a change of a portfolio's members that cannot be made, and why
 │   └── UnknownMember   no member of that name
+├── UnlearningError     a retained row that cannot be unlearned, and why
 └── CorruptState        bytes or arrays that are not a state of this learner
 
 Kernels never raise: they return a number, and the Python layer turns it into one of these.
@@ -83,6 +84,10 @@ class MemberError(SolverError):
 
 class UnknownMember(MemberError):
     """No member of that name."""
+
+
+class UnlearningError(SolverError):
+    """A row that cannot be unlearned; nothing was changed."""
 
 
 class CorruptState(SolverError):

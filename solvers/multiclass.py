@@ -25,10 +25,11 @@ from solvers._scalar import log1pexp
 from solvers.batch import Batch
 from solvers.certificate import Certificate, relative_gap
 from solvers.class_names import MAX_CLASSES, names_of, names_state
-from solvers.errors import InvalidRow
+from solvers.errors import InvalidRow, UnlearningError
 from solvers.learner import Learner, Outcome, State
 from solvers.rewind import Rewind, learn_in_pieces
 from solvers.spec_fields import Spec
+from solvers.unlearning import unlearner
 
 LOG_LOSS_CAP = -math.log(1e-15)
 """The log-loss of a class that was not known, and the largest of one that was."""
@@ -280,6 +281,23 @@ class Multiclass:
             if found
             else (self._rest.none_of_them.certificate())
         )
+
+    @property
+    def retained(self) -> int:
+        """See Unlearner."""
+        return unlearner(self._rest.none_of_them).retained
+
+    def unlearn(self, age: int) -> None:
+        """See Unlearner: every class's learner unlearns the row."""
+        before = self._rest.state()
+        try:
+            for learner in (self._rest.none_of_them, *self._rest.learners):
+                unlearner(learner).unlearn(age)
+        except UnlearningError:
+            self._rest.restore(before)
+            raise
+        finally:
+            self._rewind.forget()
 
     def state(self) -> State:
         """See Learner."""

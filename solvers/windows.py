@@ -84,6 +84,23 @@ class RowBuffer:
         starts, rows = self.starts[first : last + 1] - start, self.rows[first:last].copy()
         return starts, rows, self.indices[start:end].copy(), self.values[..., start:end].copy()
 
+    def remove(self, first: int, last: int, at: int) -> None:
+        """Hold rows `first` to `last` without row `at`, from place 0 on, and nothing of it."""
+        starts, rows, indices, values = self.rows_between(first, last)
+        begin, end = starts[at - first], starts[at - first + 1]
+        starts = np.delete(starts, at - first)
+        starts[at - first :] -= end - begin
+        gap = slice(begin, end)
+        self.hold(
+            starts,
+            np.delete(rows, at - first, axis=0),
+            np.delete(indices, gap),
+            np.delete(values, gap, axis=-1),
+        )
+        self.rows[len(rows) - 1 :] = 0.0
+        self.indices[starts[-1] :] = 0
+        self.values[..., starts[-1] :] = 0.0
+
     def hold(
         self,
         starts: npt.NDArray[Any],

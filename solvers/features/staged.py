@@ -16,6 +16,7 @@ from solvers.errors import InvalidRow, ShapeMismatch
 from solvers.features.stage import Stage
 from solvers.features.wrapped import ClassLearner, PrefixLearner, Wrapped, WrappedClasses, under
 from solvers.learner import Learner, Outcome, State
+from solvers.unlearning import unlearner
 
 
 class Staged(Wrapped):
@@ -60,6 +61,16 @@ class Staged(Wrapped):
         for stage in self._stages.values():
             batch = stage.peek(batch)
         return batch
+
+    @property
+    def retained(self) -> int:
+        """See Unlearner."""
+        return unlearner(self._learner).retained
+
+    def unlearn(self, age: int) -> None:
+        """See Unlearner: behind stages that keep nothing of the rows."""
+        unlearner(self._learner).unlearn(age)
+        self._prefix.forget()
 
     def state(self) -> State:
         """See Learner: arrays of the learner and of each stage, by the name of their owner."""
