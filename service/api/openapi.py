@@ -23,6 +23,9 @@ LEARN_EXAMPLES: dict[str, dict[str, Any]] = {
         "columns": {"x": [[1, 0, 0], [0, 1, 0]], "y": [1, 0]},
         "columns with ids": {"x": [[1, 0, 0], [0, 1, 0]], "y": [1, 0], "ids": ["event-2", None]},
     },
+    "application/x-ndjson": {
+        "a sample a line": '{"x": {"1": 1, "3": 0.5}, "y": 1}\n{"x": {"2": 1}, "y": -1}\n'
+    },
     "text/x-libsvm": {"LIBSVM lines": "+1 1:1 3:0.5\n-1 2:1\n"},
 }
 PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
@@ -31,6 +34,7 @@ PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
         "rows": {"samples": [{"x": {"1": 1}}, {"x": [0, 1, 0]}]},
         "columns": {"x": [[1, 0, 0], [0, 1, 0]]},
     },
+    "application/x-ndjson": {"a row a line": '{"x": {"1": 1}}\n{"x": [0, 1, 0]}\n'},
     "text/x-libsvm": {"LIBSVM lines": "1:1 3:0.5\n2:1\n"},
 }
 

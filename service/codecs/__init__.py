@@ -3,6 +3,7 @@
 door.py        what a model takes: width, labels; one row's checks
 intake.py      what a body holds; rows on their way to a Batch
 json_rows.py   application/json: one sample, a list of samples, columns
+ndjson.py      application/x-ndjson: one sample a line
 libsvm.py      text/x-libsvm
 query.py       the x=3:1,11:0.5 of GET predict
 """
@@ -18,6 +19,7 @@ from service.codecs.intake import (
 )
 from service.codecs.json_rows import parse_json
 from service.codecs.libsvm import parse_libsvm
+from service.codecs.ndjson import parse_ndjson
 from service.codecs.query import parse_named_row, parse_query_row
 from service.errors import Problem
 
@@ -37,7 +39,13 @@ __all__ = [
     "parse_query_row",
 ]
 
-PARSERS = {"application/json": parse_json, "text/x-libsvm": parse_libsvm}
+PARSERS = {
+    "application/json": parse_json,
+    "application/x-ndjson": parse_ndjson,
+    "text/x-libsvm": parse_libsvm,
+}
+# Byte order marks are no part of text, and have no place in JSON (RFC 8259, section 8.1).
+_MARK = b"\xef\xbb\xbf"
 
 
 def media_type(content_type: str | None) -> str:
@@ -62,6 +70,8 @@ def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: b
     kind = media_type(content_type)
     parser = PARSERS.get(kind)
     if parser is None:
-        accepted = " or ".join(PARSERS)
+        accepted = ", ".join(PARSERS)
         raise Problem(415, "unsupported-media-type", f"{kind} is not accepted, send {accepted}")
+    if kind != "application/json":
+        body = body.removeprefix(_MARK)
     return parser(door, body, labelled)

@@ -138,8 +138,8 @@ class IntakeBuilder:
         self._places: list[int] = []
         self._errors: list[RowError] = []
 
-    def refuse(self, place: int, pointer: str, reason: str) -> None:
-        self._errors.append(RowError(place, pointer, reason))
+    def refuse(self, place: int, pointer: str, reason: str, line: int | None = None) -> None:
+        self._errors.append(RowError(place, pointer, reason, line))
 
     def take(
         self,

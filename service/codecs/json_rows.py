@@ -98,6 +98,7 @@ class _Reader:
 
     def __init__(self, door: Door, labelled: bool) -> None:
         self._labelled = labelled
+        self._is_hashed = door.is_hashed
         self._build = IntakeBuilder(door, labelled)
 
     def sample_or_columns(self, body: bytes) -> Intake:
@@ -134,8 +135,7 @@ class _Reader:
     def raw_sample(self, place: int, prefix: str, raw: bytes, column: bool = False) -> None:
         """Take one row from its own bytes, or refuse it alone."""
         try:
-            sample = _sample.decode(raw)
-            _refuse_names_twice(raw)
+            sample = _checked_sample(raw, self._is_hashed)
         except (msgspec.ValidationError, BadRow) as wrong:
             pointer, reason = _told(wrong, raw)
             self._refuse(place, prefix, pointer, reason, column)
@@ -202,6 +202,8 @@ def _parse_by_rows(
         content = _any.decode(body)
     except msgspec.ValidationError as error:
         raise Problem(400, "malformed-body", str(error)) from None
+    except RecursionError:
+        raise Problem(400, "malformed-body", "the body is nested too deeply") from None
     except msgspec.DecodeError as broken:
         raise _broken(body, str(broken)) from None
     except UnicodeDecodeError:
@@ -270,29 +272,86 @@ def _told(wrong: Exception, raw: bytes = b"") -> tuple[str, str]:
         return "", text
     reason = text[: found.start()].replace("`", "")
     if found.group(1) == ".x[...]":  # the decoder does not say which value of an object it was
-        return "/x/" + pointer_step(_first_bad_name(raw)), reason
+        name = _first_bad_name(raw)
+        return f"/x/{pointer_step(name)}" if name else "/x", reason
     steps = found.group(1).replace("]", "").replace("[", ".")
     return steps.replace(".", "/"), reason
 
 
 def _first_bad_name(raw: bytes) -> str:
     """The first name in x whose value is no number, bool or string."""
-    x: dict[str, Any] = _any.decode(raw)["x"]
-    return next(name for name, v in x.items() if not isinstance(v, int | float | str))
+    # Python reads no integer of more than 4,300 digits, but any float.
+    try:
+        pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs, parse_int=float)
+    except RecursionError:
+        return ""
+    for name, x in reversed(pairs):
+        if name == "x" and isinstance(x, _Pairs):
+            for feature, value in x:
+                if not isinstance(value, float | str | bool) or value in (_INF, -_INF):
+                    return str(feature)
+    return ""
 
 
-def _refuse_names_twice(raw: bytes) -> None:
-    """Raise BadRow when an object holds one name twice."""
+_INF = float("inf")
 
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(found)
-        if len(made) != len(found):
-            names = [name for name, _ in found]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise BadRow("", f"{twice!r} is there twice")
-        return made
 
-    json.loads(raw, object_pairs_hook=pairs)
+class RepeatedNames(dict[str, float | bool | str]):
+    """An object in which names stand twice: `items()` gives every pair, in order of arrival."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self._pairs = [
+            (name, float(value) if type(value) is int else value) for name, value in pairs
+        ]
+
+    def items(self) -> list[tuple[str, float | bool | str]]:  # type: ignore[override]
+        return self._pairs
+
+
+def _checked_sample(raw: bytes, is_hashed: bool) -> Sample:
+    """The sample in `raw`, with every pair of its features where names may stand twice.
+
+    Only features by name are summed; any other name that stands twice raises BadRow.
+    """
+    sample = _sample.decode(raw)
+    if raw.count(b":") == _colons(sample, raw):
+        return sample
+
+    pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs)
+    _refuse_name_twice(pairs)
+    x = next(value for name, value in pairs if name == "x")
+    if isinstance(x, _Pairs):
+        if is_hashed:
+            sample.x = RepeatedNames(x)
+        else:
+            _refuse_name_twice(x)
+    return sample
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """What an object of JSON holds, in order of arrival."""
+
+
+def _refuse_name_twice(pairs: _Pairs) -> None:
+    """Raise BadRow where an object holds a name twice."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise BadRow("", f"{name!r} is there twice")
+        seen.add(name)
+
+
+def read_sample(raw: bytes, is_hashed: bool) -> Sample:
+    """The sample whose JSON is `raw`; raises BadRow for what is none."""
+    try:
+        return _checked_sample(raw, is_hashed)
+    except msgspec.ValidationError as wrong:
+        raise BadRow(*_told(wrong, raw)) from None
+    except msgspec.DecodeError as broken:
+        raise BadRow("", str(broken)) from None
+    except UnicodeDecodeError:
+        raise BadRow("", "the line is not UTF-8") from None
 
 
 _BYTE = re.compile(r"\(byte (\d+)\)")

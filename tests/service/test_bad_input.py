@@ -201,6 +201,14 @@ def test_what_is_not_json_is_400_with_the_byte(untouched, body):
     assert 0 <= told["byte"] <= len(body)
 
 
+def test_what_is_nested_too_deeply_is_400(untouched):
+    for body in (b"[" * 9999 + b"]" * 9999, b'{"x": {"1": ' + b"[" * 9999 + b"]" * 9999 + b"}}"):
+        told = assert_problem(
+            untouched.post("/models/m/learn", content=body), 400, "malformed-body"
+        )
+        assert "deeply" in told["detail"]
+
+
 def test_bad_json_after_a_bad_row_is_still_400(untouched):
     body = b'{"samples": [{"x": {"9": null}, "y": 1}, {"x": NaN}]}'
     assert_problem(untouched.post("/models/m/learn", content=body), 400, "malformed-body")
