@@ -33,7 +33,9 @@ class Settings(BaseSettings):
     durability: Durability | None = Field(
         None, description="The least durability to accept of the store; unset asks for nothing."
     )
-    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1, description="Longest request body.")
+    max_body_bytes: int = Field(
+        16 * 1024 * 1024, ge=1, description="Longest request body, also once it is inflated."
+    )
     append_timeout_s: float = Field(
         5.0, gt=0, description="How long an append of unknown outcome is repeated."
     )

@@ -152,7 +152,7 @@ class HotPath:
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
         model = self._catalog.held(model_id) or await self._catalog.get(model_id)
-        body = await read_body(receive, head.content_length, self._max_body_bytes)
+        body = await read_body(receive, head, self._max_body_bytes)
         key = stored_key(head.idempotency_key)
         fingerprint = _fingerprint(head, query, body) if key else None
         receipt = None
@@ -202,7 +202,7 @@ class HotPath:
             _check_method(scope, "POST" if model_id else "GET")
             head = read_head(scope)
             model = await self._named(model_id, read_query(scope, ("min_seq",)))
-            body = await read_body(receive, head.content_length, self._max_body_bytes)
+            body = await read_body(receive, head, self._max_body_bytes)
             intake = await _parse(model, head, body, labelled=False)
             if intake.count == 0:
                 raise Problem(422, "invalid-rows", "the request holds no row")

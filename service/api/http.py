@@ -1,14 +1,18 @@
 """What plain ASGI endpoints need of HTTP: head, query, body, answers."""
 
+import asyncio
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
 from service.codecs import LONGEST_KEY, is_key
+from service.codecs.inflate import Inflating, content_encoding
 from service.errors import MEDIA_TYPE, Problem
 from service.journal.record import KeyKind, make_key
 
+# A longer chunk of a compressed body is inflated in a thread: it may hold a thousand times as much.
+_INFLATED_INLINE = 4096
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -19,10 +23,12 @@ class Head:
     content_type: str | None = None
     content_length: int | None = None
     idempotency_key: bytes | None = None
+    content_encoding: str | None = None
+    """Of a compressed body."""
 
 
 def read_head(scope: Scope) -> Head:
-    """Raises Problem 415 for a compressed body."""
+    """Raises Problem 415 for a content encoding that is not known."""
     head = Head()
     for name, value in scope["headers"]:
         if name == b"content-type":
@@ -31,9 +37,8 @@ def read_head(scope: Scope) -> Head:
             head.content_length = int(value)
         elif name == b"idempotency-key":
             head.idempotency_key = value
-        elif name == b"content-encoding" and value != b"identity":
-            reason = f"content encoding {value.decode('latin-1')} is not accepted"
-            raise Problem(415, "unsupported-media-type", reason)
+        elif name == b"content-encoding":
+            head.content_encoding = content_encoding(value.decode("latin-1"))
     return head
 
 
@@ -84,28 +89,40 @@ def names_etag(header: str | None, etag: str) -> bool:
     return etag in named or named == ["*"]
 
 
-async def read_body(receive: Receive, content_length: int | None, limit: int) -> bytes:
-    """The whole body. Raises Problem 413 as soon as it is known to be longer than `limit`."""
-    if content_length is not None and content_length > limit:
+async def read_body(receive: Receive, head: Head, limit: int) -> bytes:
+    """The whole body, inflated where it is compressed.
+
+    Raises Problem 413 as soon as it is known to be longer than `limit`, 400 where it is cut short.
+    """
+    if head.content_length is not None and head.content_length > limit:
         raise _too_large(limit)
+    inflating = Inflating(head.content_encoding, limit) if head.content_encoding else None
     message = await receive()
     body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        chunks = [body]
+    if message.get("more_body") or inflating is not None:
         size = len(body)
+        chunks = [body if inflating is None else await _inflated(inflating, body)]
         while message.get("more_body"):
             message = await receive()
             chunk = message.get("body", b"")
             size += len(chunk)
             if size > limit:
                 raise _too_large(limit)
-            chunks.append(chunk)
+            chunks.append(chunk if inflating is None else await _inflated(inflating, chunk))
         body = b"".join(chunks)
     if message["type"] == "http.disconnect":
         raise Problem(400, "malformed-body", "the connection closed before the body's end")
+    if inflating is not None:
+        inflating.finish()
     if len(body) > limit:
         raise _too_large(limit)
     return body
+
+
+async def _inflated(inflating: Inflating, chunk: bytes) -> bytes:
+    if len(chunk) <= _INFLATED_INLINE:
+        return inflating.feed(chunk)
+    return await asyncio.to_thread(inflating.feed, chunk)
 
 
 def stored_key(idempotency_key: bytes | None) -> bytes | None:

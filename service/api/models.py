@@ -9,7 +9,7 @@ import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.http import etag_of, names_etag, read_body
+from service.api.http import etag_of, names_etag, read_body, read_head
 from service.api.member_views import MemberMetrics
 from service.catalog import Catalog
 from service.errors import Problem
@@ -285,7 +285,7 @@ async def read_support(model_id: str, request: Request) -> SupportView:
 
 async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     """The spec in the body. Raises Problem 400, 413 and 422."""
-    body = await read_body(request.receive, None, limit)
+    body = await read_body(request.receive, read_head(request.scope), limit)
     try:
         given = msgspec.json.decode(body) if body else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as broken:

@@ -1,0 +1,107 @@
+"""Content encodings: compressed bodies to what they hold, piece by piece, up to a limit.
+
+What comes out is counted as it comes, so that a small body of a huge one is refused before it is
+unpacked, and no more than one piece is held beyond the limit.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import zstandard
+
+from service.errors import Problem
+
+# zstd hands out whatever its input holds at once. Its densest block makes 128 KiB of 4 bytes, so
+# that so many bytes hold 8 MiB at most.
+_ZSTD_SLICE = 256
+_GZIP_SLICE = 64 * 1024
+_PIECE = 1024 * 1024
+# Senders over HTTP use no larger window (RFC 9659).
+_WINDOW = 8 * 1024 * 1024
+
+
+class _Stream(Protocol):
+    """One member of gzip, or one frame of zstd."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+
+
+class Inflating:
+    """A compressed body on its way in: `feed` it, then `finish`. Raises Problem 400 and 413."""
+
+    def __init__(self, encoding: str, limit: int) -> None:
+        self._encoding = encoding
+        self._limit = limit
+        self._size = 0
+        self._pieces_of, self._slice = _ENCODINGS[encoding]
+        self._open: list[_Stream] = []
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What the next bytes of the body hold."""
+        held = []
+        try:
+            for start in range(0, len(chunk), self._slice):
+                for piece in self._pieces_of(chunk[start : start + self._slice], self._open):
+                    self._size += len(piece)
+                    if self._size > self._limit:
+                        detail = f"the body inflates to more than {self._limit} bytes"
+                        raise Problem(413, "body-too-large", detail)
+                    held.append(piece)
+        except (zlib.error, zstandard.ZstdError) as error:
+            raise self._malformed(f"is damaged: {error}") from None
+        return b"".join(held)
+
+    def finish(self) -> None:
+        """The body has ended. Raises Problem 400 where it is cut short."""
+        if not self._open or not self._open[0].eof:
+            raise self._malformed("ends too early")
+
+    def _malformed(self, reason: str) -> Problem:
+        return Problem(400, "malformed-body", f"the {self._encoding} body {reason}")
+
+
+def _gzip_pieces(chunk: bytes, opened: list[_Stream]) -> Iterator[bytes]:
+    """Of members one behind the other; the last one met is left in `opened`."""
+    while True:
+        if not opened or opened[0].eof:
+            opened[:] = [zlib.decompressobj(wbits=31)]
+        stream: zlib._Decompress = opened[0]  # type: ignore[assignment]
+        piece = stream.decompress(chunk, _PIECE)
+        yield piece
+        chunk = stream.unused_data if stream.eof else stream.unconsumed_tail
+        if not chunk and (stream.eof or len(piece) < _PIECE):
+            return
+
+
+def _zstd_pieces(chunk: bytes, opened: list[_Stream]) -> Iterator[bytes]:
+    """Of frames one behind the other; the last one met is left in `opened`."""
+    while chunk:
+        if not opened or opened[0].eof:
+            opened[:] = [zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()]
+        stream: zstandard.ZstdDecompressionObj = opened[0]  # type: ignore[assignment]
+        yield stream.decompress(chunk)
+        chunk = stream.unused_data
+
+
+_Pieces = Callable[[bytes, list[_Stream]], Iterator[bytes]]
+_ENCODINGS: dict[str, tuple[_Pieces, int]] = {
+    "gzip": (_gzip_pieces, _GZIP_SLICE),
+    "zstd": (_zstd_pieces, _ZSTD_SLICE),
+}
+
+
+def content_encoding(header: str) -> str | None:
+    """The encoding that a Content-Encoding header names, None for none. Raises Problem 415."""
+    name = header.strip().lower()
+    name = "gzip" if name == "x-gzip" else name
+    if name in ("", "identity"):
+        return None
+    if name not in _ENCODINGS:
+        accepted = " or ".join(_ENCODINGS)
+        detail = f"content encoding {header!r} is not accepted, send {accepted}"
+        raise Problem(415, "unsupported-media-type", detail)
+    return name
