@@ -26,6 +26,7 @@ from service.outside import REAL, Outside
 from service.replica import Replica
 from service.settings import Settings
 from service.telemetry import Telemetry
+from service.trail import Trail
 from solvers import make_learner, resolve_spec
 
 log = logging.getLogger("dualstream.catalog")
@@ -54,6 +55,8 @@ class Catalog:
         self.outside = outside
         self._models: dict[str, Model] = {}
         self._loading: dict[str, asyncio.Task[Model]] = {}
+        # Where forks came by that could not be rebuilt, with their incarnations.
+        self._forked: dict[str, tuple[str, Trail]] = {}
         # Reasons, and when to try again.
         self._unreadable: dict[str, tuple[str, float]] = {}
 
@@ -232,6 +235,8 @@ class Catalog:
         """Stop holding a model that is not the store's any more; the next request loads anew."""
         if self._models.get(model.record.id) is model:
             del self._models[model.record.id]
+            if model.replica.is_forked:
+                self._forked[model.record.id] = model.record.incarnation, model.replica.trail
 
     async def close(self) -> None:
         """Answer what is under way and finish the snapshots being written."""
@@ -249,6 +254,9 @@ class Catalog:
             record = await self.journal.get(model_id)
             kept = self.settings.kept_answers
             replica = await asyncio.to_thread(Replica, record, kept, self.outside)
+            incarnation, forked = self._forked.get(model_id, ("", Trail()))
+            if incarnation == record.incarnation:
+                replica.trail = Trail(kept=None)
             await replica.load(self.journal)
         except JournalError as error:
             if isinstance(error, UnknownModel):
@@ -258,6 +266,9 @@ class Catalog:
             raise self.set_aside(model_id, error) from error
         self._unreadable.pop(model_id, None)
         model = self._models[model_id] = Model(self, record, replica)
+        if self._forked.pop(model_id, ("", forked))[0] == record.incarnation:
+            model.count_lost(forked.lost_in(replica.trail))
+            replica.trail = replica.trail.trimmed()
         return model
 
 

@@ -36,6 +36,7 @@ from service.journal.record import (
 from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.replica import Applied, Forked, Replica
+from service.trail import Lost
 from solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
@@ -192,6 +193,7 @@ class Committer:
         append_timeout_s: float,
         on_group: Callable[[int, float], None] = lambda rows, seconds: None,
         on_fork: Callable[[str], None] = lambda model: None,
+        on_loss: Callable[[Lost], None] = lambda lost: None,
         on_advance: Callable[[int, int], None] = lambda before, after: None,
         on_failure: Callable[[Exception], None] = lambda error: None,
         outside: Outside = REAL,
@@ -201,6 +203,7 @@ class Committer:
         self._append_timeout_s = append_timeout_s
         self._on_group = on_group
         self._on_fork = on_fork
+        self._on_loss = on_loss
         self._on_advance = on_advance
         self._on_failure = on_failure
         self._outside = outside
@@ -407,7 +410,7 @@ class Committer:
         record = await self._journal.get(replica.id)
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id) from None
-        await replica.rebuild(record, self._journal)
+        self._on_loss(await replica.rebuild(record, self._journal))
 
 
 def _size(request: AnyRequest) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from service.follower import Lag
 from service.journal.protocol import Known, ModelChanged, ModelRecord, UnknownModel
 from service.journal.record import RecordError
 from service.replica import Captured, Replica
+from service.trail import Lost
 from solvers import MemberLearner, member_learner
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Model:
             catalog.settings.append_timeout_s,
             on_group=catalog.telemetry.saw_group,
             on_fork=self._on_fork,
+            on_loss=self.count_lost,
             on_advance=self._on_advance,
             on_failure=self._let_go_after,
             outside=catalog.outside,
@@ -81,6 +83,18 @@ class Model:
         """The lost entries may have held the names that this process has told."""
         self._catalog.telemetry.saw_fork(model_id)
         self.door.tell_names_again()
+
+    def count_lost(self, lost: Lost) -> None:
+        """Say and count what the journal had lost of what was applied here."""
+        if lost.records:
+            log.error(
+                "model %r: the store has lost %s%d records that were applied here, after seq %d",
+                self.record.id,
+                "" if lost.is_all else "at least ",
+                lost.records,
+                lost.kept,
+            )
+            self._catalog.telemetry.saw_loss(self.record.id, lost.records)
 
     def _on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""

@@ -30,6 +30,7 @@ from service.journal.protocol import (
 )
 from service.journal.record import Control, Rows, decode_merged
 from service.outside import REAL, Outside
+from service.trail import Lost, Trail
 from solvers import (
     Batch,
     Certificate,
@@ -97,6 +98,8 @@ class Replica:
         self.spec = json.loads(record.spec)
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers
+        self.trail = Trail()
+        self.seq, self.chain = 0, ""
         self._start_over()
         self.is_forked = False
         self.certificate: Certificate | None = None
@@ -139,9 +142,9 @@ class Replica:
     async def certify(self, max_age_s: float = 0.0) -> Certificate | None:
         """The certificate of the served weights, at most `max_age_s` old; None without a dual.
 
-        Those of members are computed with it.
+        Those of members are computed with it. Raises JournalUnavailable while it is forked.
         """
-        async with self._turn:
+        async with self.serving():
             if self._outside.clock() - self.certified_at > max_age_s:
                 self.certificate = self.learner.certificate()
                 self.member_certificates = certificates_of_members(self.learner)
@@ -165,15 +168,13 @@ class Replica:
         self.names.keep(names)
         outcome = await self._learn(batch)
         self.answers.keep(asked, seq + 1 - len(batch), batch, outcome)
-        self.seq = seq
-        self.chain = chain
+        self._stand_at(seq, chain)
         return outcome
 
     async def apply_own_control(self, seq: int, chain: str, control: Control) -> Verdict:
         """Obey the control that this process appended itself, an entry of its own at `seq`."""
         verdict = await self._obey(control)
-        self.seq = seq
-        self.chain = chain
+        self._stand_at(seq, chain)
         return verdict
 
     async def apply(self, entries: Sequence[Entry]) -> None:
@@ -205,6 +206,7 @@ class Replica:
                 self.answers.keep(asked, first_seq, record, outcome)
                 done.append((first_seq, outcome))
         self.seq, self.chain = entries[-1].seq, chain
+        self.trail.pass_entries(entries)
         self._hand_over(entries, done)
 
     async def _learn(self, batch: Batch) -> Outcome:
@@ -322,6 +324,7 @@ class Replica:
 
     async def _replay(self, journal: Journal) -> None:
         """From the beginning; anew where entries were lost between two reads. Raises Forked."""
+        self.trail.pass_by(self.seq, self.chain)
         for _ in range(REPLAYS):
             with contextlib.suppress(Forked):
                 return await self.catch_up(journal)
@@ -345,15 +348,21 @@ class Replica:
             if record.seq == self.seq:
                 return
 
-    async def rebuild(self, record: ModelRecord, journal: Journal) -> None:
-        """Throw the state away and take the journal's; nobody is served from here meanwhile."""
+    async def rebuild(self, record: ModelRecord, journal: Journal) -> Lost:
+        """Throw the state away and take the journal's; what of it the journal had lost.
+
+        Nobody is served from here meanwhile.
+        """
         self.is_forked = True
         fresh = Replica(record, self._kept_answers, self._outside)
         fresh.watched = self.watched
+        fresh.trail = Trail(kept=None)
         await fresh.load(journal)
+        lost = self.trail.lost_in(fresh.trail)
         async with self._turn:
             self._take_over(fresh)
         self.is_forked = False
+        return lost
 
     def _start_over(self) -> None:
         self.learner = make_learner(self.spec)
@@ -362,8 +371,12 @@ class Replica:
         self.answers = Answers(self.spec["task"], self._kept_answers)
         self.rejected = 0
         self.refused_controls = 0
-        self.seq = 0
-        self.chain = first_chain(self.incarnation)
+        self._stand_at(0, first_chain(self.incarnation))
+
+    def _stand_at(self, seq: int, chain: str) -> None:
+        self.seq = seq
+        self.chain = chain
+        self.trail.pass_by(seq, chain)
 
     def _take_over(self, other: "Replica") -> None:
         self.incarnation = other.incarnation
@@ -376,6 +389,7 @@ class Replica:
         self.refused_controls = other.refused_controls
         self.seq = other.seq
         self.chain = other.chain
+        self.trail = other.trail.trimmed()
         self.certified_at = float("-inf")
 
     # -- snapshots -------------------------------------------------------------------------------
@@ -413,8 +427,7 @@ class Replica:
         self.rejected = int(arrays["rejected"])
         # Snapshots from before there were controls have no count of them.
         self.refused_controls = int(arrays.get("refused_controls", 0))
-        self.seq = int(header["seq"])
-        self.chain = header["chain"]
+        self._stand_at(int(header["seq"]), header["chain"])
 
 
 def as_batch(rows: Rows, dim: int) -> Batch:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from service.journal.protocol import JournalUnavailable
 from solvers import MemberView, member_learner
 
 if TYPE_CHECKING:
@@ -62,6 +63,12 @@ class Telemetry:
             ["model"],
             registry=self.registry,
         )
+        self._lost = Counter(
+            "dualstream_lost_records",
+            "Records that were applied by this process and that the store has lost since.",
+            ["model"],
+            registry=self.registry,
+        )
         self._by_request: dict[tuple[str, int], Histogram] = {}
         self._members = _Members()
         self.registry.register(self._members)
@@ -84,6 +91,9 @@ class Telemetry:
     def saw_fork(self, model: str) -> None:
         self._forks.labels(model).inc()
 
+    def saw_loss(self, model: str, records: int) -> None:
+        self._lost.labels(model).inc(records)
+
     def saw_refused(self, model: str, rows: int) -> None:
         self._refused.labels(model).inc(rows)
 
@@ -93,10 +103,13 @@ class Telemetry:
         gaps: list[tuple[str, str, float]] = []
         left_out = 0
         for model in catalog:
-            await model.replica.certify(CERTIFICATE_AGE_S)
-            async with model.replica.still():
-                learner = member_learner(model.replica.learner)
-                members = [] if learner is None else learner.members()
+            try:
+                await model.replica.certify(CERTIFICATE_AGE_S)
+                async with model.replica.serving():
+                    learner = member_learner(model.replica.learner)
+                    members = [] if learner is None else learner.members()
+            except JournalUnavailable:  # a fork
+                continue
             room = min(MEMBERS_PER_MODEL, MEMBERS_IN_ALL - len(views))
             views += [(model.record.id, view) for view in members[:room]]
             told = model.replica.member_certificates
@@ -120,7 +133,7 @@ class _Models(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        models = list(self._catalog)
+        models = [model for model in self._catalog if not model.replica.is_forked]
         yield _samples(models)
         yield _refused_controls(models)
         yield _gauge(

@@ -42,7 +42,7 @@ async def read_certificate(
         certificate = await model.replica.certify()
         owner = model.replica.spec["algorithm"]
     else:
-        async with model.replica.still():
+        async with model.replica.serving():
             certificate = model.members().member_certificate(member)
         owner = f"member {member!r}"
     if certificate is None:

@@ -103,7 +103,7 @@ async def remove_member(model_id: str, name: str, request: Request) -> None:
     """Drop a member and what it has learned."""
     model = await catalog_of(request).get(model_id)
     await model.refresh()
-    async with model.replica.still():
+    async with model.replica.serving():
         learner = model.members()
         known_member(learner, name)
         if len(learner.members()) == 1:
@@ -116,7 +116,7 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
     """Serve this member alone; the others stand still meanwhile."""
     model = await catalog_of(request).get(model_id)
     await model.refresh()
-    async with model.replica.still():
+    async with model.replica.serving():
         learner = model.members()
         there = known_member(learner, name)
         if learner.promoted == name:
@@ -133,7 +133,7 @@ async def end_promotion(model_id: str, request: Request) -> Members:
     """Serve all members again, as they stood."""
     model = await catalog_of(request).get(model_id)
     await model.refresh()
-    async with model.replica.still():
+    async with model.replica.serving():
         if model.members().promoted is None:
             raise MemberError("no member is promoted")
     _check_done(await _submit(model, Demote()))
@@ -152,7 +152,7 @@ async def compare_members(
     if a == b:
         raise Problem(422, "invalid-query", f"a and b are both {a!r}: name two members")
     model = await catalog_of(request).get(model_id)
-    async with model.replica.still():
+    async with model.replica.serving():
         learner = model.members()
         for name in (a, b):
             known_member(learner, name)
@@ -180,7 +180,7 @@ def known_member(learner: MemberLearner, name: str) -> MemberView:
 
 
 async def _members(model: Model) -> Members:
-    async with model.replica.still():
+    async with model.replica.serving():
         return Members.at(model.record.id, model.replica.seq, model.members())
 
 
@@ -203,7 +203,7 @@ async def _standing(model: Model, order: MemberAdd) -> OneMember | None:
     Raises MemberError where the name is another one's.
     """
     wanted = canonical(order.spec)
-    async with model.replica.still():
+    async with model.replica.serving():
         for view in reversed(model.members().members()):
             is_same = canonical(dict(view.spec)) == wanted
             if view.name == order.name and not is_same:

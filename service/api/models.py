@@ -185,7 +185,7 @@ async def read_metrics(
 ) -> Any:
     """Progressive metrics: each row scored before it was learned, with baselines beside."""
     model = await catalog_of(request).get(model_id)
-    async with model.replica.still():
+    async with model.replica.serving():
         _tag(response, model)
         if (unchanged := _unless_known(response, if_none_match)) is not None:
             return unchanged
@@ -219,7 +219,7 @@ async def read_weights(
 ) -> Any:
     """The `top` largest of the served weights, by magnitude."""
     model = await catalog_of(request).get(model_id)
-    async with model.replica.still():
+    async with model.replica.serving():
         _tag(response, model)
         if (unchanged := _unless_known(response, if_none_match)) is not None:
             return unchanged
@@ -263,7 +263,7 @@ def _served_alone(learner: MemberLearner, name: str) -> Served:
 async def read_support(model_id: str, request: Request) -> SupportView:
     """The features that a sparse model uses, and how settled they are."""
     model = await catalog_of(request).get(model_id)
-    async with model.replica.still():
+    async with model.replica.serving():
         seq, names = model.replica.seq, model.replica.names
         find = getattr(model.replica.learner, "support", None)
         if find is None:
@@ -318,7 +318,7 @@ async def _view(
     model: Model, response: Response | None = None, with_digest: bool = False
 ) -> ModelView:
     record: ModelRecord = model.record
-    async with model.replica.still():
+    async with model.replica.serving():
         replica = model.replica
         view = ModelView(
             id=record.id,

@@ -171,11 +171,11 @@ async def _with_its_caller(true: Any, self: Committer) -> None:
     await self._refresh()
 
 
-async def _unwatched(true: Any, self: Replica, *given: Any) -> None:
+async def _unwatched(true: Any, self: Replica, *given: Any) -> Any:
     """A rebuilding does not know what a committer waits for."""
     watched, self.watched = self.watched, {}
     try:
-        await true(self, *given)
+        return await true(self, *given)
     finally:
         self.watched = watched
 

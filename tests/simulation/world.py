@@ -66,6 +66,9 @@ class Telemetry:
     def saw_fork(self, model: str) -> None:
         self._notes.forks += 1
 
+    def saw_loss(self, model: str, records: int) -> None:
+        pass
+
 
 class Worker:
     """A process with a catalog; it may die at any of its awaits and be started again."""

@@ -1,0 +1,77 @@
+"""Where a replica has come by: so that after a fork it can be told how much of it was lost."""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from service.journal.protocol import Entry
+
+KEPT = 4096
+"""So many of the last entries are remembered, at 16 bytes each."""
+
+
+class Lost(NamedTuple):
+    """Records that a replica had applied and the journal no longer holds.
+
+    `kept` is the last seq up to which both agree. Where that lies before all that is remembered,
+    the loss began further back: `is_all` is false, and `records` is the least that it can be.
+    """
+
+    records: int
+    kept: int
+    is_all: bool
+
+
+class Trail:
+    """The ends of the last entries that a replica has applied: their seqs and chain values.
+
+    It is bookkeeping of one process, no part of the state. Of a chain value its first 64 bits are
+    kept.
+    """
+
+    def __init__(self, kept: int | None = KEPT) -> None:
+        self._kept = kept
+        self._seqs, self._chains = array("Q"), array("Q")
+
+    def pass_by(self, seq: int, chain: str) -> None:
+        """The replica stands at `seq` with `chain`, after an entry or with a snapshot.
+
+        Where that is further back than before, it has begun anew.
+        """
+        while self._seqs and self._seqs[-1] >= seq:
+            del self._seqs[-1], self._chains[-1]
+        self._seqs.append(seq)
+        self._chains.append(int(chain[:16], 16))
+        if self._kept is not None and len(self._seqs) > 2 * self._kept:
+            self._cut(self._kept)
+
+    def pass_entries(self, entries: Sequence[Entry]) -> None:
+        """The replica has applied these entries."""
+        for entry in entries if self._kept is None else entries[-self._kept :]:
+            self.pass_by(entry.seq, entry.chain)
+
+    def lost_in(self, other: Self) -> Lost:
+        """What this one went through and `other`, the journal's from some place on, did not."""
+        end = self._seqs[-1]
+        for seq, chain in zip(reversed(self._seqs), reversed(self._chains), strict=True):
+            if other._holds(seq, chain):
+                return Lost(end - seq, seq, True)
+        # The paths part before both are known: the record at the first such place is lost.
+        kept = min(max(self._seqs[0], other._seqs[0]), end) - 1
+        return Lost(end - kept, kept, False)
+
+    def trimmed(self) -> Self:
+        """The last part of this one, as a replica keeps it."""
+        trail = type(self)(KEPT)
+        trail._seqs, trail._chains = self._seqs, self._chains
+        trail._cut(KEPT)
+        return trail
+
+    def _holds(self, seq: int, chain: int) -> bool:
+        place = bisect_right(self._seqs, seq) - 1
+        return place >= 0 and self._seqs[place] == seq and self._chains[place] == chain
+
+    def _cut(self, kept: int) -> None:
+        if len(self._seqs) > kept:
+            del self._seqs[:-kept], self._chains[:-kept]
