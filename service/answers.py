@@ -8,12 +8,13 @@ learned depends on it, and how much is kept is a setting.
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from service.journal.record import Header, KeyKind
+from service.journal.record import KeyKind, Parts
 from solvers import Batch, CorruptState, Outcome, State
 
 KEPT = 1000
@@ -22,8 +23,6 @@ KEPT_ROWS = 100_000
 """Rows of which score and id are kept, in all: of older requests the sums are."""
 
 Cut = TypeVar("Cut", bytes, list[int], list[bytes])
-
-_REQUEST, _SAMPLE = bytes((KeyKind.REQUEST,)), bytes((KeyKind.SAMPLE,))
 
 
 @dataclass(slots=True)
@@ -69,25 +68,42 @@ class _Columns(NamedTuple):
     wrong: list[bool] | None
 
 
-def asked_in(headers: Sequence[Header], first_seq: int) -> list[Asked]:
-    """The requests with a key among consecutive parts, of which the first stands at `first_seq`."""
-    found: list[Asked] = []
-    opened: tuple[bytes, int] | None = None
-    ids: list[bytes] = []
-    seq = first_seq
-    for header in headers:
-        if not header.continues:
-            if opened is not None:
-                found.append(Asked(*opened, seq - opened[1], tuple(ids)))
-                opened, ids = None, []
-            if header.key is not None and header.key[:1] == _REQUEST:
-                opened = header.key, seq
-        elif header.key is not None and header.key[:1] == _SAMPLE:
-            ids.append(header.key)
-        seq += header.count
-    if opened is not None:
-        found.append(Asked(*opened, seq - opened[1], tuple(ids)))
-    return found
+class AskedIn:
+    """The requests with a key among the parts of a body, of which the first is at `first_seq`."""
+
+    def __init__(self, parts: Parts, first_seq: int) -> None:
+        self._parts, self._first_seq = parts, first_seq
+        self._has_keys = parts.has_keys
+
+    def within(self, first_seq: int, seq: int, most: int) -> list[Asked]:
+        """The last `most` of those whose rows, one at least, all stand in first_seq .. seq."""
+        if not self._has_keys:
+            return []
+        starts, stops, begins, ends = self._requests
+        whole = np.flatnonzero((begins < ends) & (first_seq <= begins) & (ends <= seq + 1))
+        whole = whole[max(0, len(whole) - most) :]
+        chosen = (column[whole].tolist() for column in (starts, stops, begins, ends))
+        return [
+            Asked(self._parts.key(start), begin, end - begin, self._ids(start, stop))
+            for start, stop, begin, end in zip(*chosen, strict=True)
+        ]
+
+    @cached_property
+    def _requests(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of each request with a key: its first part, the one after its last, its seqs likewise."""
+        bounds = np.append(np.flatnonzero(~self._parts.continuing), len(self._parts))
+        starts, stops = bounds[:-1], bounds[1:]
+        is_keyed = self._parts.key_kinds[starts] == KeyKind.REQUEST
+        starts, stops = starts[is_keyed], stops[is_keyed]
+        seqs = self._first_seq + np.append(0, np.cumsum(self._parts.counts))
+        return starts, stops, seqs[starts], seqs[stops]
+
+    def _ids(self, start: int, stop: int) -> tuple[bytes, ...]:
+        """The stored keys of those parts of a request that have an id."""
+        if stop == start + 1:
+            return ()
+        numbers = np.flatnonzero(self._parts.key_kinds[start + 1 : stop] == KeyKind.SAMPLE)
+        return tuple(self._parts.key(start + 1 + number) for number in numbers.tolist())
 
 
 class Answers:

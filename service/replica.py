@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.answers import KEPT, Answers, Asked, asked_in
+from service.answers import KEPT, Answers, Asked, AskedIn
 from service.codecs import labels_and_classes
 from service.controls import Verdict, check_control, obey
 from service.feature_names import FeatureNames
@@ -203,7 +203,8 @@ class Replica:
                 done.append((first_seq, await self._obey(record)))
             else:
                 outcome = await self._learn(record)
-                self.answers.keep(asked, first_seq, record, outcome)
+                whole = asked.within(first_seq, self.seq, self._kept_answers)
+                self.answers.keep(whole, first_seq, record, outcome)
                 done.append((first_seq, outcome))
         self.seq, self.chain = entries[-1].seq, chain
         self.trail.pass_entries(entries)
@@ -255,13 +256,13 @@ class Replica:
 
     def _records_of(
         self, entries: Sequence[Entry]
-    ) -> tuple[list[tuple[int, str]], list[Batch | Control], list[Asked]]:
+    ) -> tuple[list[tuple[int, str]], list[Batch | Control], AskedIn]:
         """The names in consecutive entries, and their records beyond those already applied.
 
         Rows between two controls are one batch. Last, the requests with a key. Raises
         UnknownRecord.
         """
-        headers, blocks = decode_merged(b"".join(entry.body for entry in entries))
+        parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
         names: list[tuple[int, str]] = []
         records: list[Batch | Control] = []
         run: list[Batch] = []
@@ -279,7 +280,7 @@ class Replica:
             if skipped < len(block):
                 run.append(as_batch(block, self.dim)[skipped:])
         records += [Batch.concat(run)] if run else []
-        return names, records, asked_in(headers, entries[0].first_seq)
+        return names, records, AskedIn(parts, entries[0].first_seq)
 
     def _hand_over(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
         """Keep what a committer waits for; `done` holds what was applied, by its first seq."""

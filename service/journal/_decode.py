@@ -1,6 +1,6 @@
 """Bytes to rows and controls; `record.py` states the layout."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -11,7 +11,8 @@ import numpy.typing as npt
 from google_crc32c import value as crc32c
 
 from service.journal import _format as f
-from service.journal._merge import checked_indices, merged_rows, one_row_parts
+from service.journal._merge import checked_indices, merged_rows
+from service.journal._parts import Parts, find_parts
 
 _NARROW, _WIDE = f.NARROW_HEADER, f.WIDE_HEADER
 _U32 = Struct("<I")
@@ -25,15 +26,18 @@ def decode(body: bytes) -> list[tuple[f.Header, f.Rows | f.Control | None]]:
     return [(found.header, _content(body, found)) for found in _scan(body)]
 
 
-def decode_merged(body: bytes) -> tuple[list[f.Header], list[f.Rows | f.Control]]:
+def decode_merged(body: bytes) -> tuple[Parts, list[f.Rows | f.Control]]:
     """Decode a body: the headers of its parts, and its content with consecutive rows in one.
 
     Rows are joined as long as they have the same kind of label. The records of the blocks, in
-    order, are those of the parts. Many parts of one row each take a fraction of `decode`'s time.
+    order, are those of the parts. Rows without text take a small part of `decode`'s time.
 
     Raises UnknownRecord, CorruptRecord.
     """
-    parts = _scan(body)
+    parts = find_parts(body)
+    if parts is None:
+        _scan(body)
+        raise f.CorruptRecord("a body that cannot be read")
     blocks: list[f.Rows | f.Control] = []
     run: list[f.Rows] = []
     for content in _contents(body, parts):
@@ -46,25 +50,15 @@ def decode_merged(body: bytes) -> tuple[list[f.Header], list[f.Rows | f.Control]
             run.append(content)
     if run:
         blocks.append(merged_rows(run))
-    return [part.header for part in parts], blocks
-
-
-class Found(msgspec.Struct, gc=False):
-    """One part of a body: its content is body[start:end]."""
-
-    header: f.Header
-    flags: int
-    columns: int
-    start: int
-    end: int
+    return parts, blocks
 
 
 _PLAIN = f.Header(1)
 
 
-def _scan(body: bytes) -> list[Found]:
+def _scan(body: bytes) -> list[f.Found]:
     """Find the parts, check their checksums and flags. Most hold one row and have no key."""
-    parts: list[Found] = []
+    parts: list[f.Found] = []
     at, size = 0, len(body)
     while at < size:
         if body[at] != f.VERSION:
@@ -89,7 +83,7 @@ def _scan(body: bytes) -> list[Found]:
             header, start = _header(body, flags, count, start, end)
         if columns & ~f.KNOWN_COLUMNS:
             raise f.UnknownRecord(f"record columns {columns:#x}")
-        parts.append(Found(header, flags, columns, start, end))
+        parts.append(f.Found(header, flags, columns, start, end))
         at = end + 4
     return parts
 
@@ -118,42 +112,25 @@ def _key(body: bytes, flags: int, at: int, end: int) -> tuple[bytes | None, byte
     return key, fingerprint, reader.at
 
 
-def _contents(body: bytes, parts: list[Found]) -> Iterable[f.Rows | f.Control]:
-    """The contents in order, runs of alike parts of one row read at once."""
-    at, count = 0, len(parts)
-    while at < count:
-        stop = at + 1
-        if _is_simple(parts[at]):
-            columns = parts[at].columns
-            while stop < count and parts[stop].columns == columns and _is_simple(parts[stop]):
-                stop += 1
-        if stop - at > 1:
-            starts = np.array([part.start for part in parts[at:stop]], np.int64)
-            ends = np.array([part.end for part in parts[at:stop]], np.int64)
-            yield one_row_parts(body, parts[at].columns, starts, ends)
-        else:
-            content = _content(body, parts[at])
+def _contents(body: bytes, parts: Parts) -> Iterator[f.Rows | f.Control]:
+    """The contents in order, runs of plain parts read at once."""
+    for first, stop, is_plain in parts.runs():
+        if is_plain:
+            rows = parts.rows(first, stop)
+            if rows is not None:
+                yield rows
+            continue
+        for number in range(first, stop):
+            content = _content(body, parts.found(number))
             if content is not None:
                 yield content
-        at = stop
-
-
-def _is_simple(part: Found) -> bool:
-    """Whether it is one row without text."""
-    columns = part.columns
-    return (
-        part.header.count == 1
-        and not part.flags & f.CONTROL
-        and not columns & f.TEXT_COLUMNS
-        and columns >> f.LABELS_SHIFT & 7 < f.LABELS_CLASSES
-    )
 
 
 def _label_kind(rows: f.Rows) -> type:
     return list if isinstance(rows.labels, list) else type(rows.labels)
 
 
-def _content(body: bytes, found: Found) -> f.Rows | f.Control | None:
+def _content(body: bytes, found: f.Found) -> f.Rows | f.Control | None:
     reader = _Reader(body, found.start, found.end)
     try:
         if found.flags & f.CONTROL:
@@ -288,7 +265,7 @@ def _names(reader: _Reader) -> tuple[tuple[int, str], ...]:
     return tuple(zip(indices.tolist(), reader.texts(count), strict=True))
 
 
-def _control(reader: _Reader, found: Found) -> f.Control:
+def _control(reader: _Reader, found: f.Found) -> f.Control:
     if found.header.count != 1 or found.columns:
         raise f.CorruptRecord("a control is one record without columns")
     kind = reader.text()

@@ -76,6 +76,16 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     continues: bool = False
 
 
+class Found(msgspec.Struct, gc=False):
+    """One part of a body: its content is body[start:end]."""
+
+    header: Header
+    flags: int
+    columns: int
+    start: int
+    end: int
+
+
 class Rows(msgspec.Struct, frozen=True, eq=False):
     """Rows in CSR layout, with the columns that were used; the others are None.
 

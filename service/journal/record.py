@@ -59,12 +59,14 @@ from service.journal._format import (
     UnknownRecord,
     make_key,
 )
+from service.journal._parts import Parts
 
 __all__ = [
     "Control",
     "CorruptRecord",
     "Header",
     "KeyKind",
+    "Parts",
     "RecordError",
     "Rows",
     "UnknownRecord",

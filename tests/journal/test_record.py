@@ -6,6 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from service.journal import _format, _kernels
 from service.journal.record import (
     Control,
     CorruptRecord,
@@ -227,7 +228,7 @@ def test_runs_of_single_rows_read_the_same_merged_and_part_by_part(several, time
 def assert_merged(body: bytes) -> None:
     headers, blocks = decode_merged(body)
     parts = decode(body)
-    assert headers == [header for header, _ in parts]
+    assert list(headers) == [header for header, _ in parts]
     assert sum(header.count for header in headers) == sum(
         len(block) if isinstance(block, Rows) else 1 for block in blocks
     )
@@ -448,3 +449,46 @@ def test_a_few_bytes_do_not_claim_much_memory():
 def test_what_has_no_place_in_the_layout_is_not_encoded(encode):
     with pytest.raises(ValueError):
         encode()
+
+
+@given(st.binary(max_size=100), st.integers(0, 8))
+def test_the_checksum_of_the_kernel_is_crc32c(data, skipped):
+    start = min(skipped, len(data))
+    found = _kernels.crc32c(np.frombuffer(data, np.uint8), start, len(data), _kernels.CRC_TABLES)
+    assert found == google_crc32c.value(data[start:])
+
+
+def test_the_kernels_know_the_layout_as_it_is():
+    assert _kernels._VERSION == _format.VERSION
+    assert (_kernels._CONTROL, _kernels._KEY, _kernels._FINGERPRINT, _kernels._WIDE) == (
+        _format.CONTROL,
+        _format.KEY,
+        _format.FINGERPRINT,
+        _format.WIDE,
+    )
+    assert _kernels._KNOWN_FLAGS == _format.KNOWN_FLAGS
+    assert _kernels._KNOWN_COLUMNS == _format.KNOWN_COLUMNS
+    assert set(range(1, _kernels._LAST_KIND + 1)) == _format.KEY_KINDS
+    assert _kernels._MAX_INDEX == _format.MAX_INDEX
+    assert not _kernels._PLAIN_COLUMNS & (
+        _format.TEXT_COLUMNS | _format.SERVED_SCORE | _format.SERVED_SEQ
+    )
+
+
+def test_rows_in_every_kind_of_column_are_read_by_the_kernels():
+    """Else the tests above would hold one slow way against itself."""
+    plain = [
+        encode_rows([0, 2, 3], [1, top, 7], [value] * 3, [label] * 2, weights=[weight] * 2)
+        for top in (200, 300, 70_000)
+        for value in (1.0, 0.5, 0.1)
+        for label in (1.0, 0.5, 0.1)
+        for weight in (1.0, 0.5, 0.1)
+    ]
+    plain.append(encode_rows(range(7), range(6), None, [1.0] * 6))
+    plain.append(encode_rows([0, 300], range(300), [0.5] * 300, [1.0], key=b"\x01k"))
+    plain.append(encode_rows([0] * 301, [], [], [1.0] * 300, fingerprint=FINGERPRINT))
+    parts, _ = decode_merged(b"".join(plain))
+    assert [is_plain for _, _, is_plain in parts.runs()] == [True]
+    text = encode_rows([0, 1], [3], [1.0], ["class"]) + encode_rows([0, 1], [3], names=[(3, "n")])
+    parts, _ = decode_merged(text + encode_control("pause") + encode_opening(b"\x01k"))
+    assert list(parts.runs()) == [(0, 3, False), (3, 4, True)]

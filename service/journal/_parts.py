@@ -1,0 +1,114 @@
+"""The parts of a body as a table, which kernels fill and read.
+
+A part that holds a single row is the rule, and there are some ten thousands of them in what is read
+at once: an object for each would take longer than to learn it.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from service.journal import _format as f
+from service.journal import _kernels as k
+
+
+class Parts(Sequence[f.Header]):
+    """The headers of the parts of a body, made when they are asked for.
+
+    table  (n, FIELDS) int64, see `_kernels.py`
+    """
+
+    def __init__(self, body: bytes, bytes_: npt.NDArray[np.uint8], table: npt.NDArray[np.int64]):
+        self.body, self._bytes, self.table = body, bytes_, table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @overload
+    def __getitem__(self, number: int) -> f.Header: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[f.Header]: ...
+    def __getitem__(self, number: int | slice) -> f.Header | list[f.Header]:
+        if isinstance(number, slice):
+            return [self[at] for at in range(*number.indices(len(self)))]
+        part = self.table[number].tolist()
+        mark = part[k.MARK]
+        return f.Header(
+            part[k.COUNT],
+            self.key(number) if part[k.KEY] >= 0 else None,
+            self.body[mark : mark + f.FINGERPRINT_BYTES] if mark >= 0 else None,
+            bool(part[k.FLAGS] & f.CONTINUES),
+        )
+
+    def key(self, number: int) -> bytes:
+        """The kind byte and the key of a part that has one."""
+        start, end = self.table[number, k.KEY : k.KEY_END + 1].tolist()
+        return self.body[start:end]
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """(n,): the records of each part."""
+        return self.table[:, k.COUNT]
+
+    @property
+    def continuing(self) -> npt.NDArray[np.bool_]:
+        """(n,): which parts belong to the keyed request that an earlier one opened."""
+        does: npt.NDArray[np.bool_] = self.table[:, k.FLAGS] & f.CONTINUES != 0
+        return does
+
+    @property
+    def has_keys(self) -> bool:
+        return bool((self.table[:, k.KEY] >= 0).any())
+
+    @cached_property
+    def key_kinds(self) -> npt.NDArray[np.int64]:
+        """(n,): the kind of each part's key, 0 where it has none."""
+        at = self.table[:, k.KEY]
+        return np.where(at >= 0, self._bytes[np.maximum(at, 0)], 0).astype(np.int64)
+
+    def found(self, number: int) -> f.Found:
+        """Where the content of a part stands."""
+        start, end, flags, columns = self.table[number, : k.COUNT].tolist()
+        return f.Found(self[number], flags, columns, start, end)
+
+    def runs(self) -> Iterator[tuple[int, int, bool]]:
+        """Runs of parts that are all plain or all not: the first, the one after the last."""
+        is_plain = self.table[:, k.ENTRIES] >= 0
+        ends = [*(np.flatnonzero(is_plain[1:] != is_plain[:-1]) + 1).tolist(), len(self)]
+        first = 0
+        for stop in ends:
+            yield first, stop, bool(is_plain[first])
+            first = stop
+
+    def rows(self, first: int, stop: int) -> f.Rows | None:
+        """The rows of plain parts, joined; None where they are all empty.
+
+        Raises CorruptRecord.
+        """
+        table = self.table[first:stop]
+        count, entries = int(table[:, k.COUNT].sum()), int(table[:, k.ENTRIES].sum())
+        if count == 0:
+            return None
+        values, labels, weights = np.empty(entries), np.empty(count), np.empty(count)
+        indptr, indices = np.empty(count + 1, np.int64), np.empty(entries, np.int32)
+        scratch = np.empty(1, np.float32)
+        wrong = k.take_rows(
+            self._bytes, table, indptr, indices,
+            values, values.view(np.uint8), labels, labels.view(np.uint8),
+            weights, weights.view(np.uint8), scratch, scratch.view(np.uint8),
+        )  # fmt: skip
+        if wrong >= 0:
+            raise f.CorruptRecord(f"an index over {f.MAX_INDEX}")
+        has_weights = bool((table[:, k.COLUMNS] >> f.WEIGHTS_SHIFT & 3).any())
+        return f.Rows(indptr, indices, values, labels, weights if has_weights else None)
+
+
+def find_parts(body: bytes) -> Parts | None:
+    """The parts of a body, their checksums checked; None where it is damaged or not known."""
+    bytes_ = np.frombuffer(body, np.uint8)
+    table = np.empty((len(body) // k.SMALLEST, k.FIELDS), np.int64)
+    count, end = k.find_parts(bytes_, k.CRC_TABLES, table)
+    return Parts(body, bytes_, table[:count]) if end == len(body) else None
