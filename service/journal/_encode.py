@@ -145,14 +145,18 @@ def _few(indices: list[int], values: list[float] | None) -> tuple[int, bytes]:
     head = bytes((size,))
     if kind and indices[-1] == size - 1 and indices == list(range(size)):
         return columns | f.INDICES_RUN << f.INDICES_SHIFT, head + column
-    try:
-        return columns, head + bytes(indices) + column
-    except ValueError:
-        pass
-    try:
-        return columns | 1 << f.INDICES_SHIFT, head + pack(f"<{size}H", *indices) + column
-    except StructError:
-        pass
+    # Rows are sorted as a rule: the last index spares what would only fail.
+    last = indices[-1] if size else 0
+    if last <= 0xFF:
+        try:
+            return columns, head + bytes(indices) + column
+        except ValueError:
+            pass
+    if last <= 0xFFFF:
+        try:
+            return columns | 1 << f.INDICES_SHIFT, head + pack(f"<{size}H", *indices) + column
+        except StructError:
+            pass
     if min(indices) < 0 or max(indices) > f.MAX_INDEX:
         raise ValueError(f"an index lies in 0 .. {f.MAX_INDEX}")
     return columns | 2 << f.INDICES_SHIFT, head + pack(f"<{size}I", *indices) + column
