@@ -17,7 +17,7 @@ from solvers.errors import (
     UnlearningError,
 )
 from solvers.features import width_of
-from solvers.hashing import NamePlaces, hash_names, hash_row
+from solvers.hashing import NamePlaces, hash_names, hash_row, sorted_row
 from solvers.learner import Learner, Outcome, State, count_nonzeros
 from solvers.libsvm import BadLine
 from solvers.members import (
@@ -76,6 +76,7 @@ __all__ = [
     "member_learner",
     "numeric_identity",
     "resolve_spec",
+    "sorted_row",
     "unlearner",
     "warm",
     "why_not_unlearn",

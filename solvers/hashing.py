@@ -64,6 +64,11 @@ def hash_row(
         else:
             place, number = places[name], float(value)
         row[place] = row[place] + number if place in row else number
+    return sorted_row(row)
+
+
+def sorted_row(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    """Places, increasing, and values of a row, without zeros."""
     indices = sorted(row)
     values = [row[place] for place in indices]
     if 0.0 in values:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from solvers import NamePlaces, class_text, hash_row, width_of
+from solvers import NamePlaces, class_text, sorted_row, width_of
 
 # Larger numbers would overflow when squared and summed; nobody means them.
 LARGEST = 1e100
@@ -17,6 +17,7 @@ LONGEST_KEY = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Index texts up to this width are looked up, not parsed.
 _INDEXED_TEXTS = 65_536
+_NO_NAMES: list[tuple[int, str]] = []
 
 Features = Sequence[float] | dict[str, float | bool | str]
 Label = float | int | bool | str
@@ -67,9 +68,10 @@ class Door:
         self.class_names: Sequence[str] | None = spec.get("labels")
         self.is_hashed: bool = features["kind"] == "hashed"
         self._places = NamePlaces(features["bits"]) if self.is_hashed else None
+        # Index texts; or those names that were told, of which nothing is left to check.
         width = 0 if self.is_hashed else min(self.dim, _INDEXED_TEXTS)
         self._place_of = {str(index): index - 1 for index in range(1, width + 1)}
-        # Names that stand in the journal, or are beyond what replicas keep of them.
+        # Names that stand in the journal.
         self._told: set[str] = set()
         self._labels: dict[Label, float] = dict(_BINARY)
         if self.class_names:
@@ -118,8 +120,11 @@ class Door:
             raise BadRow("/id", reason)
         return text
 
-    def features(self, x: Features) -> tuple[list[int], list[float]]:
-        """Indices from 0, increasing, and their values, without zeros; raises BadRow."""
+    def features(self, x: Features) -> tuple[list[int], list[float], list[tuple[int, str]]]:
+        """Indices from 0, increasing, and their values, without zeros; raises BadRow.
+
+        Last, places and names of those features that this process has not journalled yet.
+        """
         if self._places is not None:
             return self._hashed(x, self._places)
         pairs = self._indexed(x) if isinstance(x, dict) else self._dense(x)
@@ -129,24 +134,20 @@ class Door:
             for index, value in pairs:
                 # The pointer names the index as the client wrote it: a list counts from 0.
                 self._number(f"/x/{index + 1 if isinstance(x, dict) else index}", value)
-        return indices, values
-
-    def new_names(self, x: Features) -> list[tuple[int, str]]:
-        """Places and names of the row's features that this process has not journalled yet."""
-        if self._places is None or not isinstance(x, dict) or len(self._told) >= MAX_NAMES:
-            return []
-        shown = [f"{name}={v}" if isinstance(v, str) else name for name, v in x.items()]
-        if self._told.issuperset(shown):
-            return []
-        return [(self._places[name], name) for name in shown if name not in self._told]
+        return indices, values, _NO_NAMES
 
     def told(self, names: Sequence[tuple[int, str]]) -> None:
         """Remember that these names stand in the journal now."""
-        self._told.update(name for _, name in names)
+        if names:
+            self._told.update(name for _, name in names)
+            # A longer one can be `name=text` of which both are short enough, or a name too long.
+            self._place_of |= {name: place for place, name in names if len(name) <= LONGEST_NAME}
 
     def tell_names_again(self) -> None:
         """Let every name ride along once more: the journal may have lost some."""
-        self._told.clear()
+        if self.is_hashed:
+            self._told.clear()
+            self._place_of.clear()
 
     def place(self, text: str) -> int:
         """The place (from 0) of the feature with index `text` (from 1); raises BadRow."""
@@ -174,24 +175,36 @@ class Door:
         pairs.sort()
         return pairs
 
-    def _hashed(self, x: Features, places: NamePlaces) -> tuple[list[int], list[float]]:
+    def _hashed(
+        self, x: Features, places: NamePlaces
+    ) -> tuple[list[int], list[float], list[tuple[int, str]]]:
+        """See features; what hash_row does, with every check, in one pass over the row."""
         if not isinstance(x, dict):
             raise BadRow("/x", "the model takes features by name: an object, not a list")
+        place_of = self._place_of
+        row: dict[int, float] = {}
+        new: list[tuple[int, str]] = []
         for name, value in x.items():
-            longest = len(name)
             if isinstance(value, str):
-                if len(value) > longest:
-                    longest = len(value)
-            elif not -LARGEST <= value <= LARGEST:
+                shown, number = f"{name}={value}", 1.0
+            elif -LARGEST <= value <= LARGEST:
+                shown, number = name, float(value)
+            else:
                 # The pointer is made for a bad number alone: it costs more than the check.
-                self._number(f"/x/{pointer_step(name)}", value)
-            if longest > LONGEST_NAME:
-                pointer = f"/x/{pointer_step(name[:50])}"
-                raise BadRow(pointer, f"names and texts have at most {LONGEST_NAME} characters")
-        indices, values = hash_row(x, places)
-        if values and not (max(values) <= LARGEST and min(values) >= -LARGEST):
+                shown, number = name, self._number(f"/x/{pointer_step(name)}", value)
+            place = place_of.get(shown)
+            if place is None:
+                if len(name) > LONGEST_NAME or len(shown) - len(name) > LONGEST_NAME + 1:
+                    pointer = f"/x/{pointer_step(name[:50])}"
+                    raise BadRow(pointer, f"names and texts have at most {LONGEST_NAME} characters")
+                place = places[shown]
+                if shown not in self._told:
+                    new.append((place, shown))
+            row[place] = row[place] + number if place in row else number
+        if len(row) < len(x) and not all(-LARGEST <= number <= LARGEST for number in row.values()):
             raise BadRow("/x", "features that share a place add up to more than 1e100")
-        return indices, values
+        indices, values = sorted_row(row)
+        return indices, values, new if len(self._told) < MAX_NAMES else _NO_NAMES
 
     def _value(self, name: str, value: float | bool | str) -> float:
         if isinstance(value, str):

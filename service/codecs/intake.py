@@ -151,14 +151,14 @@ class IntakeBuilder:
     ) -> None:
         """Add the row at `place` of the request; raises BadRow and adds nothing."""
         door, rows = self._door, self._rows
-        indices, values = door.features(x)
+        indices, values, names = door.features(x)
         label = door.label(y) if self._labelled else 0.0
         if weight != 1.0:
             door.check_weight(weight)
         if id_ is not None and self._labelled:
             rows.ids[len(rows)] = door.id(id_)
         if self._labelled and door.is_hashed:
-            rows.names += door.new_names(x)
+            rows.names += names
             rows.name_ends.append(len(rows.names))
         rows.weights.append(weight)
         rows.labels.append(label)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from service.codecs import Door
-from service.codecs.door import LONGEST_NAME
+from service.codecs.door import LONGEST_NAME, BadRow
 from service.feature_names import FeatureNames
 from service.journal import open_journal
 from service.replica import Replica
@@ -121,11 +121,23 @@ def test_bad_named_rows_are_refused(client, x, reason):
 
 def test_each_name_is_journalled_once_by_a_process():
     door = Door(resolve_spec(HASHED))
-    first = door.new_names({"a": 1, "b": "x"})
+    *_, first = door.features({"a": 1, "b": "x"})
     assert [name for _, name in first] == ["a", "b=x"]
-    assert door.new_names({"a": 1}) == [(place("a"), "a")], "not journalled yet"
+    assert door.features({"a": 1})[2] == [(place("a"), "a")], "not journalled yet"
     door.told(first)
-    assert door.new_names({"a": 2, "b": "x", "c": 1}) == [(place("c"), "c")]
+    assert door.features({"a": 2, "b": "x", "c": 1})[2] == [(place("c"), "c")]
+
+
+def test_name_that_is_told_as_a_text_may_be_too_long_as_a_name():
+    door = Door(resolve_spec(HASHED))
+    half = "h" * (LONGEST_NAME - 1)
+    for name, text in ((half, half), ("h", "x")):
+        *_, names = door.features({name: text})
+        door.told(names)
+        assert door.features({name: text})[2] == []
+    assert door.features({"h=x": 2})[1:] == ([2.0], [])
+    with pytest.raises(BadRow, match="characters"):
+        door.features({f"{half}={half}": 1})
 
 
 def test_names_of_lost_entries_are_told_again(serve, tmp_path):
