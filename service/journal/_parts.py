@@ -79,7 +79,7 @@ class Parts(Sequence[f.Header]):
         is_plain = self.table[:, k.ENTRIES] >= 0
         ends = [*(np.flatnonzero(is_plain[1:] != is_plain[:-1]) + 1).tolist(), len(self)]
         first = 0
-        for stop in ends:
+        for stop in ends if ends[0] else ():
             yield first, stop, bool(is_plain[first])
             first = stop
 

@@ -225,6 +225,10 @@ def test_runs_of_single_rows_read_the_same_merged_and_part_by_part(several, time
     assert_merged(b"".join(bodies))
 
 
+def test_nothing_reads_as_nothing():
+    assert_merged(b"")
+
+
 def assert_merged(body: bytes) -> None:
     headers, blocks = decode_merged(body)
     parts = decode(body)
