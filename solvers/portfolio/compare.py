@@ -19,6 +19,7 @@ made for sub-gamma processes and so valid for sub-exponential ones: for v at lea
 
 import math
 
+from solvers.errors import MemberError
 from solvers.members import Comparison
 
 _ETA, _S, _LEAST_VARIANCE = 2.0, 1.4, 1.0
@@ -42,7 +43,10 @@ def compare(
     """The mean of `rows` differences a - b, each within +-`most`, and where it may lie.
 
     total, squares  sums of the differences and of their squares
+    level           in (0, 1); raises MemberError for another one
     """
+    if not 0.0 < level < 1.0:
+        raise MemberError(f"level must be > 0 and < 1, got {level!r}")
     if rows == 0:
         return Comparison(a, b, 0, 0.0, -most, most, level)
     mean = total / rows
