@@ -140,11 +140,6 @@ class Batch:
             self.classes,
         )
 
-    def copied(self) -> "Batch":
-        """The same rows, sharing no memory with any others."""
-        columns = (self.indptr, self.indices, self.values, self.labels, self.weights)
-        return _trusted(*(column.copy() for column in columns), self.dim, self.classes)
-
     def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
         """The same rows with other labels. Raises InvalidRow, ShapeMismatch."""
         column = _column(labels, np.float64)

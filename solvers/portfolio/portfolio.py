@@ -47,7 +47,7 @@ class Portfolio:
     """See members.MemberLearner. `spec` is a resolved one, of the binary task or of regression.
 
     Memory beside that of the members: 24 bytes a pair of members, 16,000 a member for its last
-    1,000 rows, and twice the rows retained.
+    1,000 rows, and up to four times the rows retained.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:

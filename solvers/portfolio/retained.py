@@ -6,60 +6,57 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from solvers._jit import F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, i8, kernel
 from solvers.batch import Batch
 from solvers.errors import CorruptState, SolverError
 from solvers.learner import State
+from solvers.windows import LABEL, WEIGHT, RowBuffer
 
-_PIECES = 64
-"""Batches that are joined at a time."""
+_FIRST, _LAST = range(2)
 
 
 class RetainedRows:
-    """At most `retain` rows of positive weight, oldest first; twice as many in memory."""
+    """At most `retain` >= 1 rows of positive weight, oldest first; memory as of a RowBuffer."""
 
     def __init__(self, dim: int, retain: int) -> None:
-        self._retain = retain
-        self._nothing = Batch.from_csr([0], [], [], [], dim=dim)
-        # Batches as they came, and the rows before them in longer pieces: a join of everything for
-        # some batches of a single row would cost more than these rows are learned in.
-        self._newest: list[Batch] = []
-        self._pieces: list[Batch] = []
-        self._held = 0
+        self._dim, self._retain = dim, retain
+        self._buffer = RowBuffer(retain, 2)
+        self._k = np.zeros(2, np.int64)
 
     def add(self, batch: Batch) -> None:
         """Retain the rows of a batch that count."""
-        n = len(batch)
-        rows = batch if np.count_nonzero(batch.weights) == n else batch.take(batch.weights > 0.0)
-        n = len(rows)
-        if n == 0:
-            return
+        n, row = len(batch), 0
         if n > self._retain:
-            rows, n = rows[n - self._retain :], self._retain
-        # A cut of a larger batch would keep all of it in memory.
-        is_cut = len(batch) > 1 or _is_cut(rows)
-        self._newest.append(rows.copied() if is_cut else rows)
-        self._held += n
-        if self._held > 2 * self._retain:
-            self._pieces, self._newest = [self.rows().copied()], []
-            self._held = len(self._pieces[0])
-        elif len(self._newest) == _PIECES:
-            self._pieces.append(Batch.concat(self._newest))
-            self._newest = []
+            row = first_of_last(batch.weights, self._retain)
+        buffer, k = self._buffer, self._k
+        while True:
+            row = retain_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
+                self._retain, k, buffer.starts, buffer.indices, buffer.values, buffer.rows,
+            )  # fmt: skip
+            if row == n:
+                return
+            buffer.make_room(
+                int(k[_FIRST]), int(k[_LAST]), int(batch.indptr[row + 1] - batch.indptr[row])
+            )
+            k[:] = 0, k[_LAST] - k[_FIRST]
 
     def rows(self) -> Batch:
         """All that is retained."""
-        joined = Batch.concat([*self._pieces, *self._newest] or [self._nothing])
-        return joined[max(0, len(joined) - self._retain) :]
+        first, last = self._k.tolist()
+        starts, rows, indices, values = self._buffer.rows_between(first, last)
+        labels, weights = rows[:, LABEL].copy(), rows[:, WEIGHT].copy()
+        return Batch(starts, indices, values, labels, weights, self._dim)
 
     def state(self) -> State:
         """See Learner."""
         rows = self.rows()
         return {
-            "indptr": rows.indptr.copy(),
+            "indptr": rows.indptr,
             "indices": rows.indices.astype(np.int64),
-            "values": rows.values.copy(),
-            "labels": rows.labels.copy(),
-            "weights": rows.weights.copy(),
+            "values": rows.values,
+            "labels": rows.labels,
+            "weights": rows.weights,
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -69,20 +66,63 @@ class RetainedRows:
             if name not in state:
                 raise CorruptState(f"the state has no {name}")
         indptr, indices, values, labels, weights = (np.array(state[name]) for name in names)
-        dim = self._nothing.dim
         try:
-            rows = Batch(indptr, indices.astype(np.int32), values, labels, weights, dim)
+            rows = Batch(indptr, indices.astype(np.int32), values, labels, weights, self._dim)
         except SolverError as error:
             raise CorruptState(f"the retained rows are damaged: {error}") from error
         if len(rows) > self._retain or not np.isfinite(rows.labels).all():
             raise CorruptState("the retained rows are damaged")
-        self._newest, self._pieces = [], [rows] if len(rows) else []
-        self._held = len(rows)
+        about = np.stack([rows.labels, rows.weights], axis=1)
+        self._buffer.hold(rows.indptr, about, rows.indices, rows.values)
+        self._k[:] = 0, len(rows)
 
 
-def _is_cut(rows: Batch) -> bool:
-    """Whether the rows are a part of larger arrays."""
-    return any(
-        isinstance(array.base, np.ndarray) and array.base.nbytes > 2 * array.nbytes + 4096
-        for array in (rows.values, rows.labels)
-    )
+@kernel(i8(RO_F8, i8))
+def first_of_last(weights: Floats, retain: int) -> int:
+    """The row with which the last `retain` rows of positive weight begin."""
+    left = retain
+    for i in range(weights.shape[0] - 1, -1, -1):
+        if weights[i] > 0.0:
+            left -= 1
+            if left == 0:
+                return i
+    return 0
+
+
+@kernel(i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, I8, I8, I4, F8, F8_2D))
+def retain_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    retain: int,
+    k: Ints,
+    kept_starts: Ints,
+    kept_indices: Indices,
+    kept_values: Floats,
+    kept_rows: Floats,
+) -> int:
+    """Append rows `start` to n that count; return n, or the row that there is no room for.
+
+    k       (2,)  rows k[0] to k[1] of the buffer are retained
+    kept_*        see windows.RowBuffer; its rows are LABEL, WEIGHT
+    """
+    for i in range(start, labels.shape[0]):
+        if not weights[i] > 0.0:
+            continue
+        last, begin = k[_LAST], indptr[i]
+        entries = indptr[i + 1] - begin
+        if last == kept_rows.shape[0] or kept_starts[last] + entries > kept_indices.shape[0]:
+            return i
+        at = kept_starts[last]
+        for p in range(entries):
+            kept_indices[at + p] = indices[begin + p]
+            kept_values[at + p] = values[begin + p]
+        kept_starts[last + 1] = at + entries
+        kept_rows[last, LABEL], kept_rows[last, WEIGHT] = labels[i], weights[i]
+        k[_LAST] = last + 1
+        if last + 1 - k[_FIRST] > retain:
+            k[_FIRST] += 1
+    return int(labels.shape[0])

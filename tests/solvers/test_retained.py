@@ -30,6 +30,17 @@ def test_the_cut_of_a_large_batch_does_not_keep_it_in_memory():
     assert not np.shares_memory(retained.rows().values, batch.values)
 
 
+def test_rows_that_are_given_out_stay_as_they_are():
+    batch, retained = a_stream(100), RetainedRows(DIM, 50)
+    retained.add(batch[:60])
+    rows, state = retained.rows(), retained.state()
+    before = rows.values.copy()
+    retained.add(batch[60:])
+    retained.restore(state)
+    retained.add(batch[60:])
+    assert np.array_equal(rows.values, before) and np.array_equal(state["values"], before)
+
+
 def a_stream(n: int) -> Batch:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((n, DIM)) * (rng.random((n, DIM)) < 0.5)
