@@ -36,6 +36,7 @@ from service.journal.record import (
 from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.replica import Applied, Forked, Replica
+from service.retained import NOBODY, Named, names_a_row
 from service.trail import Lost
 from solvers import Outcome
 
@@ -393,7 +394,12 @@ class Committer:
             assert isinstance(request, Request)
             own.add(request, places)
         return await replica.apply_own(
-            appended.seq, appended.chain, as_batch(own.rows), own.names, own.asked
+            appended.seq,
+            appended.chain,
+            as_batch(own.rows),
+            own.names,
+            own.asked,
+            Named.of(own.named) if own.named else NOBODY,
         )
 
     def _check_kept(self, appended: Appended) -> None:
@@ -436,10 +442,11 @@ def _is_left(place: Placed) -> bool:
 
 
 class _New:
-    """What a group brings into the journal: its rows, their names, its requests with a key."""
+    """What a group brings into the journal: its rows, their names and ids, its keyed requests."""
 
     def __init__(self) -> None:
         self.rows: list[Rows] = []
+        self.named: list[tuple[int, bytes]] = []
         self.names: list[tuple[int, str]] = []
         self.asked: list[Asked] = []
 
@@ -452,8 +459,15 @@ class _New:
                 self.names += request.rows.names
         else:
             self._add_kept(request, placed)
+        if isinstance(request.rows, ListedRows) and request.rows.ids:
+            self._name(request, placed)
         if request.key is not None and not _is_left(placed[0]):
             self._ask(request, request.key, placed)
+
+    def _name(self, request: Request, placed: Sequence[Placed]) -> None:
+        for part, place in zip(request.parts, placed, strict=True):
+            if part.key is not None and names_a_row(part.key) and not _is_left(place):
+                self.named.append((place.first_seq, part.key))
 
     def _add_kept(self, request: Request, placed: Sequence[Placed]) -> None:
         """Of a request of which some parts were left out: the others."""

@@ -7,17 +7,19 @@ or a field of a later version stops the replica: what this version does not know
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from service.journal.record import Control, UnknownRecord
+from service.retained import DIGEST_BYTES, RetainedIds
 from solvers import (
     InvalidSpec,
     Learner,
     MemberError,
     MemberLearner,
     MemberView,
+    UnlearningError,
     member_learner,
 )
 
@@ -36,6 +38,9 @@ class Subject(Protocol):
 
     id: str
     learner: Learner
+    retained: RetainedIds
+    seq: int
+    """Of the record before the control."""
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +70,13 @@ class Demote(Order, frozen=True):
     """All members are served again."""
 
 
+class Unlearn(Order, frozen=True):
+    """The sample of an id is unlearned: each retained row that has it."""
+
+    sample: Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")]
+    """The digest of the id, in hex."""
+
+
 def control_of(order: Order) -> Control:
     """The control that holds this order."""
     return Control(_KIND_OF[type(order)], msgspec.to_builtins(order))
@@ -85,7 +97,7 @@ def obey(subject: Subject, control: Control) -> Verdict:
     kind, order = _read(subject, control)
     try:
         return Verdict(member=kind.do(subject, order))
-    except (MemberError, InvalidSpec) as error:
+    except (MemberError, InvalidSpec, UnlearningError) as error:
         return Verdict(refusal=str(error))
 
 
@@ -144,13 +156,18 @@ def _demote(subject: Subject, order: Demote) -> None:
     _members_of(subject).demote()
 
 
+def _unlearn(subject: Subject, order: Unlearn) -> None:
+    digest = bytes.fromhex(order.sample)
+    subject.retained.unlearn(subject.learner, digest, subject.seq + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of control."""
 
     fields: type[Order]
     do: Callable[[Subject, Any], MemberView | None]
-    """A MemberError or InvalidSpec is a refusal, after which nothing has changed."""
+    """MemberError, InvalidSpec, UnlearningError: it is refused, and nothing has changed."""
     check: Callable[[Subject, Any], None] = lambda subject, order: None
     """Looks at nothing but the model's spec; its InvalidSpec stops the replica."""
 
@@ -160,5 +177,6 @@ KINDS = {
     "member_remove": Kind(MemberRemove, _member_remove),
     "promote": Kind(Promote, _promote),
     "demote": Kind(Demote, _demote),
+    "unlearn": Kind(Unlearn, _unlearn),
 }
 _KIND_OF = {kind.fields: name for name, kind in KINDS.items()}

@@ -30,6 +30,7 @@ from service.journal.protocol import (
 )
 from service.journal.record import Control, Rows, decode_merged
 from service.outside import REAL, Outside
+from service.retained import NOBODY, Named, RetainedIds
 from service.trail import Lost, Trail
 from solvers import (
     Batch,
@@ -160,14 +161,16 @@ class Replica:
         batch: Batch,
         names: Sequence[tuple[int, str]] = (),
         asked: Sequence[Asked] = (),
+        named: Named = NOBODY,
     ) -> Outcome:
         """Learn what this process appended itself; the entry ends at `seq` with `chain`.
 
-        `asked` are the requests with a key in it.
+        `asked` are the requests with a key in it, `named` the rows with an id.
         """
         self.names.keep(names)
         outcome = await self._learn(batch)
         self.answers.keep(asked, seq + 1 - len(batch), batch, outcome)
+        self.retained.keep(named, batch, seq + 1 - len(batch), outcome)
         self._stand_at(seq, chain)
         return outcome
 
@@ -194,7 +197,7 @@ class Replica:
             seq = entry.seq
         if not entries:
             return
-        names, records, asked = self._records_of(entries)
+        names, records, asked, named = self._records_of(entries)
         self.names.keep(names)
         done: list[tuple[int, Applied]] = []
         for record in records:
@@ -205,6 +208,7 @@ class Replica:
                 outcome = await self._learn(record)
                 whole = asked.within(first_seq, self.seq, self._kept_answers)
                 self.answers.keep(whole, first_seq, record, outcome)
+                self.retained.keep(named, record, first_seq, outcome)
                 done.append((first_seq, outcome))
         self.seq, self.chain = entries[-1].seq, chain
         self.trail.pass_entries(entries)
@@ -256,11 +260,11 @@ class Replica:
 
     def _records_of(
         self, entries: Sequence[Entry]
-    ) -> tuple[list[tuple[int, str]], list[Batch | Control], AskedIn]:
+    ) -> tuple[list[tuple[int, str]], list[Batch | Control], AskedIn, Named]:
         """The names in consecutive entries, and their records beyond those already applied.
 
-        Rows between two controls are one batch. Last, the requests with a key. Raises
-        UnknownRecord.
+        Rows between two controls are one batch. Last, the requests with a key and, where they may
+        be unlearned, the rows with an id. Raises UnknownRecord.
         """
         parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
         names: list[tuple[int, str]] = []
@@ -280,7 +284,9 @@ class Replica:
             if skipped < len(block):
                 run.append(as_batch(block, self.dim)[skipped:])
         records += [Batch.concat(run)] if run else []
-        return names, records, AskedIn(parts, entries[0].first_seq)
+        first_seq = entries[0].first_seq
+        named = NOBODY if self.retained.why_not else Named.within(parts, first_seq)
+        return names, records, AskedIn(parts, first_seq), named
 
     def _hand_over(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
         """Keep what a committer waits for; `done` holds what was applied, by its first seq."""
@@ -369,6 +375,7 @@ class Replica:
         self.learner = make_learner(self.spec)
         self.progress = Progressive.of(self.spec)
         self.names = FeatureNames()
+        self.retained = RetainedIds(self.spec)
         self.answers = Answers(self.spec["task"], self._kept_answers)
         self.rejected = 0
         self.refused_controls = 0
@@ -385,6 +392,7 @@ class Replica:
         self.learner = other.learner
         self.progress = other.progress
         self.names = other.names
+        self.retained = other.retained
         self.answers = other.answers
         self.rejected = other.rejected
         self.refused_controls = other.refused_controls
@@ -409,6 +417,7 @@ class Replica:
         arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
         arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
         arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
+        arrays |= {f"retained.{name}": array for name, array in self.retained.state().items()}
         arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
         arrays["rejected"] = np.array(self.rejected, np.int64)
         arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
@@ -424,6 +433,7 @@ class Replica:
         self.learner.restore(_under("learner.", arrays))
         self.progress.restore(_under("progress.", arrays))
         self.names.restore(_under("names.", arrays))
+        self.retained.restore(_under("retained.", arrays))
         self.answers.restore(_under("answers.", arrays))
         self.rejected = int(arrays["rejected"])
         # Snapshots from before there were controls have no count of them.
