@@ -400,6 +400,16 @@ class Journal(Copies, Protocol):
         Raises ModelChanged.
         """
 
+    async def scrub(self, model: str, incarnation: str) -> bool:
+        """Leave nothing in keys and files of what was trimmed, dropped and deleted of the model.
+
+        False where that is not possible now: readers hold on to what is to go, or more entries are
+        kept than can be written anew in one step. What the store's server has written elsewhere
+        (Redis's append-only file until its next rewrite, replicas, backups) is not its business.
+
+        Raises ModelChanged.
+        """
+
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         """Return where the cursor stands, None where it was never set.
 

@@ -7,6 +7,7 @@
 --   ds:{ID}:log      stream  one entry per append, id <seq of its last record>-0; field e: u64 first
 --                            seq, u32 records, u32 bytes of the body, u64 ms, nonce (16), chain (40),
 --                            body; little-endian
+--   ds:{ID}:log:anew          what the log becomes, for the time of one script
 --   ds:{ID}:nonces   hash    nonce -> msgpack {seq before, seq after, chain before, parts left out}
 --   ds:{ID}:nonceq   list    the nonces, newest first
 --   ds:{ID}:keys     hash    kind byte and key -> u64 seq, u64 records, u64 ms, fingerprint (16 or 0)

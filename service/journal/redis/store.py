@@ -288,6 +288,14 @@ class RedisJournal(RedisCopies):
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         await self._snapshot(model, "", "drop", incarnation, before)
 
+    async def scrub(self, model: str, incarnation: str) -> bool:
+        keys = keys_of(model)
+        answer = await self._others.run(
+            scripts.SCRUB, (keys.head, keys.log, keys.log + b":anew"), (incarnation,)
+        )
+        refuse(model, answer)
+        return bool(answer[1])
+
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         keys = keys_of(model)
         answer = await self._others.run(

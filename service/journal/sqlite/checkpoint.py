@@ -46,6 +46,13 @@ class Checkpointer:
             self._writes = self._bytes = 0
             self._running = asyncio.create_task(self._checkpoint())
 
+    async def empty(self) -> bool:
+        """Move all of the log into the file and cut it to nothing; False while others use it.
+
+        Raises JournalUnavailable.
+        """
+        return await self._worker.run(_truncate)
+
     async def _checkpoint(self) -> None:
         # Not to be reported: nothing is lost, and the next one moves what this one did not.
         with suppress(JournalUnavailable, sqlite3.Error):
@@ -54,3 +61,11 @@ class Checkpointer:
 
 def _passive(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def _truncate(connection: sqlite3.Connection) -> bool:
+    try:
+        [is_busy, _, _] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        raise JournalUnavailable(f"SQLite: {error}") from error
+    return not is_busy

@@ -88,6 +88,8 @@ def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Conne
     try:
         _set_wal(connection, busy_timeout_s)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
+        # What is deleted is overwritten, so that the file holds nothing of it.
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute(f"PRAGMA wal_autocheckpoint = {MOST_PAGES}")
         _make_tables(connection, path)
     except sqlite3.Error as error:

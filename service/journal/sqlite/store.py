@@ -255,6 +255,11 @@ class SqliteJournal:
     async def version_delete(self, model: str, incarnation: str, name: str) -> bool:
         return await self._write(copies.unname(model, incarnation, name))
 
+    async def scrub(self, model: str, incarnation: str) -> bool:
+        # Deleted rows were overwritten as they went; the log may still have them.
+        await self._read(lambda connection: find_head(connection, model, incarnation))
+        return await self._checkpointer.empty()
+
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         def task(connection: sqlite3.Connection) -> str | None:
             head = find_head(connection, model, incarnation)

@@ -1,0 +1,42 @@
+"""Looking for bytes in what a store keeps."""
+
+import os
+import time
+from pathlib import Path
+
+import redis
+
+
+def marks(count: int, size: int = 240) -> list[bytes]:
+    """Bytes that nobody else has, and that nothing compresses."""
+    return [os.urandom(size) for _ in range(count)]
+
+
+def is_in(mark: bytes, blob: bytes) -> bool:
+    """Whether some part of the mark is there: stores cut it, and pack what is between."""
+    step = 8 * max(1, len(mark) // 240)
+    return any(mark[at : at + 8] in blob for at in range(0, len(mark) - 8, step))
+
+
+def kept_bytes(url: str) -> bytes:
+    """All that a store keeps: the database's files, or every key of the server as it dumps it."""
+    if url.startswith("sqlite:///"):
+        path = Path(url.removeprefix("sqlite:///"))
+        return b"".join(one.read_bytes() for one in sorted(path.parent.glob(path.name + "*")))
+    with redis.Redis.from_url(url) as client:
+        return b"".join(client.dump(key) or b"" for key in sorted(client.scan_iter()))
+
+
+def append_only_file(url: str, *, rewrite: bool) -> bytes:
+    """What a Redis server has written of its commands, after a rewrite if so asked."""
+    with redis.Redis.from_url(url) as client:
+        if rewrite:
+            client.bgrewriteaof()
+            while True:
+                info = client.info("persistence")
+                if not (info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]):
+                    break
+                time.sleep(0.005)
+            assert info["aof_last_bgrewrite_status"] == "ok"
+        folder = Path(client.config_get("dir")["dir"], client.config_get()["appenddirname"])
+        return b"".join(one.read_bytes() for one in sorted(folder.iterdir()))
