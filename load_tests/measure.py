@@ -1,7 +1,9 @@
 """Paired measurements: A B A B ..., medians, and the spread beside them."""
 
+import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 ROUNDS = 5
@@ -23,7 +25,7 @@ class Row:
     notes: list[str] = field(default_factory=list)
     void: str = ""
     floor: float | None = None
-    """The gate's other half, where it has one: the least that our own figure may be."""
+    """The gate, or its other half: the least that our own figure may be."""
 
     @property
     def ratios(self) -> list[float]:
@@ -38,10 +40,12 @@ class Row:
     def verdict(self) -> str:
         if self.void:
             return f"void: {self.void}"
-        if self.gate is None:
+        if self.gate is None and self.floor is None:
             return "no gate"
         if self.floor is not None and statistics.median(self.ours) < self.floor:
             return "gate MISSED"
+        if self.gate is None:
+            return "gate met"
         sign = -1 if self.smaller_is_better else 1
         if self.goal is not None and sign * self.ratio >= sign * self.goal:
             return "goal met"
@@ -49,8 +53,9 @@ class Row:
 
     def markdown(self) -> str:
         ratios = self.ratios
-        gate = "-" if self.gate is None else f"{self.gate:g}x"
-        gate += "" if self.floor is None else f" and {_shown(self.floor)} {self.unit}"
+        gates = [] if self.gate is None else [f"{self.gate:g}x"]
+        gates += [] if self.floor is None else [f"{_shown(self.floor)} {self.unit}"]
+        gate = " and ".join(gates) or "-"
         gate += "" if self.goal is None else f" / {self.goal:g}x"
         cells = [
             self.what,
@@ -78,6 +83,17 @@ def interleaved(
         for name, measure in sides.items():
             figures[name].append(measure())
     return figures
+
+
+@contextmanager
+def on_core(core: str) -> Iterator[None]:
+    """Of this process nothing runs elsewhere meanwhile."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {int(core)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _shown(figure: float) -> str:

@@ -9,8 +9,8 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from load_tests.http import (
     serving,
 )
 from load_tests.kernel import SLICE_ROWS, adult
-from load_tests.measure import ROUNDS, Row, interleaved
+from load_tests.measure import ROUNDS, Row, interleaved, on_core
 from service.codecs.door import Door
 from service.codecs.json_rows import parse_json
 from service.demo.adult import adult_lines, sample_of
@@ -62,17 +62,6 @@ SPECS: Mapping[str, Mapping[str, Any]] = {
 
 def rows() -> list[Row]:
     return [*kernel_rows(), *http_rows()]
-
-
-@contextmanager
-def on_core(core: str) -> Iterator[None]:
-    """Of this process nothing runs elsewhere meanwhile."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {int(core)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 # -- kernels -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from service.controls import Verdict, check_control, obey
 from service.feature_names import FeatureNames
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import (
+    ENTRY_OVERHEAD,
     Entry,
     Journal,
     JournalUnavailable,
@@ -299,12 +300,26 @@ class Replica:
     # -- the journal -----------------------------------------------------------------------------
 
     async def catch_up(self, journal: Journal) -> None:
-        """Apply all that the journal holds beyond this replica. Raises Forked."""
-        while True:
-            entries = await journal.read(self.id, self.incarnation, self.seq, READ_BYTES)
-            if not entries:
-                return
-            await self.apply(entries)
+        """Apply all that the journal holds beyond this replica. Raises Forked.
+
+        Where there is much to read, the next entries are read while these are applied.
+        """
+        entries = await self._read(journal, self.seq)
+        while entries:
+            ahead: asyncio.Task[list[Entry]] | None = None
+            if sum(len(entry.body) + ENTRY_OVERHEAD for entry in entries) > READ_BYTES // 2:
+                ahead = asyncio.create_task(self._read(journal, entries[-1].seq))
+            try:
+                await self.apply(entries)
+            except BaseException:
+                if ahead is not None:
+                    # Left to its end, with nobody to wait for it.
+                    ahead.add_done_callback(lambda task: task.cancelled() or task.exception())
+                raise
+            entries = await (ahead or self._read(journal, self.seq))
+
+    async def _read(self, journal: Journal, after: int) -> list[Entry]:
+        return await journal.read(self.id, self.incarnation, after, READ_BYTES)
 
     def check_head(self, record: ModelRecord) -> None:
         """Raise Forked when the journal ends before this replica, or at its seq otherwise."""

@@ -1,18 +1,21 @@
 """Many appenders, lost entries, snapshots, other versions: the replica follows its journal."""
 
 import asyncio
+import gc
 import time
 
+import msgspec
 import numpy as np
 import pytest
 
+from service.catalog import canonical
 from service.committer import Request
 from service.demo.adult import adult_lines
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, Part
-from service.journal.record import encode_control
-from service.replica import Replica
-from solvers import Batch, numeric_identity
+from service.journal.record import encode_control, encode_rows
+from service.replica import Forked, Replica
+from solvers import Batch, numeric_identity, resolve_spec
 from tests.service.conftest import assert_problem
 
 SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
@@ -284,16 +287,14 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     assert client.get("/readyz?verbose").json()["unreadable"] == {}
 
 
-@pytest.mark.parametrize("pieces", [1, 7, 500])
-def test_group_borders_leave_no_trace(store, pieces):
+@pytest.mark.parametrize(("pieces", "read_bytes"), [(1, 1 << 22), (7, 1), (500, 1000)])
+def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
+    monkeypatch.setattr("service.replica.READ_BYTES", read_bytes)
     rows = Batch.from_libsvm(b"\n".join(adult_lines()[:500]), 123).batch
 
     async def run() -> Replica:
         journal = await open_journal(store)
         try:
-            from service.catalog import canonical
-            from solvers import resolve_spec
-
             spec = canonical(resolve_spec(SPEC))
             record, _ = await journal.create("m", spec, spec)
             for number, part in enumerate(np.array_split(np.arange(500), pieces)):
@@ -316,6 +317,38 @@ def test_group_borders_leave_no_trace(store, pieces):
     assert {k: v.tobytes() for k, v in progress.state().items()} == {
         k: v.tobytes() for k, v in replica.progress.state().items()
     }
+
+
+def test_a_fork_found_while_more_is_read_is_told_alone(store, monkeypatch, caplog):
+    monkeypatch.setattr("service.replica.READ_BYTES", 1)
+
+    async def run() -> None:
+        journal = await open_journal(store)
+        try:
+            spec = canonical(resolve_spec(SPEC))
+            record, _ = await journal.create("m", spec, spec)
+            part = Part(encode_rows([0, 1], [3], [1.0], [1.0]), 1)
+            await journal.append("m", record.incarnation, b"n" * 16, 0, [part])
+            read = journal.read
+
+            async def other(model, incarnation, after, limit_bytes):
+                if after:
+                    raise JournalUnavailable("planted")
+                [entry] = await read(model, incarnation, after, limit_bytes)
+                return [msgspec.structs.replace(entry, chain="0" * 40)]
+
+            monkeypatch.setattr(journal, "read", other)
+            replica = Replica(record)
+            with pytest.raises(Forked):
+                await replica.catch_up(journal)
+            assert replica.seq == 0
+            await asyncio.sleep(0)
+        finally:
+            await journal.close()
+
+    asyncio.run(run())
+    gc.collect()
+    assert "exception" not in caplog.text
 
 
 def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, monkeypatch):
