@@ -7,6 +7,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from service import forks
 from service.settings import Settings, UnsafeBinding
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -55,6 +56,8 @@ def serve(
     given = {name: value for name, value in locals().items() if value is not None}
     settings = _settings(given)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    if settings.workers > 1:
+        forks.begin()
     from service.server import serve as run_alone
     from service.workers import serve_by_workers
 

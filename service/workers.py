@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
 from service.app import create_app
+from service.forks import forks
 from service.server import listening_line, make_server, ready_line
 from service.settings import Settings
 
@@ -27,8 +28,6 @@ BACKLOG = 2048
 LOOK_S = 0.1
 # A worker that ends sooner than this after its start is not started again at once.
 SHORT_LIFE_S = 2.0
-# Nothing of this process is shared with them but the socket: threads do not survive a fork.
-_spawn = get_context("spawn")
 
 
 def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
@@ -96,8 +95,8 @@ class _Crew:
             worker.process.join()
 
     def _started(self) -> "_Worker":
-        hears, tells = _spawn.Pipe(duplex=False)
-        process = _spawn.Process(target=_work, args=(self._settings, self._socket, tells))
+        hears, tells = forks.Pipe(duplex=False)
+        process = forks.Process(target=_work, args=(self._settings, self._socket, tells))
         process.start()
         tells.close()
         return _Worker(process, hears)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -23,17 +24,25 @@ WORKERS = 3
 
 
 def children(server: ServerProcess) -> list[int]:
-    """The workers: multiprocessing has a child of its own beside them."""
-    found = []
+    """The workers: forked by a child of the server that does nothing else."""
+    processes = [(pid, parent) for pid, parent, _ in _processes()]
+    forking = {
+        pid
+        for pid, parent, command in _processes()
+        if parent == server.process.pid and "forkserver" in command
+    }
+    return [pid for pid, parent in processes if parent in forking]
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Each process of this machine that is not a zombie: its id, its parent's, its command."""
     for place in Path("/proc").iterdir():
         try:
-            command = (place / "cmdline").read_text()
-            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
-        except (OSError, IndexError):
+            state, parent = (place / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                yield int(place.name), int(parent), (place / "cmdline").read_text()
+        except (OSError, ValueError):
             continue
-        if parent == str(server.process.pid) and "spawn_main" in command:
-            found.append(int(place.name))
-    return found
 
 
 def is_alive(pid: int) -> bool:
