@@ -29,8 +29,9 @@ bench: $(STAMP)-bench
 # Many rounds of what `make test` samples; writes load_tests/RELIABILITY.md.
 chaos: $(STAMP)-dev
 	tests/fetch_tool.sh redis
-	DUALSTREAM_CHAOS_ROUNDS=20 DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
-	  $(BIN)/python -m pytest tests/chaos
+	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
+	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
+	  $(BIN)/python -m pytest tests/chaos tests/journal/test_journal_processes.py
 
 # The property tests of whatever reads bytes from outside, with many more examples.
 fuzz: $(STAMP)-dev

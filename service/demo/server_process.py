@@ -13,6 +13,7 @@ class ServerProcess:
 
     with ServerProcess("sqlite:///x.db") as server: httpx.get(server.url + "/livez")
 
+    `module` stands in for `service`, should a test serve with something of its own in it.
     Raises RuntimeError when the process ends before it is ready; `said` is what it printed.
     """
 
@@ -24,8 +25,9 @@ class ServerProcess:
         prefix: Sequence[str] = (),
         stderr: IO[str] | int | None = None,
         wait: bool = True,
+        module: str = "service",
     ) -> None:
-        command = [*prefix, sys.executable, "-m", "service", "serve", "--port", "0"]
+        command = [*prefix, sys.executable, "-m", module, "serve", "--port", "0"]
         command += ["--store", store, *flags]
         self.said: list[str] = []
         self.url = ""

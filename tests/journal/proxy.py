@@ -8,13 +8,16 @@ from contextlib import asynccontextmanager, suppress
 class Proxy:
     """Passes bytes to and fro.
 
+    target    the port of this machine that it stands in front of; new connections go there
     swallow   so many times, cut the connection instead of passing the server's next bytes back
+    halve     so many times, pass the first half of them before the cut
     """
 
     def __init__(self, target: int) -> None:
+        self.target = target
         self.swallow = 0
+        self.halve = 0
         self.port = 0
-        self._target = target
         self._serving: set[asyncio.Task[None]] = set()
 
     @property
@@ -22,7 +25,9 @@ class Proxy:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._serving.add(asyncio.create_task(self._serve(reader, writer)))
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def stop(self) -> None:
         for task in self._serving:
@@ -30,14 +35,24 @@ class Proxy:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, requests = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            answers, requests = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            writer.close()
+            return
         forward = asyncio.create_task(_pass(reader, requests))
         try:
             while chunk := await answers.read(1 << 16):
                 if self.swallow:
                     self.swallow -= 1
                     break
+                if self.halve:
+                    self.halve -= 1
+                    writer.write(chunk[: len(chunk) // 2])
+                    break
                 writer.write(chunk)
+        except OSError:
+            pass
         finally:
             forward.cancel()
             for stream in (requests, writer):

@@ -1,0 +1,143 @@
+"""Clients that never give up: each request is sent, with its key or ids, until it is answered."""
+
+import asyncio
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import httpx
+
+from tests.chaos.samples import PORTFOLIO, SPECS, Ask, ask
+from tests.history import Acknowledged
+
+PAUSE_S = 0.06
+"""Between two requests of a client, at most."""
+RETRY_S = 0.02
+LONGEST_RETRY_S = 0.3
+"""Clients that hammer at a server that starts take the time that it needs to start."""
+
+
+@dataclass
+class Told:
+    """What clients were answered of one model."""
+
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    sent: dict[str, int] = field(default_factory=dict)
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    """The first answers to requests with a key."""
+
+
+class Clients:
+    """So many clients of one address, until they are stopped."""
+
+    def __init__(self, url: str, count: int, seed: int) -> None:
+        self._url = url
+        self._seed = seed
+        self.told: dict[str, Told] = defaultdict(Told)
+        self.requests = self.retries = self.replayed = 0
+        self.answered_at = [0.0] * count
+        self._is_stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Make the models, and let the clients begin."""
+        async with httpx.AsyncClient(timeout=60) as client:
+            for model, spec in SPECS.items():
+                (await client.put(f"{self._url}/models/{model}", json=spec)).raise_for_status()
+        self._tasks = [
+            asyncio.create_task(self._run(number)) for number in range(len(self.answered_at))
+        ]
+
+    async def stop(self) -> None:
+        """Let each client bring its request to an end. Raises what a client found wrong."""
+        self._is_stopping = True
+        await asyncio.gather(*self._tasks)
+
+    async def all_answered(self, since: float, within_s: float = 60.0) -> float:
+        """Wait until each client was answered after a moment; how long after it that was.
+
+        Raises what a client found wrong, and TimeoutError.
+        """
+        while min(self.answered_at) <= since:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            if time.monotonic() > since + within_s:
+                behind = sum(at <= since for at in self.answered_at)
+                raise TimeoutError(f"{behind} clients were not answered in {within_s} s")
+            await asyncio.sleep(0.005)
+        return max(self.answered_at) - since
+
+    async def _run(self, number: int) -> None:
+        chance = Random(f"{self._seed} {number}")
+        # Short of the time that a request may take: what a stopped process holds is asked for anew.
+        async with httpx.AsyncClient(timeout=5) as client:
+            made = 0
+            while not self._is_stopping:
+                asked = ask(chance, number, made)
+                made += 1
+                self.told[asked.model].sent |= asked.sent
+                answer = await self._send(client, asked, number)
+                self._take(asked, answer)
+                if chance.random() < 0.05:
+                    self._compare(asked, answer, await self._send(client, asked, number))
+                if chance.random() < 0.1:
+                    await self._read_own(client, asked.model, answer["seq"])
+                await asyncio.sleep(chance.random() * PAUSE_S)
+
+    async def _send(self, client: httpx.AsyncClient, asked: Ask, number: int) -> dict[str, Any]:
+        pause = RETRY_S
+        while True:
+            self.requests += 1
+            url = f"{self._url}/models/{asked.model}/learn"
+            try:
+                answer = await client.post(url, json=asked.body, headers=asked.headers)
+                if answer.status_code == 200:
+                    self.answered_at[number] = time.monotonic()
+                    told: dict[str, Any] = answer.json()
+                    return told
+                assert answer.status_code == 503, f"{answer.status_code} {answer.text}"
+            except httpx.TransportError:
+                pass
+            self.retries += 1
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRY_S)
+
+    async def _read_own(self, client: httpx.AsyncClient, model: str, seq: int) -> None:
+        """Whichever worker answers, it has what was acknowledged, or says that it has not."""
+        row = {"x.sex": "Male"} if model == PORTFOLIO else {"x": "1:1"}
+        url = f"{self._url}/models/{model}/predict"
+        try:
+            answer = await client.get(url, params={**row, "min_seq": seq})
+        except httpx.TransportError:
+            return
+        if answer.status_code != 503:
+            assert answer.status_code == 200, f"{answer.status_code} {answer.text}"
+            assert answer.json()["seq"] >= seq
+
+    def _take(self, asked: Ask, told: dict[str, Any]) -> None:
+        of_model = self.told[asked.model]
+        if asked.key is not None:
+            assert told["count"] == len(asked.ids), told
+            of_model.acknowledged.append(Acknowledged(asked.key, told["seq"], told["count"]))
+            of_model.answers.append(told)
+            return
+        # Rows whose ids were known stand where the answer says, the others at its end.
+        stands = {left["index"]: left["seq"] for left in told.get("duplicates", ())}
+        new = [place for place in range(len(asked.ids)) if place not in stands]
+        assert len(new) == told["count"], told
+        stands |= dict(zip(new, range(told["seq"] - len(new) + 1, told["seq"] + 1), strict=True))
+        of_model.acknowledged += [
+            Acknowledged(str(asked.ids[place]), seq) for place, seq in stands.items()
+        ]
+
+    def _compare(self, asked: Ask, told: dict[str, Any], again: dict[str, Any]) -> None:
+        """By its key a request has its first answer again, by their ids the rows are known."""
+        self.replayed += 1
+        assert again["duplicate"] is True
+        if asked.key is None:
+            assert again["count"] == 0 and len(again["duplicates"]) == len(asked.ids)
+        else:
+            assert again == told | {"duplicate": True}, (told, again)

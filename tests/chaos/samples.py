@@ -1,0 +1,92 @@
+"""Three models, and the requests that a client sends to them; all of it follows from a seed."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from service.demo.adult import adult_lines, sample_of
+
+PORTFOLIO, DUAL, CLASSES = "portfolio", "dual", "classes"
+SPECS: dict[str, dict[str, Any]] = {
+    PORTFOLIO: {"algorithm": "portfolio", "features": {"kind": "hashed", "bits": 10}},
+    DUAL: {
+        "algorithm": "dual_ascent",
+        "loss": "hinge",
+        "features": {"kind": "indexed", "dim": 123},
+    },
+    CLASSES: {
+        "algorithm": "dual_ascent",
+        "task": "multiclass",
+        "features": {"kind": "indexed", "dim": 123},
+    },
+}
+
+LONGEST = 20
+"""Rows in a batch, at most."""
+SHARED_IDS = 50
+"""Rows that several clients send, under the same ids."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One learn request: what is posted, and by what its rows are told apart.
+
+    key   of the request, or None; then each row has an id
+    ids   of each row, None where it has none
+    """
+
+    model: str
+    body: dict[str, Any]
+    key: str | None
+    ids: list[str | None]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.key is None else {"idempotency-key": self.key}
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """How many rows stand under each tag of the history."""
+        if self.key is not None:
+            return {self.key: len(self.ids)}
+        return {str(id_): 1 for id_ in self.ids}
+
+
+def ask(chance: Random, client: int, number: int) -> Ask:
+    """The request that a client makes next."""
+    model = chance.choice(list(SPECS))
+    count = 1 if chance.random() < 0.6 else chance.randint(2, LONGEST)
+    tag = f"{client}-{number}"
+    key = tag if chance.random() < 0.7 else None
+    ids: list[str | None] = [None] * count
+    rows = [chance.randrange(len(_lines())) for _ in ids]
+    for place in range(count):
+        if key is None or chance.random() < 0.2:
+            ids[place] = f"{tag}-{place}"
+    if key is None and chance.random() < 0.5:
+        # One that others send as well.
+        shared = chance.randrange(SHARED_IDS)
+        ids[0], rows[0] = f"shared-{shared}", shared
+    samples = [_sample(model, row, id_) for row, id_ in zip(rows, ids, strict=True)]
+    body = samples[0] if count == 1 and chance.random() < 0.9 else {"samples": samples}
+    return Ask(model, body, key, ids)
+
+
+@lru_cache(1)
+def _lines() -> list[bytes]:
+    return adult_lines()
+
+
+def _sample(model: str, row: int, id_: str | None) -> dict[str, Any]:
+    sample = sample_of(_lines()[row]) if model == PORTFOLIO else _indexed(_lines()[row])
+    if model == CLASSES:
+        # Whether an odd number of the first features are there makes two classes of each.
+        odd = sum(int(index) < 20 for index in sample["x"]) % 2
+        sample["y"] = f"{'high' if sample['y'] > 0 else 'low'} {odd}"
+    return sample if id_ is None else sample | {"id": id_}
+
+
+def _indexed(line: bytes) -> dict[str, Any]:
+    label, *pairs = line.decode().split()
+    return {"x": {pair.partition(":")[0]: 1.0 for pair in pairs}, "y": int(label)}

@@ -1,0 +1,172 @@
+"""After a storm: what clients, workers and the journal say of each model is one and the same."""
+
+import asyncio
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+
+from service.demo.server_process import ServerProcess
+from service.journal import open_journal
+from service.journal.protocol import Entry, Journal, ModelRecord
+from service.journal.record import Rows, decode_merged
+from service.replica import Replica, as_batch
+from solvers import Batch, Outcome, Progressive, make_learner
+from tests.chaos.clients import Clients, Told
+from tests.chaos.report import Run
+from tests.history import HistoryBroken, Report, check_entries, read_all
+from tests.service.test_workers import children
+
+SETTLING_S = 30.0
+
+
+class Found(NamedTuple):
+    """What the journal says of a model: where every copy has to stand, and with which bits."""
+
+    report: Report
+    etag: str
+    digest: str
+    outcome: Outcome
+    batch: Batch
+
+
+async def examine(run: Run, store: str, clients: Clients, server: ServerProcess) -> None:
+    """Check every model, and every worker's copy of it. Raises HistoryBroken, AssertionError."""
+    found: dict[str, Found] = {}
+    broken: HistoryBroken | None = None
+    journal = await open_journal(store)
+    try:
+        for model, told in clients.told.items():
+            try:
+                found[model] = await _examine_model(journal, model, told)
+                run.saw(found[model].report)
+            except HistoryBroken as error:
+                broken = error
+    finally:
+        await journal.close()
+    if broken is not None:
+        raise broken
+    await asyncio.to_thread(_compare_workers, server, found)
+
+
+async def _examine_model(journal: Journal, model: str, told: Told) -> Found:
+    record = await journal.get(model)
+    entries = await read_all(journal, model, record.incarnation)
+    replayed = Replica(record)
+    await replayed.catch_up(journal)
+    report = check_entries(
+        entries,
+        record.incarnation,
+        told.acknowledged,
+        sent=told.sent,
+        samples=replayed.learner.samples,
+        rejected=replayed.rejected,
+    )
+    assert (report.seq, report.chain) == (record.seq, record.chain)
+    # Every client was answered in the end: there is nothing that nobody was told of.
+    assert report.unacknowledged == 0, report
+    restored = Replica(record)
+    await restored.load(journal)
+    digest = replayed.capture().state_digest()
+    assert restored.capture().state_digest() == digest
+    outcome, batch = _learned_in_one_go(record, replayed, entries)
+    _check_answers(told.answers, outcome, batch)
+    return Found(report, f'"{record.seq}-{record.chain[:8]}"', digest, outcome, batch)
+
+
+def _learned_in_one_go(
+    record: ModelRecord, replayed: Replica, entries: Sequence[Entry]
+) -> tuple[Outcome, Batch]:
+    """One learner that sees all rows at once has every bit of the replica's state."""
+    batch = _rows(entries, replayed.dim)
+    learner = make_learner(replayed.spec)
+    outcome = learner.learn(batch)
+    progress = Progressive.of(replayed.spec)
+    progress.count(batch, outcome)
+    for mine, theirs in (
+        (replayed.learner.state(), learner.state()),
+        (replayed.progress.state(), progress.state()),
+    ):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            assert mine[name].tobytes() == theirs[name].tobytes(), (record.id, name)
+    return outcome, batch
+
+
+def _rows(entries: Sequence[Entry], dim: int) -> Batch:
+    _, blocks = decode_merged(b"".join(entry.body for entry in entries))
+    return Batch.concat([as_batch(block, dim) for block in blocks if isinstance(block, Rows)])
+
+
+def _mistakes(outcome: Outcome, batch: Batch) -> np.ndarray:
+    """Which rows were scored on the wrong side, or as another class; by the definition."""
+    if outcome.predicted is None:
+        return np.asarray((outcome.scores >= 0) != (batch.labels > 0))
+    predicted = [outcome.classes[at] if at >= 0 else None for at in outcome.predicted.tolist()]
+    labels = [batch.classes[int(label)] for label in batch.labels.tolist()]
+    return np.array([a != b for a, b in zip(predicted, labels, strict=True)])
+
+
+def _check_answers(answers: Sequence[dict[str, Any]], outcome: Outcome, batch: Batch) -> None:
+    """What each request was told of its rows is what they did in their place in the journal."""
+    wrong, losses = _mistakes(outcome, batch), outcome.losses.tolist()
+    assert not outcome.rejected.any()
+    for told in answers:
+        rows = slice(told["seq"] - told["count"], told["seq"])
+        if told["loss"] is None and told["duplicate"]:
+            continue  # its answer was no longer kept when it was repeated
+        assert told["mistakes"] == wrong[rows].sum(), told
+        assert told["loss"] == sum(losses[rows]) / told["count"], told
+
+
+def _check_metrics(metrics: dict[str, Any], outcome: Outcome, batch: Batch) -> None:
+    """The progressive metrics are the sums over the journal's rows."""
+    told, rows = metrics["since_start"], len(batch)
+    assert metrics["samples"] == rows and metrics["rejected"] == 0, metrics
+    assert round(told["error_rate"] * rows) == _mistakes(outcome, batch).sum(), metrics
+    assert math.isclose(told["loss"], outcome.losses.mean(), rel_tol=1e-9), metrics
+
+
+def _compare_workers(server: ServerProcess, found: dict[str, Found]) -> None:
+    """Each worker stands at the journal's end with the journal's bits and tells its metrics."""
+    deadline = time.monotonic() + SETTLING_S
+    workers = sorted(children(server))
+    assert len(workers) > 1
+    for worker in workers:
+        with _alone(worker, workers), httpx.Client(base_url=server.url, timeout=30) as client:
+            while client.get("/readyz").status_code != 200:
+                assert time.monotonic() < deadline, client.get("/readyz").text
+                time.sleep(0.02)
+            assert client.get("/readyz?verbose").json()["process"] == worker
+            for model, journalled in found.items():
+                while (told := _stand(client, model)) != (journalled.etag, journalled.digest):
+                    assert time.monotonic() < deadline, (worker, model, told, journalled.etag)
+                    time.sleep(0.02)
+                metrics = client.get(f"/models/{model}/metrics").json()
+                _check_metrics(metrics, journalled.outcome, journalled.batch)
+
+
+def _stand(client: httpx.Client, model: str) -> tuple[str, str]:
+    """Where a worker's copy stands, and its digest."""
+    answer = client.get(f"/models/{model}?digest=true")
+    assert answer.status_code == 200, answer.text
+    return answer.headers["etag"], answer.json()["state_digest"]
+
+
+@contextmanager
+def _alone(worker: int, workers: Sequence[int]) -> Iterator[None]:
+    """The others are stopped meanwhile: a new connection is this worker's."""
+    others = [other for other in workers if other != worker]
+    for other in others:
+        os.kill(other, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for other in others:
+            os.kill(other, signal.SIGCONT)
