@@ -20,6 +20,7 @@ from service.journal.protocol import (
     Journal,
     JournalUnavailable,
     ModelChanged,
+    NotReplicated,
     OutcomeUnknown,
     Part,
     Placed,
@@ -278,7 +279,9 @@ class Committer:
             self._on_advance(before, self._replica.seq)
         except Exception as error:
             self._on_failure(error)
-            if not isinstance(error, OutcomeUnknown | JournalUnavailable | ModelChanged):
+            if isinstance(error, NotReplicated):
+                self._on_advance(before, self._replica.seq)
+            elif not isinstance(error, OutcomeUnknown | JournalUnavailable | ModelChanged):
                 log.exception("model %r: a group of %d failed", self._replica.id, len(group))
             for _, future in group:
                 if not future.done():
@@ -320,6 +323,8 @@ class Committer:
             applied = await self._apply(nonce, appended, requests, placed)
         finally:
             del self._replica.watched[nonce]
+        if appended.shortfall is not None:
+            raise NotReplicated(appended.shortfall)
         if isinstance(applied, Verdict):
             return [Receipt(appended.placed[0], verdict=applied)]
         return _receipts(requests, placed, applied, self._replica.answers)

@@ -9,6 +9,7 @@
       journal Conflict          409 conflict
       journal ModelChanged      409 model-changed
       journal OutcomeUnknown    503 outcome-unknown
+      journal NotReplicated     503 not-replicated
       journal JournalUnavailable 503 store-unavailable
       journal RecordError       503 unreadable-journal
 
@@ -26,6 +27,7 @@ from service.journal.protocol import (
     JournalError,
     JournalUnavailable,
     ModelChanged,
+    NotReplicated,
     OutcomeUnknown,
     UnknownModel,
 )
@@ -135,6 +137,9 @@ def as_problem(error: Exception) -> Problem | None:
         case OutcomeUnknown():
             detail = f"{error}; repeat the request with the same Idempotency-Key"
             return Problem(503, "outcome-unknown", detail, retry_after_s=1, outcome="unknown")
+        case NotReplicated():
+            detail = f"{error}; repeat the request with the same Idempotency-Key"
+            return Problem(503, "not-replicated", detail, retry_after_s=1, outcome="journalled")
         case RecordError():
             return unreadable(str(error))
         case JournalUnavailable():

@@ -133,7 +133,11 @@ class Follower:
         models = [(model, model.replica.seq) for model in self._catalog]
         asked_at = time.monotonic()
         heads = await self._journal.heads([model.record.id for model, _ in models])
+        trouble: JournalUnavailable | None = None
         for (model, seq_before), head in zip(models, heads, strict=True):
+            if isinstance(head, JournalUnavailable):
+                trouble = head
+                continue
             if head is None or head.incarnation != model.replica.incarnation:
                 log.info("model %r was deleted or made again elsewhere", model.record.id)
                 self._catalog.forget(model)
@@ -143,6 +147,8 @@ class Follower:
                 self._hear(model.record.id, head.seq)
             elif _may_be_forked(model, seq_before, head):
                 self._pull(model, None)
+        if trouble is not None:
+            raise trouble
 
     def _pull(self, model: "Model", seq: int | None) -> None:
         """Bring the model to `seq`, or without one hold it against the journal, in a task."""

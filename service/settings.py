@@ -4,12 +4,14 @@ Every field is also a flag of `dualstream serve`: DUALSTREAM_MAX_BODY_BYTES = --
 """
 
 import ipaddress
-from typing import Literal
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-Durability = Literal["memory", "everysec", "always", "normal", "full"]
+from service.journal.durability import check_level
+
+Durability = Annotated[str, AfterValidator(check_level)]
 
 
 class Settings(BaseSettings):
@@ -24,7 +26,9 @@ class Settings(BaseSettings):
     )
     workers: int = Field(1, ge=1, le=256, description="Processes that serve the one port.")
     store: str = Field(
-        "sqlite:///dualstream.db", description="Where journals live: sqlite:///FILE or redis://..."
+        "sqlite:///dualstream.db",
+        description="Where journals live: sqlite:///FILE, redis://, redis+sentinel:// or"
+        " redis+cluster://...",
     )
     adopt: bool = Field(
         False,

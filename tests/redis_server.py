@@ -65,12 +65,16 @@ class RedisServer:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
+    def _first_arguments(self) -> list[str]:
+        return []
+
     def _answers(self) -> bool:
         program, environment = _program()
-        arguments = [program, "--port", str(self.port), "--bind", "127.0.0.1"]
+        arguments = [program, *self._first_arguments()]
+        arguments += ["--port", str(self.port), "--bind", "127.0.0.1"]
         arguments += ["--dir", self.directory, "--logfile", f"{self.directory}/log"]
         for name, value in self.options.items():
-            arguments += [f"--{name}", value]
+            arguments += [f"--{name}", *(value.split() or [value])]
         self._process = subprocess.Popen(arguments, env=environment)
         while self._process.poll() is None:
             if _pings(self.port):

@@ -14,35 +14,38 @@ async def open_journal(
 ) -> Journal:
     """Open the store at `url` and return it, ready.
 
-    sqlite:///file.db (relative), sqlite:////path/file.db (absolute), redis://host:port/db
-    (rediss:// with TLS).
+    sqlite:///file.db (relative), sqlite:////path/file.db (absolute); redis://, redis+sentinel://
+    and redis+cluster:// as `redis/address.py` says.
     `durability` is the least that is asked for; None asks for nothing.
 
     Raises ValueError for another URL, and what `Journal.open` raises.
     """
     journal = make_journal(url, durability, limits)
-    await journal.open()
+    try:
+        await journal.open()
+    except BaseException:
+        await journal.close()
+        raise
     return journal
 
 
 def make_journal(url: str, durability: str | None, limits: Limits) -> Journal:
     """The store at `url`, not opened yet. Raises ValueError for another URL."""
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite":
+    scheme = url.partition("://")[0]
+    if scheme == "sqlite":
         from service.journal.sqlite import SqliteJournal
 
-        path = unquote(parts.path.removeprefix("/"))
+        path = unquote(urlsplit(url).path.removeprefix("/"))
         if not url.startswith("sqlite:///") or not path:
             raise ValueError(
                 f"{url} names no file: write sqlite:///file.db, or sqlite:////path/file.db"
             )
         return SqliteJournal(path, durability, limits)
-    if parts.scheme in ("redis", "rediss"):
+    if scheme.startswith("redis"):
         from service.journal.redis import RedisJournal
 
         return RedisJournal(url, durability, limits)
-    if parts.scheme in ("redis+sentinel", "redis+cluster"):
-        raise ValueError(f"{parts.scheme}:// is not available in this version: use redis://")
     raise ValueError(
-        f"no store for {parts.scheme or url}: known are sqlite:///file.db and redis://host:port/db"
+        f"no store for {scheme or url}: known are sqlite:///file.db, redis://host:port/db,"
+        " redis+sentinel:// and redis+cluster://"
     )

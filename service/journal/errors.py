@@ -4,6 +4,7 @@ JournalError
 |- JournalUnavailable     the store cannot be used now; nothing was done
 |  `- DurabilityTooLow    the store keeps less than was asked for, or evicts
 |- OutcomeUnknown         the store may or may not have done it: repeat with the same nonce
+|- NotReplicated          the store did it, and fewer replicas than asked for have it
 |- UnknownModel           no model of that id
 |- ModelChanged           the model is gone or was made again: another incarnation
 |- Conflict               what the caller saw is not what the store holds
@@ -29,6 +30,13 @@ class DurabilityTooLow(JournalUnavailable):
 
 class OutcomeUnknown(JournalError):
     """The store may or may not have done it; an append is repeated with the same nonce."""
+
+
+class NotReplicated(JournalError):
+    """The store did it, and fewer replicas than were asked for said in time that they have it.
+
+    It is lost if the server that did it is lost before they have it.
+    """
 
 
 class UnknownModel(JournalError):

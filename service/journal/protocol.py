@@ -39,6 +39,9 @@ from service.journal.errors import (
     ModelChanged as ModelChanged,
 )
 from service.journal.errors import (
+    NotReplicated as NotReplicated,
+)
+from service.journal.errors import (
     OutcomeUnknown as OutcomeUnknown,
 )
 from service.journal.errors import (
@@ -142,6 +145,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
                      at least one if there is any
     more             there are further entries between the last of `entries` and the own one, or
                      rows after `known_seq` are no longer kept (then `read` raises Trimmed)
+    shortfall        why it is less durable than was asked for: fewer replicas have it; else None
     """
 
     placed: tuple[Placed, ...]
@@ -151,6 +155,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     chain: str
     entries: tuple[Entry, ...]
     more: bool
+    shortfall: str | None = None
 
 
 class Known(NamedTuple):
@@ -225,8 +230,9 @@ class Journal(Copies, Protocol):
     One object serves one process and one event loop; any number of processes may use the same
     store. Every method but `open`, `close` and `durability` raises JournalUnavailable when the
     store cannot be used, and every method that writes raises OutcomeUnknown when the answer was
-    lost. Only `append` can be repeated blindly; the others are safe to repeat because they
-    compare first.
+    lost; those other than `append` raise NotReplicated where fewer replicas than were asked for
+    have what was written. Only `append` can be repeated blindly; the others are safe to repeat
+    because they compare first.
     """
 
     async def open(self) -> None:
@@ -248,7 +254,8 @@ class Journal(Copies, Protocol):
         """What the store really keeps, as it was read at the last connect.
 
         SQLite: `normal` (a power cut may take the last appends, a killed process takes none) or
-        `full`. Redis: `memory`, `everysec` or `always`.
+        `full`. Redis: `memory`, `everysec` or `always`, of several servers the least; or
+        `replicated:N`, if it was asked for.
         """
 
     async def claim_identity(self, mine: str) -> str:
@@ -266,10 +273,12 @@ class Journal(Copies, Protocol):
         Raises UnknownModel.
         """
 
-    async def heads(self, models: Sequence[str]) -> list[Head | None]:
+    async def heads(self, models: Sequence[str]) -> Sequence[Head | JournalUnavailable | None]:
         """Return where the logs of these models end, None for each that is unknown.
 
-        Not atomic: each stands as it stood when it was read.
+        Where a store has several servers and some of them cannot be used, the error stands in
+        place of each head that they would have told. Not atomic: each stands as it stood when it
+        was read.
         """
 
     def announcements(self) -> AsyncGenerator[Announced, None]:

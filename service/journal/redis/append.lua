@@ -188,6 +188,9 @@ if not result then
   if refusal then
     return refusal
   end
+else
+  -- A write, so that a WAIT after it is for what was written then, too.
+  redis.call('HSET', KEYS[3], nonce, result)
 end
 local known_seq, unseen, last = tonumber(ARGV[3]), '', tonumber(ARGV[3])
 local through = cmsgpack.unpack(result)[1]

@@ -16,6 +16,7 @@ from service.journal.protocol import (
     Version,
 )
 from service.journal.redis import scripts
+from service.journal.redis.cluster import Lines
 from service.journal.redis.keys import keys_of
 from service.journal.redis.line import Line
 
@@ -32,7 +33,7 @@ def refuse(model: str, answer: list[Any]) -> None:
 class RedisCopies:
     """The copies and versions of the models behind one line."""
 
-    _others: Line
+    _others: Line | Lines
     _limits: Limits
 
     async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:

@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from redis.asyncio import Connection, ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Connection
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
@@ -22,12 +21,19 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 
-from service.journal.protocol import DurabilityTooLow, JournalUnavailable, OutcomeUnknown
+from service.journal.protocol import JournalUnavailable, NotReplicated, OutcomeUnknown
 from service.journal.redis.scripts import Argument, Script, pack
+from service.journal.redis.server import check_replicas, check_server
+from service.journal.redis.servers import Server
 
-LEVELS = ("memory", "everysec", "always")
+REPLICAS_MS = 1000
+"""How long an append waits for the replicas to have it."""
+
+REDIRECTIONS = (AskError, TryAgainError)
+"""What a node of a Cluster answers, having done nothing, where a slot was or is moved."""
 
 _REFUSALS = (
     AuthenticationError,
@@ -39,26 +45,34 @@ _REFUSALS = (
     ReadOnlyError,
 )
 _REFUSAL_CODES = ("MISCONF", "NOREPLICAS", "BUSY", "OOM", "UNKILLABLE")
+_ASKING = (b"*1\r\n", *pack(("ASKING",)))
+
+
+class TooFewReplicas(NotReplicated):
+    """A write was done, and too few replicas said in time that they have it."""
+
+    def __init__(self, answer: Any, found: int, replicas: int) -> None:
+        super().__init__(
+            f"journalled, not replicated: {found} of {replicas} replicas had it in {REPLICAS_MS} ms"
+        )
+        self.answer = answer
 
 
 class Line:
     """Commands one after the other on one connection, made anew after it broke.
 
-    asked       the least durability asked for, or None
+    asked       the least that the server's disk must keep, or None
+    replicas    so many replicas must have each write
     timeout_s   for one command, waiting for its turn and connecting included
     """
 
-    def __init__(self, url: str, asked: str | None, timeout_s: float) -> None:
-        # protocol 2: answers are read by the smaller parser, and no push can come between
-        self._pool = ConnectionPool.from_url(
-            url,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=None,
-            socket_connect_timeout=timeout_s,
-            health_check_interval=0,
-        )
+    def __init__(self, server: Server, asked: str | None, replicas: int, timeout_s: float) -> None:
+        self._server = server
         self._asked = asked
+        self._replicas = replicas
+        self._wait = [b"*3\r\n", *pack(("WAIT", replicas, REPLICAS_MS))]
+        # After a write that too few replicas had, none is sent until there are enough of them.
+        self._may_be_short = True
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
         self._is_closed = False
@@ -74,6 +88,19 @@ class Line:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect()
+        await self._server.close()
+
+    async def ping(self) -> None:
+        """Return when the server answers, keeps what was asked for and has its replicas.
+
+        Raises JournalUnavailable.
+        """
+        await self._call([b"*1\r\n", *pack(("PING",))], is_read=True)
+        if self._replicas:
+            info = await self._call([b"*2\r\n", *pack(("INFO", "replication"))], is_read=True)
+            self._may_be_short = True
+            check_replicas(info, self._replicas)
+            self._may_be_short = False
 
     async def run(
         self,
@@ -81,37 +108,45 @@ class Line:
         keys: Sequence[Argument],
         arguments: Sequence[Argument],
         is_read: bool = False,
+        is_asking: bool = False,
     ) -> Any:
         """The answer of a script.
 
-        Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown.
+        Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown and
+        TooFewReplicas.
         """
         count = 1 + len(keys) + len(arguments)
         packed = pack((len(keys), *keys, *arguments))
-        return await self.run_packed(script, count, packed, is_read)
+        return await self.run_packed(b"", script, count, packed, is_read, is_asking)
 
     async def run_packed(
-        self, script: Script, count: int, packed: list[bytes], is_read: bool = False
+        self,
+        key: bytes,
+        script: Script,
+        count: int,
+        packed: list[bytes],
+        is_read: bool = False,
+        is_asking: bool = False,
     ) -> Any:
         """`run` for `count` packed arguments: the number of keys, the keys, the arguments.
 
-        The script is sent by its digest, and as a text only where Redis does not have it.
+        `key` is one of the keys, which in a Cluster says whose they are. The script is sent by its
+        digest, and as a text only where Redis does not have it.
         """
         try:
-            return await self._call(
-                [b"*%d\r\n" % (2 + count), *script.packed_digest, *packed], is_read
-            )
+            digest = [b"*%d\r\n" % (2 + count), *script.packed_digest, *packed]
+            return await self._call(digest, is_read, is_asking)
         except NoScriptError:
-            return await self._call(
-                [b"*%d\r\n" % (2 + count), *script.packed_text, *packed], is_read
-            )
+            text = [b"*%d\r\n" % (2 + count), *script.packed_text, *packed]
+            return await self._call(text, is_read, is_asking)
 
-    async def call(self, *command: Argument, is_read: bool = False) -> Any:
+    async def call(self, *command: Argument, is_read: bool = False, is_asking: bool = False) -> Any:
         """The answer to a command.
 
-        Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown.
+        Raises JournalUnavailable (nothing was done), and unless `is_read` OutcomeUnknown and
+        TooFewReplicas.
         """
-        return await self._call([b"*%d\r\n" % len(command), *pack(command)], is_read)
+        return await self._call([b"*%d\r\n" % len(command), *pack(command)], is_read, is_asking)
 
     async def call_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """The answers to commands that only read, sent together.
@@ -127,7 +162,7 @@ class Line:
 
         Raises JournalUnavailable when the connection breaks, or answers no PING.
         """
-        connection: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        connection = self._server.make_connection()
         try:
             async with asyncio.timeout(self._timeout_s):
                 await connection.connect()  # type: ignore[no-untyped-call]
@@ -151,20 +186,32 @@ class Line:
         finally:
             await connection.disconnect(nowait=True)
 
-    async def _call(self, packed: list[bytes], is_read: bool, count: int | None = None) -> Any:
+    async def _call(
+        self, packed: list[bytes], is_read: bool, is_asking: bool = False, count: int | None = None
+    ) -> Any:
         """The answer to one packed command, or the list of those to `count` of them."""
         is_unknown = False
+        is_waited = self._replicas > 0 and not is_read
         try:
             async with asyncio.timeout(self._timeout_s), self._turn:
                 if self._is_closed:
                     raise JournalUnavailable("the journal is closed")
                 connection = await self._connected()
+                if is_waited and self._may_be_short:
+                    check_replicas(await _ask(connection, "INFO", "replication"), self._replicas)
+                    self._may_be_short = False
+                if is_asking:
+                    packed = [*_ASKING, *packed]
+                if is_waited:
+                    packed = [*packed, *self._wait]
                 is_unknown = not is_read
                 await connection.send_packed_command(packed, check_health=False)
-                if count is None:
-                    return await connection.read_response()
-                return await _read_all(connection, count)
-        except NoScriptError:
+                if not is_waited and not is_asking:
+                    if count is None:
+                        return await connection.read_response()
+                    return await _read_all(connection, count)
+                answers = await _read_all(connection, is_asking + (count or 1) + is_waited)
+        except (NoScriptError, *REDIRECTIONS):
             raise
         except _REFUSALS as error:
             raise JournalUnavailable(f"Redis: {error}") from error
@@ -174,32 +221,40 @@ class Line:
             raise _failure(is_unknown, error) from error
         except (RedisError, OSError, TimeoutError) as error:
             raise _failure(is_unknown, error) from error
+        answer = answers[is_asking]
+        if is_waited and answers[-1] < self._replicas:
+            self._may_be_short = True
+            raise TooFewReplicas(answer, answers[-1], self._replicas)
+        return answer
 
     async def _connected(self) -> Connection:
         if self._connection is not None and await _is_broken(self._connection):
             await self._connection.disconnect(nowait=True)
             self._connection = None
         if self._connection is None:
-            made: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+            made = self._server.make_connection()
             try:
                 await made.connect()  # type: ignore[no-untyped-call]
-                self.durability = await _durability(made, self._asked)
+                self.durability = await check_server(
+                    lambda *command: _ask(made, *command), self._asked, self._server.is_node
+                )
             except BaseException:
                 await made.disconnect(nowait=True)
                 raise
             self._connection = made
+            self._may_be_short = True
         return self._connection
 
 
 async def _read_all(connection: Connection, count: int) -> list[Any]:
-    """The next answers; an error among them is raised once all are read."""
+    """The next answers; the first error among them is raised once all are read."""
     answers: list[Any] = []
     wrong: ResponseError | None = None
     for _ in range(count):
         try:
             answers.append(await connection.read_response())
         except ResponseError as error:
-            wrong = error
+            wrong = wrong or error
     if wrong is not None:
         raise wrong
     return answers
@@ -218,46 +273,7 @@ async def _is_broken(connection: Connection) -> bool:
         return True
 
 
-async def _durability(connection: Connection, asked: str | None) -> str:
-    """What this server keeps.
-
-    Raises JournalUnavailable when it cannot serve at all, DurabilityTooLow.
-    """
-    info = _fields(await _ask(connection, "INFO", "server"), b"\r\n", b":")
-    if int(info["redis_version"].split(".")[0]) < 7:
-        raise JournalUnavailable(f"Redis {info['redis_version']} is too old: 7.0 or newer")
-    if info["redis_mode"] != "standalone":
-        raise JournalUnavailable(f"Redis in {info['redis_mode']} mode is not supported")
-    try:
-        answer = await _ask(
-            connection, "CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy"
-        )
-    except ResponseError as error:
-        if asked in (None, "memory"):
-            return "memory"
-        raise DurabilityTooLow(f"what Redis keeps cannot be read: {error}") from error
-    config = dict(zip(*[iter(item.decode() for item in answer)] * 2, strict=True))
-    if config["maxmemory-policy"] != "noeviction":
-        raise DurabilityTooLow(
-            f"Redis may evict the journal: maxmemory-policy is {config['maxmemory-policy']},"
-            " set it to noeviction"
-        )
-    fsync = config["appendfsync"] if config["appendonly"] == "yes" else "memory"
-    level = fsync if fsync in LEVELS else "memory"
-    if asked is not None and LEVELS.index(level) < LEVELS.index(asked):
-        raise DurabilityTooLow(
-            f"Redis keeps {level}, {asked} was asked for: set appendonly yes and"
-            f" appendfsync {asked} there"
-        )
-    return level
-
-
 async def _ask(connection: Connection, *command: Argument) -> Any:
     packed = [b"*%d\r\n" % len(command), *pack(command)]
     await connection.send_packed_command(packed, check_health=False)
     return await connection.read_response()
-
-
-def _fields(text: bytes, line_end: bytes, separator: bytes) -> dict[str, str]:
-    pairs = (line.partition(separator) for line in text.split(line_end))
-    return {name.decode(): value.decode() for name, _, value in pairs}

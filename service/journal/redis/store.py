@@ -1,4 +1,4 @@
-"""The journal in Redis: scripts for what must be one step, two connections for everything."""
+"""The journal in Redis: scripts for what must be one step, two connections to each server."""
 
 import secrets
 from collections.abc import AsyncGenerator, Sequence
@@ -10,6 +10,7 @@ import msgspec
 
 from service.journal._placing import Left, check_parts, opens_request, placed
 from service.journal.chain import first_chain, next_chain
+from service.journal.durability import REDIS_LEVELS, replicas_in
 from service.journal.protocol import (
     DEFAULT_LIMITS,
     ENTRY_BYTES,
@@ -20,6 +21,7 @@ from service.journal.protocol import (
     CursorMoved,
     Entry,
     Head,
+    JournalUnavailable,
     Known,
     Limits,
     ModelChanged,
@@ -32,10 +34,13 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.redis import scripts
+from service.journal.redis.address import Address, parse_address
+from service.journal.redis.cluster import Lines, Topology
 from service.journal.redis.copies import PART_BYTES, RedisCopies, refuse
 from service.journal.redis.keys import keys_of
-from service.journal.redis.line import LEVELS, Line
+from service.journal.redis.line import Line, TooFewReplicas
 from service.journal.redis.scripts import pack
+from service.journal.redis.servers import Server, Standing, Watched
 
 _MODELS = b"ds:models"
 _IDENTITY = b"ds:identity"
@@ -75,13 +80,27 @@ class RedisJournal(RedisCopies):
         limits: Limits = DEFAULT_LIMITS,
         timeout_s: float = 5.0,
     ) -> None:
-        if durability is not None and durability not in LEVELS:
-            raise ValueError(f"Redis's durability is {', '.join(LEVELS)}; not {durability}")
+        replicas = replicas_in(durability)
+        if durability is not None and durability not in REDIS_LEVELS and not replicas:
+            known = ", ".join(REDIS_LEVELS)
+            raise ValueError(f"Redis's durability is {known} or replicated:N; not {durability}")
+        self._replicated = durability if replicas else None
         self._limits = limits
         self._key_ttl_ms = round(limits.key_ttl_s * 1000)
         self._packed_limits = pack((self._key_ttl_ms, limits.max_keys, limits.nonces, ENTRY_BYTES))
-        self._appends = Line(url, durability, timeout_s)
-        self._others = Line(url, durability, timeout_s)
+        address = parse_address(url)
+        of_disk = None if replicas else durability
+        self._appends: Line | Lines
+        self._others: Line | Lines
+        if address.kind == "cluster":
+            topology = Topology(address)
+            self._appends, self._others = (
+                Lines(address, topology, of_disk, replicas, timeout_s) for _ in range(2)
+            )
+        else:
+            self._appends, self._others = (
+                Line(_server(address, timeout_s), of_disk, replicas, timeout_s) for _ in range(2)
+            )
 
     async def open(self) -> None:
         self._appends.open()
@@ -93,11 +112,11 @@ class RedisJournal(RedisCopies):
         await self._others.close()
 
     async def ping(self) -> None:
-        await self._appends.call("PING", is_read=True)
-        await self._others.call("PING", is_read=True)
+        await self._appends.ping()
+        await self._others.ping()
 
     def durability(self) -> str:
-        return self._appends.durability
+        return self._replicated or self._appends.durability
 
     async def claim_identity(self, mine: str) -> str:
         await self._others.call("SET", _IDENTITY, mine, "NX")
@@ -115,16 +134,12 @@ class RedisJournal(RedisCopies):
     async def get(self, model: str) -> ModelRecord:
         return _record(model, await self._models(model, "get"))
 
-    async def heads(self, models: Sequence[str]) -> list[Head | None]:
-        found: list[Head | None] = []
+    async def heads(self, models: Sequence[str]) -> list[Head | JournalUnavailable | None]:
+        found: list[Head | JournalUnavailable | None] = []
         for at in range(0, len(models), _HEADS_AT_ONCE):
             some = models[at : at + _HEADS_AT_ONCE]
             commands = [("HMGET", keys_of(id_).head, "incarnation", "seq", "chain") for id_ in some]
-            for incarnation, seq, chain in await self._others.call_many(commands):
-                is_there = incarnation is not None
-                found.append(
-                    Head(incarnation.decode(), int(seq), chain.decode()) if is_there else None
-                )
+            found += map(_head, await self._others.call_many(commands))
         return found
 
     async def announcements(self) -> AsyncGenerator[Announced, None]:
@@ -184,9 +199,13 @@ class RedisJournal(RedisCopies):
         last = (model,) if copy is None else (model, copy)
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits, *pack(last)]
         count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS + len(last)
-        answer = await self._appends.run_packed(scripts.APPEND, count, packed)
+        shortfall = None
+        try:
+            answer = await self._appends.run_packed(keys.head, scripts.APPEND, count, packed)
+        except TooFewReplicas as short:
+            answer, shortfall = short.answer, str(short)
         if isinstance(answer, bytes):
-            return _appended(nonce, known_seq, parts, answer)
+            return _appended(nonce, known_seq, parts, answer, shortfall)
         if answer[0] == 2:
             assert cursor is not None
             raise CursorMoved(cursor.name, None if answer[1] is None else answer[1].decode())
@@ -372,7 +391,24 @@ def _packed_cursor(cursor: CursorMove | None) -> tuple[str, str, str]:
     return cursor.name, "" if cursor.expected is None else "=" + cursor.expected, cursor.new
 
 
-def _appended(nonce: bytes, known_seq: int, parts: Sequence[Part], answer: bytes) -> Appended:
+def _server(address: Address, timeout_s: float) -> Server:
+    if address.kind == "sentinel":
+        return Watched(address, timeout_s)
+    return Standing(address, address.hosts[0], timeout_s)
+
+
+def _head(answer: list[bytes | None] | JournalUnavailable) -> Head | JournalUnavailable | None:
+    if isinstance(answer, JournalUnavailable):
+        return answer
+    incarnation, seq, chain = answer
+    if incarnation is None or seq is None or chain is None:
+        return None
+    return Head(incarnation.decode(), int(seq), chain.decode())
+
+
+def _appended(
+    nonce: bytes, known_seq: int, parts: Sequence[Part], answer: bytes, shortfall: str | None
+) -> Appended:
     last, trimmed, size = _ANSWER.unpack_from(answer)
     unseen = _ANSWER.size + size
     result = _unpack(answer[_ANSWER.size : unseen])
@@ -385,6 +421,7 @@ def _appended(nonce: bytes, known_seq: int, parts: Sequence[Part], answer: bytes
         next_chain(result.previous, nonce) if is_new else result.previous,
         tuple(_entries(answer, unseen)),
         known_seq < trimmed or last < result.before,
+        shortfall,
     )
 
 

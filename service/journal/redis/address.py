@@ -1,0 +1,118 @@
+"""Where the servers of a store are, as its URL says.
+
+    redis://[USER:PASSWORD@]HOST[:PORT][/DB]                                     one server
+    redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],.../SERVICE[/DB]    Sentinels
+    redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],...                  nodes of a Cluster
+
+With rediss in place of redis all connections use TLS. What redis-py's connections take follows as
+?NAME=VALUE&..., such as ssl_ca_certs. User and password are those of the servers; with `sentinel_`
+in front of it an option is for the Sentinels alone: sentinel_username, sentinel_password.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from redis.asyncio import Connection
+from redis.asyncio.connection import parse_url
+
+Kind = Literal["standalone", "sentinel", "cluster"]
+Where = tuple[str, int]
+"""Host and port of a server."""
+
+SCHEMES: dict[str, tuple[Kind, bool]] = {
+    "redis": ("standalone", False),
+    "rediss": ("standalone", True),
+    "redis+sentinel": ("sentinel", False),
+    "rediss+sentinel": ("sentinel", True),
+    "redis+cluster": ("cluster", False),
+    "rediss+cluster": ("cluster", True),
+}
+PORTS: dict[Kind, int] = {"standalone": 6379, "sentinel": 26379, "cluster": 6379}
+_FORMS: dict[Kind, str] = {
+    "standalone": "redis://HOST:PORT/DB",
+    "sentinel": "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB",
+    "cluster": "redis+cluster://HOST:PORT,HOST:PORT",
+}
+_OF_SENTINELS = "sentinel_"
+
+
+@dataclass(frozen=True)
+class Address:
+    """What a store's URL says.
+
+    hosts     the server; or the Sentinels, or nodes of the Cluster, that are asked first
+    service   the name that the Sentinels know the servers by
+    options   of the connections to servers, as redis-py's `Connection` takes them
+    """
+
+    kind: Kind
+    hosts: tuple[Where, ...]
+    is_tls: bool = False
+    service: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    of_sentinels: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_address(url: str) -> Address:
+    """Raises ValueError, which says what is wrong and tells no password."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in SCHEMES:
+        raise ValueError(f"no Redis behind {scheme}://: known are {', '.join(SCHEMES)}")
+    kind, is_tls = SCHEMES[scheme]
+    rest, _, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    user, _, listed = authority.rpartition("@")
+    hosts = tuple(_where(kind, host) for host in listed.split(","))
+    service, database = _path(kind, path)
+    if kind == "standalone" and len(hosts) > 1:
+        raise ValueError("redis:// takes one server: write redis+sentinel:// or redis+cluster://")
+    fields = [pair for pair in query.split("&") if pair]
+    own = [pair for pair in fields if not pair.startswith(_OF_SENTINELS)]
+    theirs = [pair.removeprefix(_OF_SENTINELS) for pair in fields if pair not in own]
+    if theirs and kind != "sentinel":
+        raise ValueError(f"{theirs[0].partition('=')[0]!r} of Sentinels: {scheme}:// has none")
+    return Address(
+        kind,
+        hosts,
+        is_tls,
+        service,
+        _options(is_tls, user, own) | {"db": database},
+        _options(is_tls, "", theirs + [pair for pair in own if pair.startswith("ssl_")]),
+    )
+
+
+def _where(kind: Kind, text: str) -> Where:
+    host, colon, port = text.rpartition(":")
+    if not colon or port.endswith("]"):
+        host, port = text, str(PORTS[kind])
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise ValueError(f"{text!r} is no HOST:PORT: write {_FORMS[kind]}")
+    return host, int(port)
+
+
+def _path(kind: Kind, path: str) -> tuple[str, int]:
+    """The service and the number of the database."""
+    parts = path.rstrip("/").split("/") if path.rstrip("/") else []
+    service = parts.pop(0) if kind == "sentinel" and parts else ""
+    if kind == "sentinel" and not service:
+        raise ValueError(f"the service that the Sentinels watch is missing: write {_FORMS[kind]}")
+    if kind == "cluster" and parts:
+        raise ValueError(f"a Cluster has no databases: write {_FORMS[kind]}")
+    if len(parts) > 1 or (parts and not (parts[0].isascii() and parts[0].isdigit())):
+        raise ValueError(f"{path!r} ends in no number of a database: write {_FORMS[kind]}")
+    return service, int(parts[0]) if parts else 0
+
+
+def _options(is_tls: bool, user: str, fields: list[str]) -> dict[str, Any]:
+    """User, password and options as redis-py reads them from a URL."""
+    scheme = "rediss" if is_tls else "redis"
+    user = f"{user}@" if user else ""
+    options: dict[str, Any] = dict(parse_url(f"{scheme}://{user}host?{'&'.join(fields)}"))
+    del options["host"]
+    kind = options.pop("connection_class", Connection)
+    try:
+        kind(**options)
+    except TypeError as error:
+        raise ValueError(f"an option of the store's URL is not known: {error}") from None
+    return options

@@ -1,0 +1,83 @@
+"""What a Redis server is and what it keeps, read at each connect."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from service.journal.durability import REDIS_LEVELS
+from service.journal.protocol import DurabilityTooLow, JournalUnavailable
+
+log = logging.getLogger("dualstream.redis")
+
+Ask = Callable[..., Awaitable[Any]]
+"""Sends one command and returns its answer."""
+
+_CONFIG = ("CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy")
+_told_once: set[str] = set()
+
+
+async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
+    """The level that this server keeps by itself.
+
+    Raises JournalUnavailable when it cannot serve at all, DurabilityTooLow.
+    """
+    info = _fields(await ask("INFO"))
+    version, mode = info["redis_version"], info["redis_mode"]
+    if int(version.split(".")[0]) < 7:
+        raise JournalUnavailable(f"Redis {version} is too old: 7.0 or newer")
+    if mode != ("cluster" if is_cluster else "standalone"):
+        raise JournalUnavailable(f"Redis in {mode} mode: write redis+{mode}:// in the store's URL")
+    if info.get("role") != "master":
+        raise JournalUnavailable("this Redis is a replica, which takes no appends")
+    try:
+        answer = await ask(*_CONFIG)
+    except ResponseError as error:
+        return _unknown_level(asked, info, error)
+    config = dict(zip(*[iter(item.decode() for item in answer)] * 2, strict=True))
+    _check_policy(config["maxmemory-policy"])
+    fsync = config["appendfsync"] if config["appendonly"] == "yes" else "memory"
+    level = fsync if fsync in REDIS_LEVELS else "memory"
+    if asked is not None and REDIS_LEVELS.index(level) < REDIS_LEVELS.index(asked):
+        raise DurabilityTooLow(
+            f"Redis keeps {level}, {asked} was asked for: set appendonly yes and"
+            f" appendfsync {asked} there"
+        )
+    return level
+
+
+def check_replicas(answer: bytes, replicas: int) -> None:
+    """Raise DurabilityTooLow unless, by its INFO, so many replicas follow this server now."""
+    info = _fields(answer)
+    found = sum(
+        name.startswith("slave") and "state=online" in value for name, value in info.items()
+    )
+    if found < replicas:
+        raise DurabilityTooLow(f"Redis has {found} replicas, replicated:{replicas} was asked for")
+
+
+def _unknown_level(asked: str | None, info: dict[str, str], error: ResponseError) -> str:
+    """Managed servers keep their settings to themselves: then nothing is promised of disks."""
+    if asked not in (None, "memory"):
+        raise DurabilityTooLow(
+            f"what Redis keeps cannot be read, and {asked} was asked for: {error}"
+        ) from error
+    _check_policy(info.get("maxmemory_policy", "noeviction"))
+    reason = f"Redis refuses CONFIG GET, so its durability counts as memory: {error}"
+    if reason not in _told_once:
+        _told_once.add(reason)
+        log.warning("%s", reason)
+    return "memory"
+
+
+def _check_policy(policy: str) -> None:
+    if policy != "noeviction":
+        raise DurabilityTooLow(
+            f"Redis may evict the journal: maxmemory-policy is {policy}, set it to noeviction"
+        )
+
+
+def _fields(text: bytes) -> dict[str, str]:
+    pairs = (line.partition(b":") for line in text.split(b"\r\n"))
+    return {name.decode(): value.decode() for name, _, value in pairs}

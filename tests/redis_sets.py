@@ -1,0 +1,240 @@
+"""Several Redis servers that stand in for each other: watched by Sentinels, or a Cluster.
+
+All on loopback and free ports, gone afterwards. Their timeouts are short, so that a failover takes
+about two seconds.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from tests.redis_server import NoRedis, RedisServer, _program
+
+SERVICE = "main"
+DOWN_AFTER_MS = 500
+NODE_TIMEOUT_MS = 800
+FORMING_MS = 15_000
+SLOTS = 1 << 14
+PATIENCE_S = 60.0
+T = TypeVar("T", bound=RedisServer)
+
+
+class SentinelServer(RedisServer):
+    """A Sentinel that watches the primary at `port_of_primary`."""
+
+    def __init__(self, directory: str, port_of_primary: int) -> None:
+        super().__init__(directory)
+        self.options = {}
+        lines = [
+            f"sentinel monitor {SERVICE} 127.0.0.1 {port_of_primary} 2",
+            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+            f"sentinel failover-timeout {SERVICE} 3000",
+            f"sentinel parallel-syncs {SERVICE} 2",
+        ]
+        Path(directory, "sentinel.conf").write_text("\n".join(lines) + "\n")
+
+    def _first_arguments(self) -> list[str]:
+        return [f"{self.directory}/sentinel.conf", "--sentinel"]
+
+
+class RedisSet:
+    """Servers by their ports."""
+
+    def __init__(self, servers: list[RedisServer]) -> None:
+        self.servers = servers
+
+    def by_port(self, port: int) -> RedisServer:
+        return next(server for server in self.servers if server.port == port)
+
+    def ask(self, server: RedisServer, *command: Any) -> Any:
+        """The answer of one server. Raises redis.RedisError."""
+        with redis.Redis(port=server.port, socket_timeout=5, protocol=2) as client:
+            return client.execute_command(*command)
+
+    def info(self, server: RedisServer) -> dict[str, Any]:
+        """What a server says of its replication; nothing while it does not answer."""
+        try:
+            found: dict[str, Any] = self.ask(server, "INFO", "replication")
+        except redis.RedisError:
+            return {}
+        return found
+
+    def is_followed(self, server: RedisServer, replicas: int) -> bool:
+        """Whether it is a primary that so many replicas keep up with."""
+        info = self.info(server)
+        followed = [
+            told for name, told in info.items() if name.startswith("slave") and "state" in told
+        ]
+        online = [told for told in followed if told["state"] == "online"]
+        return info.get("role") == "master" and len(online) >= replicas
+
+
+class SentinelSet(RedisSet):
+    """One primary, its replicas, and three Sentinels."""
+
+    def __init__(self, servers: list[RedisServer], sentinels: list[SentinelServer]) -> None:
+        super().__init__(servers)
+        self.sentinels = sentinels
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/{SERVICE}"
+
+    def primary(self) -> RedisServer:
+        """As the first Sentinel sees it."""
+        told = self.ask(self.sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return self.by_port(int(told[1]))
+
+    def agree(self) -> bool:
+        """Whether every Sentinel knows of the others and of all replicas."""
+        for sentinel in self.sentinels:
+            state = self.ask(sentinel, "INFO", "sentinel")["master0"]
+            if (state["slaves"], state["sentinels"]) != (len(self.servers) - 1, 3):
+                return False
+        return True
+
+
+class ClusterSet(RedisSet):
+    """Primaries first, then a replica of each."""
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:3])
+        return f"redis+cluster://{hosts}"
+
+    def owner(self, key: str) -> RedisServer:
+        """The primary of the key's slot, as a server that answers says."""
+        slot = key_slot(key.encode())
+        for first, last, *nodes in self._slots():
+            if first <= slot <= last:
+                return self.by_port(int(nodes[0][1]))
+        raise AssertionError(f"nobody owns slot {slot}")
+
+    def id_of(self, server: RedisServer) -> str:
+        found = self.ask(server, "CLUSTER", "MYID")
+        return found.decode() if isinstance(found, bytes) else str(found)
+
+    def is_whole(self) -> bool:
+        """Whether all that answer see every slot served, and each primary has a replica."""
+        for server in self.servers:
+            try:
+                info = self.ask(server, "CLUSTER INFO")
+            except redis.RedisError:
+                continue
+            if info["cluster_state"] != "ok" or info["cluster_known_nodes"] != "6":
+                return False
+        return True
+
+    def move_slot(self, slot: int, target: RedisServer, steps: Callable[[], None]) -> None:
+        """Move a slot key by key, as redis-cli does; `steps` is called between the steps."""
+        source = next(
+            self.by_port(int(nodes[0][1]))
+            for first, last, *nodes in self._slots()
+            if first <= slot <= last
+        )
+        its_id, target_id = self.id_of(source), self.id_of(target)
+        self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", its_id)
+        self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+        steps()
+        while keys := self.ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 1):
+            self.ask(source, "MIGRATE", "127.0.0.1", target.port, keys[0], 0, 5000)
+            steps()
+        for server in (target, source):
+            self.ask(server, "CLUSTER", "SETSLOT", slot, "NODE", target_id)
+
+    def _slots(self) -> list[Any]:
+        for server in self.servers:
+            try:
+                found: list[Any] = self.ask(server, "CLUSTER", "SLOTS")
+                return found
+            except redis.RedisError:
+                continue
+        raise AssertionError("no node answers")
+
+
+def until(reached: Callable[[], bool], what: str) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
+        time.sleep(0.02)
+
+
+@contextmanager
+def sentinels_or_skip(**options: str) -> Iterator[SentinelSet]:
+    """One primary, two replicas, three Sentinels that agree on it."""
+    options |= {"repl-diskless-sync-delay": "0"}
+    with ExitStack() as running:
+        primary = _started(running, RedisServer(_directory(running), **options))
+        follow = options | {"replicaof": f"127.0.0.1 {primary.port}"}
+        replicas = [_started(running, RedisServer(_directory(running), **follow)) for _ in range(2)]
+        sentinels = [
+            _started(running, SentinelServer(_directory(running), primary.port)) for _ in range(3)
+        ]
+        found = SentinelSet([primary, *replicas], sentinels)
+        until(lambda: found.is_followed(primary, 2), "two replicas")
+        until(found.agree, "the Sentinels to find each other")
+        yield found
+
+
+@contextmanager
+def cluster_or_skip(**options: str) -> Iterator[ClusterSet]:
+    """Three primaries, each with a replica, that serve all slots."""
+    # Nodes are given the time of a busy machine to find each other.
+    options |= {"cluster-enabled": "yes", "cluster-node-timeout": str(FORMING_MS)}
+    options |= {"repl-diskless-sync-delay": "0"}
+    with ExitStack() as running:
+        servers = [_started(running, RedisServer(_directory(running), **options)) for _ in range(6)]
+        found = ClusterSet(servers)
+        primaries = servers[:3]
+        for number, server in enumerate(servers):
+            found.ask(server, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            if number:
+                found.ask(server, "CLUSTER", "MEET", "127.0.0.1", servers[0].port)
+        bounds = [round(number * SLOTS / 3) for number in range(4)]
+        for server, first, after in zip(primaries, bounds, bounds[1:], strict=False):
+            found.ask(server, "CLUSTER", "ADDSLOTSRANGE", first, after - 1)
+        until(found.is_whole, "the nodes to know each other")
+        for server, primary in zip(servers[3:], primaries, strict=True):
+            its_id = found.id_of(primary)
+            until(
+                lambda s=server, i=its_id: _replicates(found, s, i), "a replica to know its primary"
+            )
+        until(lambda: all(found.is_followed(server, 1) for server in primaries), "replicas")
+        for server in servers:
+            found.ask(server, "CONFIG", "SET", "cluster-node-timeout", NODE_TIMEOUT_MS)
+            server.options["cluster-node-timeout"] = str(NODE_TIMEOUT_MS)
+        yield found
+
+
+def _replicates(cluster: ClusterSet, server: RedisServer, its_id: str) -> bool:
+    try:
+        cluster.ask(server, "CLUSTER", "REPLICATE", its_id)
+    except redis.ResponseError:
+        return False
+    return True
+
+
+def _directory(running: ExitStack) -> str:
+    return running.enter_context(tempfile.TemporaryDirectory(prefix="dualstream-redis-"))
+
+
+def _started(running: ExitStack, server: T) -> T:
+    try:
+        _program()
+    except NoRedis as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    server.start()
+    running.callback(server.kill)
+    return server
