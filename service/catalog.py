@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from service.errors import Problem, unavailable, unknown_model, unreadable
+from service.held import Held, Pin
 from service.journal.protocol import (
     Conflict,
     Journal,
@@ -32,11 +33,17 @@ from solvers import make_learner, resolve_spec
 log = logging.getLogger("dualstream.catalog")
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-PAGE = 100
+PAGE = 1000
 UNREADABLE_S = 10.0
 """How long a model that could not be read is left alone before a request tries it again."""
 REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
+LOADED_AT_START = 100
+"""So many models at most are in memory before the process serves; others come when asked for."""
+LOADS_AT_ONCE = 4
+"""Each takes the event loop a millisecond or more at a time: others are answered in between."""
+MOST_SPECS = 1000
+"""Specs of which is remembered that their kernels are loaded."""
 
 
 class Catalog:
@@ -53,7 +60,9 @@ class Catalog:
         self.settings = settings
         self.telemetry = telemetry
         self.outside = outside
-        self._models: dict[str, Model] = {}
+        self._held = Held(settings.models_bytes, settings.models_held, telemetry.saw_eviction)
+        self._warm: set[bytes] = set()
+        self._may_load = asyncio.Semaphore(LOADS_AT_ONCE)
         self._loading: dict[str, asyncio.Task[Model]] = {}
         # Where forks came by that could not be rebuilt, with their incarnations.
         self._forked: dict[str, tuple[str, Trail]] = {}
@@ -61,18 +70,27 @@ class Catalog:
         self._unreadable: dict[str, tuple[str, float]] = {}
 
     def __iter__(self) -> Iterator[Model]:
-        return iter(list(self._models.values()))
+        return iter(self._held)
 
     def __len__(self) -> int:
-        return len(self._models)
+        return len(self._held)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the models held take of memory, as they were measured last."""
+        return self._held.bytes
+
+    def pinned(self, model_id: str) -> Pin:
+        """To be entered while the model of this id is used: it does not leave memory then."""
+        return Pin(self._held, model_id)
 
     def find(self, model_id: str) -> Model | None:
-        """The model if this process holds it, whatever its state."""
-        return self._models.get(model_id)
+        """The model if this process holds it, whatever its state; it does not count as used."""
+        return self._held.find(model_id)
 
     def held(self, model_id: str) -> Model | None:
         """The model if this process holds it, without asking the store."""
-        model = self._models.get(model_id)
+        model = self._held.use(model_id)
         if model is not None and model.replica.is_forked:
             raise unavailable(f"model {model_id!r} is being rebuilt from its journal")
         return model
@@ -99,6 +117,11 @@ class Catalog:
     def unreadable(self) -> dict[str, str]:
         """The models that cannot be served, each with the reason."""
         return {model_id: reason for model_id, (reason, _) in sorted(self._unreadable.items())}
+
+    def why_unreadable(self, model_id: str) -> str | None:
+        """Why a model could not be read, as far as that is known."""
+        found = self._unreadable.get(model_id)
+        return None if found is None else found[0]
 
     def set_aside(self, model_id: str, error: Exception) -> Problem:
         """Leave a model alone for a while that cannot be read; what its requests are told."""
@@ -133,11 +156,38 @@ class Catalog:
             raise Problem(503, "min-seq-not-reached", detail, retry_after_s=1)
         return model
 
-    async def load_all(self) -> None:
-        """Hold every model of the store but those that cannot be read."""
+    async def prepare(self) -> None:
+        """Load the kernels of every model of the store, and its first models, as far as there is
+        room.
+
+        Those that cannot be read are set aside, as far as their spec or their loading shows it.
+        """
+        broken: dict[bytes, Exception] = {}
+        first: list[str] = []
         async for record in self.records():
+            if record.spec not in self._warm and record.spec not in broken:
+                try:
+                    await self._warm_up(record.spec)
+                except Exception as error:
+                    broken[record.spec] = error
+            if record.spec in broken:
+                self.set_aside(record.id, broken[record.spec])
+            elif len(first) < LOADED_AT_START:
+                first.append(record.id)
+        for model_id in first:
+            if not self._held.has_room:
+                return
             with suppress(Problem, ModelChanged):  # set aside, or gone meanwhile
-                await self.get(record.id)
+                await self.get(model_id)
+
+    async def _warm_up(self, spec: bytes) -> None:
+        """Load and warm the family of a resolved spec, so that no request ever compiles."""
+        if spec in self._warm:
+            return
+        await asyncio.to_thread(make_learner, json.loads(spec))
+        if len(self._warm) >= MOST_SPECS:
+            self._warm.clear()
+        self._warm.add(spec)
 
     async def records(self) -> Any:
         """All models of the store, in the order of their ids."""
@@ -169,8 +219,7 @@ class Catalog:
                 "A-Z a-z 0-9 . _ - and begins with a letter or digit",
             )
         spec = resolve_spec(given)
-        # Loads and warms the family, so that no request ever compiles.
-        await asyncio.to_thread(make_learner, spec)
+        await self._warm_up(canonical(spec))
         if may_replace is not None:
             record, created = await self._replace(model_id, spec, given, may_replace)
         else:
@@ -185,7 +234,7 @@ class Catalog:
                 )
         if created:
             self._unreadable.pop(model_id, None)
-        held = self._models.get(model_id)
+        held = self._held.find(model_id)
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
         return await self.get(model_id), created
@@ -227,16 +276,20 @@ class Catalog:
         except UnknownModel:
             raise unknown_model(model_id) from None
         self._unreadable.pop(model_id, None)
-        model = self._models.pop(model_id, None)
+        self.telemetry.saw_delete(model_id)
+        model = self._held.find(model_id)
         if model is not None:
+            self._held.drop(model)
             await model.close()
 
     def forget(self, model: Model) -> None:
         """Stop holding a model that is not the store's any more; the next request loads anew."""
-        if self._models.get(model.record.id) is model:
-            del self._models[model.record.id]
-            if model.replica.is_forked:
-                self._forked[model.record.id] = model.record.incarnation, model.replica.trail
+        if self._held.drop(model) and model.replica.is_forked:
+            self._forked[model.record.id] = model.record.incarnation, model.replica.trail
+
+    def weigh(self, model: Model, before: int) -> None:
+        """A model took `before` bytes of memory and takes other ones now."""
+        self._held.weigh(model, before)
 
     async def close(self) -> None:
         """Answer what is under way and finish the snapshots being written."""
@@ -251,13 +304,16 @@ class Catalog:
 
     async def _load(self, model_id: str) -> Model:
         try:
-            record = await self.journal.get(model_id)
-            kept = self.settings.kept_answers
-            replica = await asyncio.to_thread(Replica, record, kept, self.outside)
-            incarnation, forked = self._forked.get(model_id, ("", Trail()))
-            if incarnation == record.incarnation:
-                replica.trail = Trail(kept=None)
-            await replica.load(self.journal)
+            async with self._may_load:
+                began = self.outside.clock()
+                record = await self.journal.get(model_id)
+                await self._warm_up(record.spec)
+                replica = Replica(record, self.settings.kept_answers, self.outside)
+                incarnation, forked = self._forked.get(model_id, ("", Trail()))
+                if incarnation == record.incarnation:
+                    replica.trail = Trail(kept=None)
+                await replica.load(self.journal)
+                self.telemetry.saw_load(self.outside.clock() - began)
         except JournalError as error:
             if isinstance(error, UnknownModel):
                 self._unreadable.pop(model_id, None)
@@ -265,10 +321,11 @@ class Catalog:
         except Exception as error:
             raise self.set_aside(model_id, error) from error
         self._unreadable.pop(model_id, None)
-        model = self._models[model_id] = Model(self, record, replica)
+        model = Model(self, record, replica)
         if self._forked.pop(model_id, ("", forked))[0] == record.incarnation:
             model.count_lost(forked.lost_in(replica.trail))
             replica.trail = replica.trail.trimmed()
+        self._held.put(model)
         return model
 
 

@@ -255,6 +255,11 @@ class Committer:
                 await self._rebuild(fork)
             self._on_advance(before, replica.seq)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits here, and nobody moves the replica."""
+        return self._worker is None and not self._moving.locked()
+
     async def drain(self) -> None:
         """Wait until all that was submitted is answered, and nobody moves the replica."""
         while self._worker is not None:

@@ -160,7 +160,11 @@ class Follower:
         try:
             await asyncio.sleep(PAUSE_S)
             await model.refresh(seq)
-            while model.lag.at(model.replica.seq).records and model.lag.head() != seq:
+            while (
+                self._catalog.find(model.record.id) is model
+                and model.lag.at(model.replica.seq).records
+                and model.lag.head() != seq
+            ):
                 seq = model.lag.head()
                 await model.refresh(seq)
         except (ModelChanged, UnknownModel, JournalUnavailable):

@@ -114,6 +114,11 @@ class Replica:
         self._turn = asyncio.Lock()
         self._s_per_row = 1e-6
 
+    @property
+    def s_per_row(self) -> float:
+        """About what learning a row takes, in seconds."""
+        return self._s_per_row
+
     # -- reading ---------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
@@ -394,6 +399,7 @@ class Replica:
         self.answers = Answers(self.spec["task"], self._kept_answers)
         self.rejected = 0
         self.refused_controls = 0
+        self.restored_seq = 0
         self._stand_at(0, first_chain(self.incarnation))
 
     def _stand_at(self, seq: int, chain: str) -> None:
@@ -411,7 +417,7 @@ class Replica:
         self.answers = other.answers
         self.rejected = other.rejected
         self.refused_controls = other.refused_controls
-        self.seq = other.seq
+        self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
         self.trail = other.trail.trimmed()
         self.certified_at = float("-inf")
@@ -454,6 +460,7 @@ class Replica:
         # Snapshots from before there were controls have no count of them.
         self.refused_controls = int(arrays.get("refused_controls", 0))
         self._stand_at(int(header["seq"]), header["chain"])
+        self.restored_seq = self.seq
 
 
 def as_batch(rows: Rows, dim: int) -> Batch:

@@ -44,6 +44,12 @@ class Settings(BaseSettings):
         5.0, gt=0, description="How long an append of unknown outcome is repeated."
     )
     snapshot_every: int = Field(10_000, ge=1, description="Write a snapshot each so many seq.")
+    models_bytes: int = Field(
+        1024**3, ge=1, description="Memory for models, per worker; those used longest ago leave it."
+    )
+    models_held: int | None = Field(
+        None, ge=1, description="Most models in memory, per worker; unset leaves it to their bytes."
+    )
     key_ttl_s: int = Field(3600, ge=1, description="How long idempotency keys are remembered.")
     max_keys: int = Field(1_000_000, ge=1, description="Most idempotency keys kept per model.")
     kept_answers: int = Field(

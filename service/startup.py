@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from service.catalog import Catalog
-from service.errors import unavailable
+from service.errors import Problem, unavailable
 from service.journal.protocol import Journal, JournalError
 from solvers import numeric_identity
 
@@ -37,7 +38,7 @@ class Startup:
             raise unavailable(f"not ready: {self.reason}")
 
     async def run(self) -> None:
-        """Return once the process serves every model of the store that can be read."""
+        """Return once the process can serve every model of the store that can be read."""
         while self.reason is not None:
             try:
                 await self._bring_up()
@@ -61,19 +62,22 @@ class Startup:
                 "set DUALSTREAM_CPU to the CPU named there, or run the version that wrote it; "
                 "or stop every other worker and take the store over by one with --adopt"
             )
-        await self._catalog.load_all()
         if theirs != mine:
             await self._adopt(theirs, mine)
+        await self._catalog.prepare()
 
     async def _adopt(self, theirs: str, mine: str) -> None:
         """Take the store over, whose states were computed in another way.
 
-        Its snapshots count for nothing here: the models at hand come from their whole journals.
+        Its snapshots count for nothing here: each model comes from its whole journal, one at a
+        time, and leaves memory again where there is no room for all.
         Until the last step the store is theirs, so that this may be interrupted and begun again.
         Where one of theirs stands at a journal's very end it stays, and the next one is mine.
         """
-        for model in self._catalog:
-            await model.write_snapshot()
+        async for record in self._catalog.records():
+            with self._catalog.pinned(record.id), suppress(Problem):  # which set it aside
+                model = await self._catalog.get(record.id)
+                await model.write_snapshot()
         await self._journal.adopt_identity(mine)
         log.warning("adopted the store: it was written as %r and is now %r", theirs, mine)
 

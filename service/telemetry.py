@@ -1,7 +1,8 @@
 """Every Prometheus family. What is told of a model comes from its replicated state."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.journal.protocol import JournalUnavailable
+from service.journal.protocol import JournalError, JournalUnavailable
 from solvers import MemberView, member_learner
 
 if TYPE_CHECKING:
@@ -21,10 +22,21 @@ CERTIFICATE_AGE_S = 15.0
 # Members shown of one model, and of all models together: a scrape stays small.
 MEMBERS_PER_MODEL = 65
 MEMBERS_IN_ALL = 1000
+# Models shown, those used last: the others' counts come back with them.
+MODELS_SHOWN = 500
 
 _REQUEST_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_LOAD_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0)
 _APPEND_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 _GROUP_ROWS = (1, 2, 5, 10, 20, 50, 100, 500, 1000, 4096, 100_000)
+
+
+_COUNTED = {
+    "refused_rows": "Rows refused by shape, before the journal, by this process.",
+    "forks": "Replicas thrown away because the journal did not go on from them.",
+    "lost_records": "Records that were applied by this process and that the store has lost since.",
+}
+"""What a process counts by model."""
 
 
 class Telemetry:
@@ -51,31 +63,28 @@ class Telemetry:
             buckets=_GROUP_ROWS,
             registry=self.registry,
         )
-        self._refused = Counter(
-            "dualstream_refused_rows",
-            "Rows refused by shape, before the journal, by this process.",
-            ["model"],
+        self._loads = Histogram(
+            "dualstream_model_load_seconds",
+            "Time to load a model that was not in memory.",
+            buckets=_LOAD_S,
             registry=self.registry,
         )
-        self._forks = Counter(
-            "dualstream_forks",
-            "Replicas thrown away because the journal did not go on from them.",
-            ["model"],
+        self._evictions = Counter(
+            "dualstream_model_evictions",
+            "Models that left memory to make room.",
             registry=self.registry,
         )
-        self._lost = Counter(
-            "dualstream_lost_records",
-            "Records that were applied by this process and that the store has lost since.",
-            ["model"],
-            registry=self.registry,
-        )
+        # Of all models since the process started: what is shown again goes on where it was.
+        self._counts: dict[str, dict[str, int]] = {family: {} for family in _COUNTED}
         self._by_request: dict[tuple[str, int], Histogram] = {}
         self._members = _Members()
         self.registry.register(self._members)
 
     def watch(self, catalog: "Catalog") -> None:
         """Tell of the catalog's models from now on."""
-        self.registry.register(_Models(catalog))
+        self._memory = _Memory(catalog)
+        self.registry.register(_Models(catalog, self._counts))
+        self.registry.register(self._memory)
 
     def saw_request(self, route: str, status: int, seconds: float) -> None:
         child = self._by_request.get((route, status))
@@ -89,20 +98,37 @@ class Telemetry:
         self._appends.observe(seconds)
 
     def saw_fork(self, model: str) -> None:
-        self._forks.labels(model).inc()
+        self._count("forks", model, 1)
+
+    def saw_load(self, seconds: float) -> None:
+        self._loads.observe(seconds)
+
+    def saw_eviction(self) -> None:
+        self._evictions.inc()
+
+    def saw_delete(self, model: str) -> None:
+        """Its counts begin anew with the next model of this id."""
+        for counts in self._counts.values():
+            counts.pop(model, None)
 
     def saw_loss(self, model: str, records: int) -> None:
-        self._lost.labels(model).inc(records)
+        self._count("lost_records", model, records)
 
     def saw_refused(self, model: str, rows: int) -> None:
-        self._refused.labels(model).inc(rows)
+        self._count("refused_rows", model, rows)
+
+    def _count(self, family: str, model: str, by: int) -> None:
+        counts = self._counts[family]
+        counts[model] = counts.get(model, 0) + by
 
     async def exposition(self, catalog: "Catalog") -> bytes:
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old."""
         views: list[tuple[str, MemberView]] = []
         gaps: list[tuple[str, str, float]] = []
         left_out = 0
-        for model in catalog:
+        with suppress(JournalError):  # what was known stays
+            self._memory.stored = await catalog.journal.count()
+        for model in _shown(catalog):
             try:
                 await model.replica.certify(CERTIFICATE_AGE_S)
                 async with model.replica.serving():
@@ -123,17 +149,56 @@ class Telemetry:
         return generate_latest(self.registry)
 
 
-class _Models(Collector):
-    """Reads the state of the models that this process holds, at each scrape."""
+def _shown(catalog: "Catalog") -> "list[Model]":
+    """The models used last; the rest of those in memory, and the stored ones, are left out."""
+    return list(catalog)[-MODELS_SHOWN:]
+
+
+class _Memory(Collector):
+    """How many models there are, and what those in memory take."""
 
     def __init__(self, catalog: "Catalog") -> None:
         self._catalog = catalog
+        self.stored = 0
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        models = [model for model in self._catalog if not model.replica.is_forked]
+        models = GaugeMetricFamily(
+            "dualstream_models",
+            "Models: those of the store, those of them held in this process's memory, and those of "
+            "these that have families of their own here.",
+            labels=["state"],
+        )
+        models.add_metric(["stored"], self.stored)
+        models.add_metric(["held"], len(self._catalog))
+        models.add_metric(["shown"], min(MODELS_SHOWN, len(self._catalog)))
+        yield models
+        text = "Memory that the models held take, as measured."
+        yield GaugeMetricFamily("dualstream_models_bytes", text, self._catalog.held_bytes)
+        text = "What they may take: DUALSTREAM_MODELS_BYTES."
+        budget = self._catalog.settings.models_bytes
+        yield GaugeMetricFamily("dualstream_models_budget_bytes", text, budget)
+
+
+class _Models(Collector):
+    """Reads the state of the models shown, at each scrape, and what the process counted of them.
+
+    counts    family -> model -> count
+    """
+
+    def __init__(self, catalog: "Catalog", counts: Mapping[str, Mapping[str, int]]) -> None:
+        self._catalog, self._counts = catalog, counts
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        models = _shown(self._catalog)
+        for family, text in _COUNTED.items():
+            yield _counted(family, text, models, self._counts[family])
+        models = [model for model in models if not model.replica.is_forked]
         yield _samples(models)
         yield _refused_controls(models)
         yield _gauge(
@@ -168,6 +233,15 @@ def _gauge(
         value = read(model)
         if value is not None:
             family.add_metric([model.record.id], value)
+    return family
+
+
+def _counted(name: str, text: str, models: "list[Model]", counts: Mapping[str, int]) -> Metric:
+    """What was counted of these models, where anything was."""
+    family = CounterMetricFamily(f"dualstream_{name}", text, labels=["model"])
+    for model in models:
+        if model.record.id in counts:
+            family.add_metric([model.record.id], counts[model.record.id])
     return family
 
 

@@ -45,6 +45,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
             "identity": numeric_identity(),
             "process": os.getpid(),
             "models": len(catalog),
+            "models_bytes": catalog.held_bytes,
             "unreadable": catalog.unreadable(),
             "lag": _lag(catalog),
         }

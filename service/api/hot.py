@@ -91,15 +91,17 @@ class HotPath:
             return
         path: str = scope["path"]
         if path.startswith("/models/"):
-            model_id, slash, action = path[8:].partition("/")
-            if action == "learn":
-                await self._serve("learn", self._learn, model_id, scope, receive, send)
-                return
-            if action == "predict":
-                await self._serve("predict", self._predict, model_id, scope, receive, send)
-                return
-        elif path == "/predict":
-            await self._serve("predict", self._predict, None, scope, receive, send)
+            model_id, _, action = path[8:].partition("/")
+            with self._catalog.pinned(model_id):
+                if action == "learn":
+                    await self._serve("learn", self._learn, model_id, scope, receive, send)
+                elif action == "predict":
+                    await self._serve("predict", self._predict, model_id, scope, receive, send)
+                else:
+                    await self._pass_on(scope, receive, send)
+            return
+        if path == "/predict":
+            await self._serve("predict", self._predict_by_query, "", scope, receive, send)
             return
         await self._pass_on(scope, receive, send)
 
@@ -107,7 +109,7 @@ class HotPath:
         self,
         route: str,
         endpoint: Any,
-        model_id: str | None,
+        model_id: str,
         scope: Scope,
         receive: Receive,
         send: Send,
@@ -190,24 +192,35 @@ class HotPath:
 
     # -- predict ---------------------------------------------------------------------------------
 
-    async def _predict(self, model_id: str | None, scope: Scope, receive: Receive) -> Any:
+    async def _predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         if scope["method"] == "GET":
-            allowed = ("x", "min_seq") if model_id else ("model", "x", "min_seq")
-            query = read_query(scope, allowed, named="x.")
-            model = await self._named(
-                model_id if model_id is not None else query.get("model"), query
-            )
-            intake = _queried_row(model, query)
-        else:
-            _check_method(scope, "POST" if model_id else "GET")
-            head = read_head(scope)
-            model = await self._named(model_id, read_query(scope, ("min_seq",)))
-            body = await read_body(receive, head, self._max_body_bytes)
-            intake = await _parse(model, head, body, labelled=False)
-            if intake.count == 0:
-                raise Problem(422, "invalid-rows", "the request holds no row")
-            if not intake.places:
-                raise refusal(intake, intake.errors)
+            query = read_query(scope, ("x", "min_seq"), named="x.")
+            return await self._predict_row(model_id, query)
+        _check_method(scope, "POST")
+        head = read_head(scope)
+        model = await self._found(model_id, read_query(scope, ("min_seq",)))
+        body = await read_body(receive, head, self._max_body_bytes)
+        intake = await _parse(model, head, body, labelled=False)
+        if intake.count == 0:
+            raise Problem(422, "invalid-rows", "the request holds no row")
+        if not intake.places:
+            raise refusal(intake, intake.errors)
+        return await self._score(model, intake)
+
+    async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
+        """The model, too, is named in the query."""
+        _check_method(scope, "GET")
+        query = read_query(scope, ("model", "x", "min_seq"), named="x.")
+        if "model" not in query:
+            raise Problem(422, "invalid-query", "model is missing: model=ID")
+        with self._catalog.pinned(query["model"]):
+            return await self._predict_row(query["model"], query)
+
+    async def _predict_row(self, model_id: str, query: dict[str, str]) -> Any:
+        model = await self._found(model_id, query)
+        return await self._score(model, _queried_row(model, query))
+
+    async def _score(self, model: Model, intake: Intake) -> Any:
         batch = as_batch([intake.rows])
         async with model.replica.serving():
             seq, chain = model.replica.seq, model.replica.chain
@@ -215,10 +228,8 @@ class HotPath:
             answered = answer_of(model, intake, batch, seq)
         return _encode(answered), [(b"etag", etag_of(seq, chain).encode())]
 
-    async def _named(self, model_id: str | None, query: dict[str, str]) -> Model:
+    async def _found(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or beyond. Raises Problem 503 where it does not get there."""
-        if model_id is None:
-            raise Problem(422, "invalid-query", "model is missing: model=ID")
         model = self._catalog.held(model_id) or await self._catalog.get(model_id)
         min_seq = read_count(query, "min_seq")
         if model.replica.seq >= min_seq:

@@ -44,6 +44,15 @@ class ModelView(BaseModel):
     )
 
 
+class StoredView(BaseModel):
+    """A model that is not in this process's memory; ask for it alone to hear what it learned."""
+
+    id: str
+    spec: dict[str, Any]
+    seq: int
+    created: datetime
+
+
 class UnreadableView(BaseModel):
     """A model that this process cannot serve."""
 
@@ -57,7 +66,7 @@ class UnreadableView(BaseModel):
 class ModelPage(BaseModel):
     """Models in the order of their ids."""
 
-    models: list[ModelView | UnreadableView]
+    models: list[ModelView | UnreadableView | StoredView]
     next: str | None = Field(description="The `after` of the next page; null on the last one.")
 
 
@@ -147,7 +156,7 @@ async def create_model(
 async def list_models(
     request: Request, after: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> ModelPage:
-    """The models of the store, a page at a time."""
+    """The models of the store, a page at a time; none is loaded for it."""
     catalog = catalog_of(request)
     records = await catalog.journal.list(after, limit + 1)
     shown = [await _listed(catalog, record) for record in records[:limit]]
@@ -295,19 +304,19 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     return given
 
 
-async def _listed(catalog: Catalog, record: ModelRecord) -> ModelView | UnreadableView:
-    try:
-        return await _view(await catalog.get(record.id))
-    except Problem as problem:
-        if problem.slug != "unreadable-journal":
-            raise
-        return UnreadableView(
-            id=record.id,
-            spec=msgspec.json.decode(record.spec),
-            seq=record.seq,
-            created=_created(record),
-            unreadable=problem.detail,
-        )
+async def _listed(catalog: Catalog, record: ModelRecord) -> ModelView | UnreadableView | StoredView:
+    """As this process holds it, else as the store does."""
+    model = catalog.find(record.id)
+    if model is not None and model.record.incarnation == record.incarnation:
+        return await _view(model)
+    known = {
+        "id": record.id,
+        "spec": msgspec.json.decode(record.spec),
+        "seq": record.seq,
+        "created": _created(record),
+    }
+    reason = catalog.why_unreadable(record.id)
+    return StoredView(**known) if reason is None else UnreadableView(**known, unreadable=reason)
 
 
 def _created(record: ModelRecord) -> datetime:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from solvers import NamePlaces, class_text, sorted_row, width_of
@@ -33,6 +34,12 @@ _BINARY: dict[Label, float] = {
     "-1": -1.0,
     "false": -1.0,
 }
+
+
+@lru_cache(16)
+def _places_of_indices(width: int) -> dict[str, int]:
+    """Index texts -> places from 0: one dict for all models of a width."""
+    return {str(index): index - 1 for index in range(1, width + 1)}
 
 
 class BadRow(Exception):
@@ -69,8 +76,7 @@ class Door:
         self.is_hashed: bool = features["kind"] == "hashed"
         self._places = NamePlaces(features["bits"]) if self.is_hashed else None
         # Index texts; or those names that were told, of which nothing is left to check.
-        width = 0 if self.is_hashed else min(self.dim, _INDEXED_TEXTS)
-        self._place_of = {str(index): index - 1 for index in range(1, width + 1)}
+        self._place_of = {} if self.is_hashed else _places_of_indices(min(self.dim, _INDEXED_TEXTS))
         # Names that stand in the journal.
         self._told: set[str] = set()
         self._labels: dict[Label, float] = dict(_BINARY)
@@ -135,6 +141,11 @@ class Door:
                 # The pointer names the index as the client wrote it: a list counts from 0.
                 self._number(f"/x/{index + 1 if isinstance(x, dict) else index}", value)
         return indices, values, _NO_NAMES
+
+    def held(self) -> tuple[object, ...]:
+        """What takes memory here that no other model shares."""
+        own = (self._places, self._told, self._labels)
+        return (*own, self._place_of) if self.is_hashed else own
 
     def told(self, names: Sequence[tuple[int, str]]) -> None:
         """Remember that these names stand in the journal now."""

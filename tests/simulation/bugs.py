@@ -17,9 +17,11 @@ import service.committer
 import service.replica
 from service.catalog import Catalog
 from service.committer import Committer
+from service.held import Held
 from service.journal.chain import next_chain
 from service.journal.protocol import Entry, ModelChanged, Snapshot
 from service.journal.record import Control, decode_merged
+from service.model import Model
 from service.replica import Captured, Replica, as_batch
 from solvers import Outcome
 from tests.simulation.store import Store
@@ -107,9 +109,9 @@ async def _not_again(true: Any, self: Replica, seq: int, chain: str, *given: Any
 # -- answering ---------------------------------------------------------------------------------
 
 
-def _other_end(true: Any, requests: Any, placed: Any, outcome: Outcome | None) -> Any:
+def _other_end(true: Any, requests: Any, placed: Any, outcome: Outcome | None, *given: Any) -> Any:
     """A group's receipts are cut from the outcome's other end."""
-    return true(requests, placed, None if outcome is None else outcome[::-1])
+    return true(requests, placed, None if outcome is None else outcome[::-1], *given)
 
 
 def _one_before(true: Any, done: Any, first_seq: int, seq: int) -> Any:
@@ -139,15 +141,15 @@ async def _any_chain(true: Any, self: Replica, entries: Sequence[Entry]) -> None
 
 def _controls_first(true: Any, self: Replica, entries: Any) -> Any:
     """Controls are applied before the rows that came with them."""
-    names, records = true(self, entries)
-    return names, sorted(records, key=lambda record: not isinstance(record, Control))
+    names, records, *others = true(self, entries)
+    return names, sorted(records, key=lambda record: not isinstance(record, Control)), *others
 
 
-async def _only_new(true: Any, self: Committer, nonce: bytes, appended: Any, new: Any) -> Any:
+async def _only_new(true: Any, self: Committer, nonce: bytes, appended: Any, *given: Any) -> Any:
     """The chain is looked at only where something was new."""
     if appended.seq is None:
         appended = msgspec.structs.replace(appended, more=True)
-    return await true(self, nonce, appended, new)
+    return await true(self, nonce, appended, *given)
 
 
 async def _served_meanwhile(true: Any, self: Committer, fork: Exception) -> None:
@@ -166,9 +168,9 @@ async def _whoever_came_before(true: Any, self: Replica) -> AsyncIterator[None]:
         yield
 
 
-async def _with_its_caller(true: Any, self: Committer) -> None:
+async def _with_its_caller(true: Any, self: Committer, seq: int | None = None) -> None:
     """A refresh is cancelled with the request that asked for it."""
-    await self._refresh()
+    await self._refresh(seq)
 
 
 async def _unwatched(true: Any, self: Replica, *given: Any) -> Any:
@@ -242,6 +244,14 @@ async def _counted_prediction(true: Any, self: Replica, batch: Any) -> Any:
     return scores, seq, chain
 
 
+# -- leaving memory ----------------------------------------------------------------------------
+
+
+def _whoever_uses_it(true: Any, self: Held, model: Model) -> bool:
+    """A model leaves in the middle of a request."""
+    return model.is_idle
+
+
 BUGS = {
     "no nonce on retry": Bug([(Committer, "_append", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
@@ -265,6 +275,7 @@ BUGS = {
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
     "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
     "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
+    "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),
 }
 
 RARE = {

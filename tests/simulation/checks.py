@@ -44,6 +44,7 @@ class Notes:
         self.acked: list[Acked] = []
         self.settled: list[tuple[str, Model]] = []
         self.forks = 0
+        self._told: dict[Hashable, int] = {}
         self._scores: dict[Hashable, bytes] = {}
 
     def saw_answer(self, worker: "Worker", model: Model, receipt: Receipt, began: int) -> None:
@@ -52,6 +53,8 @@ class Notes:
         log = self._log(model)
         if log is None or placed.conflict:
             return
+        place = (worker.name, worker.began, log.incarnation)
+        self._told[place] = max(placed.seq, self._told.get(place, 0))
         if replica.seq < placed.seq:
             self.problems.append(
                 f"{worker.name} acknowledged seq {placed.seq}, its replica is at {replica.seq}"
@@ -61,13 +64,34 @@ class Notes:
             if log.covered < placed.first_seq and not log.was_cut_below(placed.seq, began):
                 self.problems.append(f"{worker.name} does not know what came of {placed}")
 
+    def told_by(self, worker: "Worker") -> dict[str, int]:
+        """The last seq that this process has acknowledged, by incarnation."""
+        return {
+            incarnation: seq
+            for (name, began, incarnation), seq in self._told.items()  # type: ignore[misc]
+            if (name, began) == (worker.name, worker.began)
+        }
+
     def saw_prediction(
-        self, worker: "Worker", model: Model, asked: int, seq: int, chain: str, scores: Any
+        self,
+        worker: "Worker",
+        model: Model,
+        asked: int,
+        seq: int,
+        chain: str,
+        scores: Any,
+        told: dict[str, int],
     ) -> None:
-        """Nothing forked is served once it could be known, and equal places have equal scores."""
+        """Nothing forked is served once it could be known, and equal places have equal scores.
+
+        `told` is what the process had acknowledged when it was asked: it does not go back behind.
+        """
         log = self._log(model)
         if log is None:
             return
+        behind = told.get(log.incarnation, 0)
+        if seq < behind and not log.was_cut_below(behind, worker.began):
+            self.problems.append(f"{worker.name} serves seq {seq}, it had acknowledged {behind}")
         known = worker.connection.known.get(log.incarnation, worker.began)
         if chain not in log.stood:
             self.problems.append(f"{worker.name} serves {chain[:8]}, which never was")

@@ -53,6 +53,8 @@ class Fault(Enum):
     """A worker loses its memory and starts again."""
     HANGUP = "hangup"
     """A client leaves before it is answered."""
+    EVICTED = "evicted"
+    """A model leaves a worker's memory."""
     SLOW = "slow"
     """Learning takes so long that batches are cut and learned in threads."""
 

@@ -5,17 +5,17 @@ There the fault can be planted again; with it these seeds find it, without it th
 
 REGRESSIONS = {
     # A snapshot of lost entries was taken for the journal's state, at each rebuilding again.
-    "snapshot that does not lead on": (551, 1359),
+    "snapshot that does not lead on": (258, 339),
     # Until the journal answered; where it did not, until the next append.
-    "fork served until it is rebuilt": (424, 829),
+    "fork served until it is rebuilt": (37, 296),
     # A prediction whose body was on its way when the fork was found.
-    "fork served to who asked before": (373, 424),
+    "fork served to who asked before": (37, 482),
     # Repetitions alone never showed a replica that the journal had lost what it had learned.
-    "no chain check where nothing is new": (740, 1287),
+    "no chain check where nothing is new": (438, 524),
     # By a rebuilding, or by entries that were announced and then not there.
-    "acknowledged though known to be lost": (290, 388),
+    "acknowledged though known to be lost": (400, 606),
     # A control was applied twice, or a model stayed forked for good.
-    "refresh cancelled with its caller": (38, 68),
+    "refresh cancelled with its caller": (213, 499),
     # asyncio complained of it in the log.
-    "error of a loading unseen": (138, 3840),
+    "error of a loading unseen": (559, 1172),
 }

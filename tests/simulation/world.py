@@ -57,8 +57,8 @@ def settings_of(snapshot_every: int) -> Settings:
 class Telemetry:
     """What a catalog tells; nothing of it is needed here but the forks."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, notes: Notes, happened: set[Fault]) -> None:
+        self._notes, self._happened = notes, happened
 
     def saw_group(self, rows: int, seconds: float) -> None:
         pass
@@ -67,6 +67,15 @@ class Telemetry:
         self._notes.forks += 1
 
     def saw_loss(self, model: str, records: int) -> None:
+        pass
+
+    def saw_load(self, seconds: float) -> None:
+        pass
+
+    def saw_eviction(self) -> None:
+        self._happened.add(Fault.EVICTED)
+
+    def saw_delete(self, model: str) -> None:
         pass
 
 
@@ -84,7 +93,7 @@ class Worker:
         self.began = world.scheduler.steps
         self.loop = Loop(world.scheduler)
         self.connection = Connection(world.network, self.loop, self.name)
-        self.telemetry = Telemetry(world.notes)
+        self.telemetry = Telemetry(world.notes, world.network.happened)
         self.catalog = Catalog(
             self.connection,
             world.settings,
@@ -140,21 +149,35 @@ class Worker:
     async def submit(self, model_id: str, request: AnyRequest) -> tuple[str, Receipt]:
         """The incarnation of the model, and the receipt."""
         began = self.world.scheduler.steps
-        model = await self.model(model_id)
-        if isinstance(request, ControlRequest):
-            await self._refresh(model)
-        receipt = await model.submit(request)
+        with self.catalog.pinned(model_id):
+            model = await self.model(model_id)
+            await asyncio.sleep(BODY_S * self.world.chance.choice((0, 0, 1)))
+            if isinstance(request, ControlRequest):
+                await self._refresh(model)
+            receipt = await model.submit(request)
         self.world.notes.saw_answer(self, model, receipt, began)
         return model.record.incarnation, receipt
 
     async def predict(self, model_id: str, asked: int) -> None:
-        model = await self.model(model_id)
-        await asyncio.sleep(BODY_S * asked)
-        scores, seq, chain = await model.replica.predict(models.asked_rows()[asked])
-        self.world.notes.saw_prediction(self, model, asked, seq, chain, scores)
+        told = self.world.notes.told_by(self)
+        with self.catalog.pinned(model_id):
+            model = await self.model(model_id)
+            await asyncio.sleep(BODY_S * asked)
+            scores, seq, chain = await model.replica.predict(models.asked_rows()[asked])
+        self.world.notes.saw_prediction(self, model, asked, seq, chain, scores, told)
 
     async def refresh(self, model_id: str) -> None:
-        await self._refresh(await self.model(model_id))
+        with self.catalog.pinned(model_id):
+            await self._refresh(await self.model(model_id))
+
+    async def evict(self, model_id: str) -> None:
+        """As if there were no room for it, and somebody asked for it right after."""
+        held = self.catalog._held
+        model = held.find(model_id)
+        if model is not None and held._may_go(model):
+            held._let_go(model)
+            with contextlib.suppress(*REFUSALS):
+                await self.model(model_id)
 
     async def _refresh(self, model: Model) -> None:
         began = self.world.scheduler.steps
@@ -284,6 +307,9 @@ class World:
             self.scheduler.at(moment, self._lose_tail, self.chance.choice(list(self._kinds)))
         for moment in self._moments(0.15):
             self.scheduler.at(moment, self._go_down)
+        for moment in self._moments(0.5):
+            worker = self.chance.choice(self.workers)
+            self.scheduler.at(moment, self._evict, worker, self.chance.choice(list(self._kinds)))
         for moment in self._moments(0.75):
             self.scheduler.at(moment, self._spoil, self.chance.choice(list(self._kinds)))
 
@@ -291,6 +317,11 @@ class World:
         self.network.happened.add(Fault.CRASH)
         worker.crash()
         self.scheduler.at(self.chance.random() * LASTS_S / 3, self._restart, worker)
+
+    def _evict(self, worker: Worker, model_id: str) -> None:
+        if worker.is_alive:
+            self.tell(f"{worker.name} has no room for {model_id}")
+            worker.loop.create_task(worker.evict(model_id))
 
     def _restart(self, worker: Worker) -> None:
         if not worker.is_alive:
@@ -394,18 +425,21 @@ class Client:
         """Until it is answered, where there is a key that makes repeating harmless."""
         for _ in range(TRIES if key is not None else 1):
             began = self._world.scheduler.steps
-            answer = await self._try(lambda worker: worker.submit(model_id, request))
+            worker = self._chance.choice(self._world.workers)
+            answer = await self._try(lambda worker: worker.submit(model_id, request), worker)
             if answer is not None:
                 incarnation, receipt = answer
                 acked = Acked(model_id, incarnation, tag, request, receipt, began)
                 self._world.notes.acked.append(acked)
                 self._world.tell(f"client got {receipt.placed}")
+                if self._chance.random() < 0.2:
+                    await self._try(lambda worker: worker.predict(model_id, 0), worker)
                 return
             await asyncio.sleep(self._chance.random() * self._chance.choice(PAUSES_S))
 
-    async def _try(self, work: Work) -> Any:
+    async def _try(self, work: Work, worker: Worker | None = None) -> Any:
         """What some worker answers; None where it refuses or nobody answers."""
-        worker = self._chance.choice(self._world.workers)
+        worker = worker or self._chance.choice(self._world.workers)
         reply = worker.ask(work)
         if self._hangs_up and self._chance.random() < self._hangs_up:
             self._world.scheduler.at(self._chance.random() * 0.01, worker.leave, reply)

@@ -1,0 +1,174 @@
+"""The models that a process holds in memory, within a budget; the least recently used goes first.
+
+A model that somebody uses is pinned, by its id, from before it is looked for until the answer is
+out; one that appends, applies or writes a snapshot is busy. Neither goes. A model that goes leaves
+nothing behind that the journal has not got: whoever asks next loads it again.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from service.model import Model
+
+log = logging.getLogger("dualstream.held")
+
+MOST_LEAVING = 4
+"""So many models at once may write a snapshot before they go; others go without."""
+
+
+class Pin:
+    """While it is entered, a model of this id does not leave memory."""
+
+    __slots__ = ("_held", "_model_id")
+
+    def __init__(self, held: "Held", model_id: str) -> None:
+        self._held, self._model_id = held, model_id
+
+    def __enter__(self) -> None:
+        pins = self._held.pins
+        pins[self._model_id] = pins.get(self._model_id, 0) + 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        held = self._held
+        left = held.pins[self._model_id] - 1
+        if left:
+            held.pins[self._model_id] = left
+        else:
+            del held.pins[self._model_id]
+        if held.is_over:
+            held.make_room()
+
+
+class Held:
+    """Models by their ids, in the order in which they were used last.
+
+    budget_bytes  what they may take in all; a single one may take more
+    most          how many there may be; None: as many as the budget has room for
+    on_eviction   called for each one that goes
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        most: int | None = None,
+        on_eviction: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.bytes = 0
+        self.pins: dict[str, int] = {}
+        self._budget_bytes, self._most = budget_bytes, most
+        self._on_eviction = on_eviction
+        self._models: OrderedDict[str, Model] = OrderedDict()
+        self._leaving: dict[str, Model] = {}
+
+    def __iter__(self) -> Iterator[Model]:
+        """From the one used longest ago; it may change meanwhile."""
+        return iter(list(self._models.values()))
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def find(self, model_id: str) -> Model | None:
+        """Without using it."""
+        return self._models.get(model_id)
+
+    def use(self, model_id: str) -> Model | None:
+        """The model, which is now the one used last; it stays if it was about to leave."""
+        model = self._models.get(model_id)
+        if model is not None:
+            self._models.move_to_end(model_id)
+            if self._leaving:
+                self._leaving.pop(model_id, None)
+        return model
+
+    def put(self, model: Model) -> None:
+        """Hold a model; others may have to go for it."""
+        before = self._models.get(model.record.id)
+        if before is not None:
+            self.drop(before)
+        self._models[model.record.id] = model
+        self.bytes += model.bytes
+        self.make_room()
+
+    def drop(self, model: Model) -> bool:
+        """Hold it no longer, whatever it does; False where it was not held."""
+        if self._models.get(model.record.id) is not model:
+            return False
+        del self._models[model.record.id]
+        self._leaving.pop(model.record.id, None)
+        self.bytes -= model.bytes
+        return True
+
+    def weigh(self, model: Model, before: int) -> None:
+        """A model took `before` bytes and takes other ones now."""
+        if self._models.get(model.record.id) is model:
+            self.bytes += model.bytes - before
+            self.make_room()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more is held than should be, those on their way out not counted."""
+        return self._is_over(
+            len(self._models) - len(self._leaving),
+            self.bytes - sum(model.bytes for model in self._leaving.values()),
+        )
+
+    def _is_over(self, count: int, size: int) -> bool:
+        if count <= 1:
+            return False
+        return size > self._budget_bytes or (self._most is not None and count > self._most)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another model as large as the mean of them would have room."""
+        count = len(self._models)
+        size = self.bytes + (self.bytes // count if count else 0)
+        return not self._is_over(count + 1, size)
+
+    def make_room(self) -> None:
+        """Let go of those used longest ago that nobody uses now, as far as the budget asks.
+
+        Where all are in use, more is held until one is not. The one used last always stays.
+        """
+        if not self.is_over:
+            return
+        count = len(self._models) - len(self._leaving)
+        size = self.bytes - sum(model.bytes for model in self._leaving.values())
+        last = next(reversed(self._models))
+        going = []
+        for model_id, model in self._models.items():
+            if not self._is_over(count, size):
+                break
+            if model_id == last or model_id in self._leaving or not self._may_go(model):
+                continue
+            going.append(model)
+            count -= 1
+            size -= model.bytes
+        for model in going:
+            self._let_go(model)
+
+    def _may_go(self, model: Model) -> bool:
+        return model.record.id not in self.pins and model.is_idle
+
+    def _let_go(self, model: Model) -> None:
+        if len(self._leaving) < MOST_LEAVING and model.is_worth_a_snapshot:
+            self._leaving[model.record.id] = model
+            model.start_snapshot(lambda: self._finish(model))
+        else:
+            self._evict(model)
+
+    def _finish(self, model: Model) -> None:
+        """Its snapshot is written, or could not be: it goes, unless it is wanted again."""
+        if self._leaving.pop(model.record.id, None) is model and self._may_go(model):
+            self._evict(model)
+        self.make_room()
+
+    def _evict(self, model: Model) -> None:
+        if self.drop(model):
+            self._on_eviction()

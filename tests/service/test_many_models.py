@@ -1,0 +1,381 @@
+"""More models than there is memory for: those used longest ago leave it, and come back."""
+
+import asyncio
+import contextlib
+import random
+import tracemalloc
+from collections.abc import AsyncIterator
+
+import pytest
+
+from service import catalog as catalog_module
+from service.catalog import Catalog
+from service.committer import Request
+from service.demo.adult import adult_lines
+from service.journal import open_journal
+from service.journal.protocol import JournalUnavailable
+from service.journal.record import KeyKind, make_key
+from service.memory import bytes_of
+from service.model import Model
+from service.settings import Settings
+from service.telemetry import Telemetry
+from solvers import Batch, make_learner
+from tests.service.conftest import SPEC
+from tests.service.test_replica import bits
+
+ADULT = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
+IDS = [f"m{n}" for n in range(8)]
+
+
+@contextlib.asynccontextmanager
+async def serving(store: str, **given: object) -> AsyncIterator[Catalog]:
+    """A catalog as a server has it."""
+    journal = await open_journal(store)
+    catalog = Catalog(journal, Settings(store=store, **given), Telemetry())
+    catalog.telemetry.watch(catalog)
+    try:
+        yield catalog
+    finally:
+        await catalog.close()
+        await journal.close()
+
+
+def rows(first: int, last: int) -> Batch:
+    return Batch.from_libsvm(b"\n".join(adult_lines()[first:last]) + b"\n", 123).batch
+
+
+async def create(catalog: Catalog, ids: list[str]) -> None:
+    for model_id in ids:
+        with catalog.pinned(model_id):
+            await catalog.create(model_id, ADULT)
+
+
+async def learn(catalog: Catalog, model_id: str, batch: Batch, key: str | None = None):
+    """As a request does."""
+    with catalog.pinned(model_id):
+        model = catalog.held(model_id) or await catalog.get(model_id)
+        stored = None if key is None else make_key(KeyKind.REQUEST, key)
+        return await model.submit(Request.of(batch, stored, None if key is None else b"f" * 16))
+
+
+async def bits_of(catalog: Catalog, model_id: str) -> dict[str, bytes]:
+    with catalog.pinned(model_id):
+        return bits((await catalog.get(model_id)).replica)
+
+
+def held(catalog: Catalog) -> list[str]:
+    return [model.record.id for model in catalog]
+
+
+async def leave(catalog: Catalog, model_id: str, others: list[str]) -> None:
+    """Use others until the model is out of memory."""
+    for _ in range(100):
+        for other in others:
+            await bits_of(catalog, other)
+        if catalog.find(model_id) is None:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{model_id} does not leave memory")
+
+
+def shown(catalog: Catalog, text: bytes) -> dict[str, float]:
+    lines = [line.split() for line in text.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
+    async def run():
+        chance = random.Random(3)
+        rows_of = dict.fromkeys(IDS, 0)
+        async with serving(store, models_held=3) as catalog:
+            await create(catalog, IDS)
+
+            async def client(first: int):
+                for n in range(first, first + 12):
+                    model_id = IDS[min(chance.randrange(8), chance.randrange(8))]
+                    rows_of[model_id] += 1
+                    receipt = await learn(catalog, model_id, rows(n, n + 1))
+                    assert receipt.placed.count == 1
+                    # Above it are those alone that somebody uses.
+                    assert len(catalog) <= 3 + 4
+
+            await asyncio.gather(*(client(100 * n) for n in range(4)))
+            assert len(catalog) <= 3
+            live = {model_id: await bits_of(catalog, model_id) for model_id in IDS}
+            told = shown(catalog, await catalog.telemetry.exposition(catalog))
+            assert told['dualstream_models{state="stored"}'] == 8
+            assert told['dualstream_models{state="held"}'] <= 3
+            assert told["dualstream_model_evictions_total"] >= 5
+            loads = told["dualstream_model_load_seconds_count"]
+            assert loads - told["dualstream_model_evictions_total"] == len(catalog)
+        async with serving(store) as fresh:
+            for model_id in IDS:
+                assert await bits_of(fresh, model_id) == live[model_id]
+                assert fresh.find(model_id).replica.seq == rows_of[model_id]
+
+    asyncio.run(run())
+
+
+def test_models_stay_within_their_bytes_as_they_grow(store):
+    async def run():
+        budget = 600_000
+        async with serving(store, models_bytes=budget) as catalog:
+            await create(catalog, IDS)
+            assert len(catalog) == len(IDS)  # they are small while they are new
+            for first in range(0, 1000, 250):
+                for model_id in IDS:
+                    await learn(catalog, model_id, rows(first, first + 250))
+            for model in catalog:
+                await model.close()
+            assert 1 <= len(catalog) < len(IDS)
+            assert catalog.held_bytes <= budget
+            assert catalog.held_bytes == sum(model.bytes for model in catalog)
+            assert held(catalog) == IDS[-len(catalog) :]  # those used last
+
+    asyncio.run(run())
+
+
+def test_a_model_larger_than_the_budget_is_served_and_stays(store):
+    async def run():
+        async with serving(store, models_bytes=1) as catalog:
+            await create(catalog, IDS[:2])
+            await learn(catalog, "m0", rows(0, 10))
+            assert held(catalog) == ["m0"]
+            model = catalog.find("m0")
+            await learn(catalog, "m0", rows(10, 20))
+            assert catalog.find("m0") is model
+            await learn(catalog, "m1", rows(0, 10))
+            assert held(catalog) == ["m1"]
+
+    asyncio.run(run())
+
+
+def test_a_model_in_use_does_not_leave_until_it_is_not(store):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, IDS[:3])
+            with catalog.pinned("m0"):
+                model = await catalog.get("m0")
+                for other in ("m1", "m2"):
+                    await learn(catalog, other, rows(0, 5))
+                assert catalog.find("m0") is model
+                with catalog.pinned("m0"):
+                    await model.submit(Request.of(rows(0, 3), None, None))
+                assert catalog.find("m0") is model
+            assert held(catalog) == ["m2"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("many", [1500, 20])
+def test_what_comes_back_has_the_same_bits_and_goes_on(store, many):
+    """A long journal leaves with a snapshot, a short one without."""
+
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            for first in range(0, many, many // 10):
+                await learn(catalog, "m0", rows(first, first + many // 10))
+            before = await bits_of(catalog, "m0")
+            incarnation = catalog.find("m0").record.incarnation
+            await leave(catalog, "m0", ["m1"])
+            snapshot = await catalog.journal.snapshot_get("m0", incarnation)
+            assert (snapshot is not None and snapshot.seq == many) == (many == 1500)
+            assert await bits_of(catalog, "m0") == before
+            assert catalog.find("m0").replica.restored_seq == (many if many == 1500 else 0)
+            await leave(catalog, "m0", ["m1"])
+            receipt = await learn(catalog, "m0", rows(many, many + 7))
+            assert receipt.placed.first_seq == many + 1
+            live = await bits_of(catalog, "m0")
+        learner = make_learner(ADULT)
+        learner.learn(rows(0, many + 7))
+        state = learner.state()
+        assert {name: live[f"learner.{name}"] for name in state} == {
+            name: array.tobytes() for name, array in state.items()
+        }
+
+    asyncio.run(run())
+
+
+def test_keys_and_first_answers_survive(store):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            first = await learn(catalog, "m0", rows(0, 4), "k")
+            for n in range(4, 904, 100):
+                await learn(catalog, "m0", rows(n, n + 100))
+            await leave(catalog, "m0", ["m1"])
+            again = await learn(catalog, "m0", rows(0, 4), "k")
+            assert again.placed.duplicate and again.placed.seq == first.placed.seq
+            assert again.answer is not None
+            assert again.answer.rows.scores == first.scores
+
+    asyncio.run(run())
+
+
+def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            await leave(catalog, "m0", ["m1"])
+            loads = []
+            monkeypatch.setattr(catalog.telemetry, "saw_load", loads.append)
+            receipts = await asyncio.gather(
+                *(learn(catalog, "m0", rows(n, n + 1)) for n in range(30))
+            )
+            assert len(loads) == 1
+            assert sorted(receipt.placed.seq for receipt in receipts) == list(range(1, 31))
+
+    asyncio.run(run())
+
+
+def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            for first in range(0, 1500, 100):
+                await learn(catalog, "m0", rows(first, first + 100))
+            model = catalog.find("m0")
+            may_end, put = asyncio.Event(), catalog.journal.snapshot_put
+
+            async def slow(*given):
+                await may_end.wait()
+                return await put(*given)
+
+            monkeypatch.setattr(catalog.journal, "snapshot_put", slow)
+            await bits_of(catalog, "m1")
+            assert not model.is_idle and catalog.find("m0") is model
+            receipt = await learn(catalog, "m0", rows(0, 1))  # not held up by it
+            assert receipt.placed.seq == 1501
+            may_end.set()
+            await model.close()
+            assert catalog.find("m0") is model and held(catalog) == ["m0"]
+
+    asyncio.run(run())
+
+
+def test_a_model_goes_though_its_snapshot_cannot_be_written(store, monkeypatch):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            for first in range(0, 1500, 100):
+                await learn(catalog, "m0", rows(first, first + 100))
+            before = await bits_of(catalog, "m0")
+
+            async def refuse(*_):
+                raise JournalUnavailable("planted")
+
+            monkeypatch.setattr(catalog.journal, "snapshot_put", refuse)
+            await leave(catalog, "m0", ["m1"])
+            assert await bits_of(catalog, "m0") == before
+
+    asyncio.run(run())
+
+
+def test_a_start_loads_the_first_models_and_the_others_when_asked(serve, store, monkeypatch):
+    monkeypatch.setattr(catalog_module, "LOADED_AT_START", 3)
+    first = serve(store=store)
+    for model_id in IDS:
+        assert first.put(f"/models/{model_id}", json=SPEC).status_code == 201
+        first.post(f"/models/{model_id}/learn", json={"x": [1, 0, 0, 0, 2], "y": 1})
+    client = serve(store=store, models_held=5)
+    catalog = client.app._catalog
+    assert held(catalog) == IDS[:3]
+    # A list loads none, and tells of the others what the store knows.
+    listed = client.get("/models").json()["models"]
+    assert [view["id"] for view in listed] == IDS
+    assert [view["seq"] for view in listed] == [1] * 8
+    assert [view.get("samples") for view in listed] == [1] * 3 + [None] * 5
+    assert held(catalog) == IDS[:3]
+    for model_id in IDS:
+        assert client.get(f"/models/{model_id}").json()["samples"] == 1
+    assert held(catalog) == IDS[3:]
+    assert client.get("/readyz?verbose").json()["models"] == 5
+    # Those not in memory are deleted and replaced as any others.
+    assert client.delete("/models/m0").status_code == 204
+    assert client.get("/models/m0").status_code == 404
+    etag = first.get("/models/m1").headers["etag"]
+    answer = client.put("/models/m1", json=SPEC | {"rho": 0.5}, headers={"if-match": etag})
+    assert answer.status_code == 201 and answer.json()["samples"] == 0
+
+
+def test_metrics_show_the_models_held_and_their_counts_go_on(serve):
+    client = serve(models_held=1)
+
+    def metrics():
+        return shown(client.app._catalog, client.get("/metrics").content)
+
+    for model_id in ("m0", "m1"):
+        client.put(f"/models/{model_id}", json=SPEC)
+    bad = {"x": [1, 2], "y": 1}
+    good = {"x": [1, 0, 0, 0, 2], "y": 1}
+    client.post("/models/m0/learn", json={"samples": [bad, good]})
+    assert metrics()['dualstream_refused_rows_total{model="m0"}'] == 1
+    client.get("/models/m1")
+    assert not any('model="m0"' in name for name in metrics())
+    client.post("/models/m0/learn", json={"samples": [bad, good]})
+    told = metrics()
+    assert told['dualstream_refused_rows_total{model="m0"}'] == 2
+    assert told['dualstream_samples_total{model="m0",outcome="learned"}'] == 2
+    assert told["dualstream_models_bytes"] == client.app._catalog.held_bytes
+    client.delete("/models/m0")
+    client.put("/models/m0", json=SPEC)
+    assert 'dualstream_refused_rows_total{model="m0"}' not in metrics()
+
+
+def test_adopting_goes_over_all_models_within_the_budget(serve, store, monkeypatch):
+    first = serve(store=store)
+    for model_id in IDS:
+        first.put(f"/models/{model_id}", json=SPEC)
+        first.post(f"/models/{model_id}/learn", json={"x": [1, 0, 0, 0, 2], "y": 1})
+    monkeypatch.setattr("service.startup.numeric_identity", lambda: "another machine")
+    monkeypatch.setattr("service.replica.numeric_identity", lambda: "another machine")
+    client = serve(store=store, adopt=True, models_held=2)
+    assert len(client.app._catalog) <= 2
+    journal = client.app._catalog.journal
+
+    async def snapshots():
+        found = [await journal.get(model_id) for model_id in IDS]
+        return [await journal.snapshot_get(one.id, one.incarnation) for one in found]
+
+    assert [snapshot.seq for snapshot in client.portal.call(snapshots)] == [1] * 8
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ADULT,
+        {"algorithm": "perceptron", "features": {"kind": "indexed", "dim": 123}},
+        {"features": {"kind": "indexed", "dim": 123}},
+    ],
+    ids=["dual_ascent", "perceptron", "eight"],
+)
+def test_measured_bytes_are_what_is_allocated(spec):
+    make_learner(spec).learn(rows(0, 10))  # whatever is allocated once
+    batch = rows(0, 1500)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    learner = make_learner(spec)
+    learner.learn(batch)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.8 < bytes_of(learner) / (after - before) < 1.25
+
+
+def test_measuring_counts_what_is_shared_once_and_long_lists_by_their_beginning():
+    shared = b"x" * 10_000
+    assert bytes_of([shared, shared]) < 11_000
+    long = [float(n) for n in range(10_000)]
+    assert 0.9 < bytes_of(long) / (bytes_of(*long) + 8 * len(long)) < 1.1
+
+
+def test_a_model_tells_no_fewer_bytes_than_its_state_has(store):
+    async def run():
+        async with serving(store) as catalog:
+            await create(catalog, ["m0"])
+            await learn(catalog, "m0", rows(0, 1500))
+            model: Model = catalog.find("m0")
+            state = sum(array.nbytes for array in model.replica._state().values())
+            assert state / 2 < model.bytes < 4 * state
+
+    asyncio.run(run())
