@@ -67,11 +67,21 @@ class Request:
         return self.parts[0]
 
     @classmethod
-    def of(cls, rows: Rows, key: bytes | None, fingerprint: bytes | None) -> Self:
-        """A request of these rows, under the stored `key` if it has one."""
-        if isinstance(rows, ListedRows) and rows.ids:
-            return cls(list(_parts(rows, key, fingerprint)), rows, key)
-        names = rows.names if isinstance(rows, ListedRows) else []
+    def of(
+        cls,
+        rows: Rows,
+        key: bytes | None,
+        fingerprint: bytes | None,
+        names: Sequence[tuple[int, str]] = (),
+    ) -> Self:
+        """A request of these rows, under the stored `key` if it has one.
+
+        `names` come with rows that are a Batch; listed ones bring their own.
+        """
+        if isinstance(rows, ListedRows):
+            if rows.ids:
+                return cls(list(_parts(rows, key, fingerprint)), rows, key)
+            names = rows.names
         body = encode_rows(
             rows.indptr,
             rows.indices,

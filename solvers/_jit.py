@@ -51,7 +51,7 @@ Flags = npt.NDArray[np.bool_]
 # What signatures are made of. The RO_ ones also take arrays that may not be written.
 b1, i4, i8, u1, f8 = types.boolean, types.int32, types.int64, types.uint8, types.float64
 void = types.void
-B1, I4, I8, F8 = b1[::1], i4[::1], i8[::1], f8[::1]
+B1, I4, I8, U1, F8 = b1[::1], i4[::1], i8[::1], u1[::1], f8[::1]
 F8_2D, I4_2D = f8[:, ::1], i4[:, ::1]
 RO_F8_2D = types.Array(f8, 2, "C", readonly=True)
 RO_I8_2D = types.Array(i8, 2, "C", readonly=True)
@@ -69,6 +69,7 @@ SHARED_KERNELS = (
     "portfolio/_columns.py",
     "portfolio/_roots.py",
     "portfolio/_rule.py",
+    "text/_read.py",
 )
 """The files whose kernels those of other files may call."""
 

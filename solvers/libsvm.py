@@ -25,14 +25,9 @@ from solvers._jit import (
     i8,
     kernel,
     types,
-    u1,
     void,
 )
-
-# A double holds these exactly, as it does whole numbers up to 2^53: the product or quotient of
-# two such numbers is rounded once, which is what float() does (Clinger, 1990).
-_POWERS_OF_TEN = np.array([float(f"1e{n}") for n in range(23)])
-_EXACT = 2**53
+from solvers.text._read import EXACT, POWERS_OF_TEN, digit, scaled
 
 # What a byte is: part of a token, space between tokens, or the end of what is read of a line.
 _TOKEN, _SPACE, _END = range(3)
@@ -97,7 +92,7 @@ def parse(text: bytes, dim: int, labelled: bool) -> Columns:
     bad = np.empty((most_rows, 5), np.int64)
     counts = np.zeros(4, np.int64)
     parse_lines(
-        np.frombuffer(text, np.uint8), dim, labelled, _POWERS_OF_TEN,
+        np.frombuffer(text, np.uint8), dim, labelled, POWERS_OF_TEN,
         indptr, indices, values, labels,
         places.reshape(-1), slow.reshape(-1), bad.reshape(-1), counts,
     )  # fmt: skip
@@ -124,12 +119,6 @@ def _bad_line(
     return BadLine(row, line, _REASONS[code].format(token=token, dim=dim))
 
 
-@kernel(i8(u1))
-def digit(byte: int) -> int:
-    """What a decimal digit counts; other bytes come out below 0 or above 9."""
-    return int(byte) - 48
-
-
 @kernel(i8(RO_U1, i8))
 def token_end(text: Bytes, p: int) -> int:
     """Where the token that holds place p ends."""
@@ -150,39 +139,6 @@ def is_not_finite_word(text: Bytes, start: int, end: int) -> bool:
     if a == 110 and b == 97 and c == 110:
         return length == 3
     return bool(a == 105 and b == 110 and c == 102)
-
-
-@kernel(f8(f8, f8, f8))
-def product_error(a: float, b: float, product: float) -> float:
-    """a b - product, exactly, where product is a b rounded (Dekker, 1971)."""
-    t = 134_217_729.0 * a
-    a_high = t - (t - a)
-    t = 134_217_729.0 * b
-    b_high = t - (t - b)
-    a_low, b_low = a - a_high, b - b_high
-    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-
-
-@kernel(types.Tuple((f8, b1))(i8, i8, RO_F8))
-def scaled(mantissa: int, exponent: int, powers: Floats) -> tuple[float, bool]:
-    """mantissa 10^exponent, and whether it is certain to be rounded as float() does.
-
-    For mantissa < 10^18 and |exponent| <= 22. The number is computed as x + rest to about 100
-    bits: x is right unless rest is within rounding of half a unit in the last place of x.
-    """
-    a = float(mantissa)
-    b = float(mantissa - int(a))
-    power = powers[abs(exponent)]
-    if exponent < 0:
-        x = a / power
-        product = x * power
-        more = (((a - product) - product_error(x, power, product)) + b) / power
-    else:
-        x = a * power
-        more = product_error(a, power, x) + b * power
-    total = x + more
-    rest = more - (total - x)
-    return total, total + rest * (1.0 + 1e-9) == total
 
 
 @kernel(types.Tuple((f8, i8, i8))(RO_U1, i8, RO_F8))
@@ -230,7 +186,7 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
         return 0.0, (_NOT_FINITE if is_not_finite_word(text, start, end) else _NO_NUMBER), end
     if significant > 18 or not -22 <= exponent <= 22:
         return 0.0, _SLOW, p
-    if mantissa <= _EXACT:
+    if mantissa <= EXACT:
         x = float(mantissa)
         x = x * powers[exponent] if exponent >= 0 else x / powers[-exponent]
     else:

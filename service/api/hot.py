@@ -254,7 +254,7 @@ async def _parse(model: Model, head: Head, body: bytes, labelled: bool) -> Intak
 async def _request_of(intake: Intake, key: bytes | None, fingerprint: bytes | None) -> Request:
     if isinstance(intake.rows, ListedRows) and len(intake.rows.ids) > INLINE_PARTS:
         return await asyncio.to_thread(Request.of, intake.rows, key, fingerprint)
-    return Request.of(intake.rows, key, fingerprint)
+    return Request.of(intake.rows, key, fingerprint, intake.names_beside)
 
 
 def _remember_told(model: Model, intake: Intake, receipt: Receipt) -> None:

@@ -6,6 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from solvers import NamePlaces, class_text, sorted_row, width_of
+from solvers._jit import Indices
+from solvers.text import PlaceTable
 
 # Larger numbers would overflow when squared and summed; nobody means them.
 LARGEST = 1e100
@@ -79,6 +81,7 @@ class Door:
         self._place_of = {} if self.is_hashed else _places_of_indices(min(self.dim, _INDEXED_TEXTS))
         # Names that stand in the journal.
         self._told: set[str] = set()
+        self._told_places = PlaceTable()
         self._labels: dict[Label, float] = dict(_BINARY)
         if self.class_names:
             negative, positive = self.class_names
@@ -144,8 +147,18 @@ class Door:
 
     def held(self) -> tuple[object, ...]:
         """What takes memory here that no other model shares."""
-        own = (self._places, self._told, self._labels)
+        own = (self._places, self._told, self._told_places.slots, self._labels)
         return (*own, self._place_of) if self.is_hashed else own
+
+    @property
+    def tells_names(self) -> bool:
+        """Whether there is room for names that were not told yet."""
+        return self.is_hashed and len(self._told) < MAX_NAMES
+
+    @property
+    def told_places(self) -> Indices:
+        """The places whose names stand in the journal, as `solvers.text` looks them up."""
+        return self._told_places.slots
 
     def told(self, names: Sequence[tuple[int, str]]) -> None:
         """Remember that these names stand in the journal now."""
@@ -153,12 +166,14 @@ class Door:
             self._told.update(name for _, name in names)
             # A longer one can be `name=text` of which both are short enough, or a name too long.
             self._place_of |= {name: place for place, name in names if len(name) <= LONGEST_NAME}
+            self._told_places.add({place for place, _ in names})
 
     def tell_names_again(self) -> None:
         """Let every name ride along once more: the journal may have lost some."""
         if self.is_hashed:
             self._told.clear()
             self._place_of.clear()
+            self._told_places = PlaceTable()
 
     def place(self, text: str) -> int:
         """The place (from 0) of the feature with index `text` (from 1); raises BadRow."""

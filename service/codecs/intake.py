@@ -110,6 +110,8 @@ class Intake:
     single: bool = False
     id_pointer: str = "/id"
     """Where the id of a row stands in the body, with {} for the row's place."""
+    names_beside: Sequence[tuple[int, str]] = ()
+    """Names that come with rows that are a Batch, which holds none."""
 
     @property
     def count(self) -> int:
@@ -123,9 +125,9 @@ class Intake:
         return list(labels.tolist()) if isinstance(labels, np.ndarray) else labels
 
     @property
-    def names(self) -> list[tuple[int, str]]:
+    def names(self) -> Sequence[tuple[int, str]]:
         """Places and names of features that the journal may not know yet."""
-        return self.rows.names if isinstance(self.rows, ListedRows) else []
+        return self.rows.names if isinstance(self.rows, ListedRows) else self.names_beside
 
 
 class IntakeBuilder:
@@ -166,6 +168,11 @@ class IntakeBuilder:
         rows.values += values
         rows.indptr.append(len(rows.indices))
         self._places.append(place)
+
+    @property
+    def listed(self) -> ListedRows:
+        """The good rows so far."""
+        return self._rows
 
     def intake(self, single: bool = False, id_pointer: str = "/id") -> Intake:
         return Intake(self._rows, self._places, self._errors, single, id_pointer)

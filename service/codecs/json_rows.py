@@ -6,6 +6,7 @@ hold a name twice, is it decoded again row by row, so that the bad rows alone ar
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -283,7 +284,7 @@ def _first_bad_name(raw: bytes) -> str:
     # Python reads no integer of more than 4,300 digits, but any float.
     try:
         pairs: _Pairs = json.loads(raw, object_pairs_hook=_Pairs, parse_int=float)
-    except RecursionError:
+    except (RecursionError, ValueError):  # msgspec stops at what is no JSON only if it gets there
         return ""
     for name, x in reversed(pairs):
         if name == "x" and isinstance(x, _Pairs):
@@ -304,6 +305,9 @@ class RepeatedNames(dict[str, float | bool | str]):
         self._pairs = [
             (name, float(value) if type(value) is int else value) for name, value in pairs
         ]
+
+    def __len__(self) -> int:
+        return len(self._pairs)
 
     def items(self) -> list[tuple[str, float | bool | str]]:  # type: ignore[override]
         return self._pairs
@@ -345,9 +349,13 @@ def _refuse_name_twice(pairs: _Pairs) -> None:
 def read_sample(raw: bytes, is_hashed: bool) -> Sample:
     """The sample whose JSON is `raw`; raises BadRow for what is none."""
     try:
-        return _checked_sample(raw, is_hashed)
-    except msgspec.ValidationError as wrong:
-        raise BadRow(*_told(wrong, raw)) from None
+        try:
+            return _checked_sample(raw, is_hashed)
+        except msgspec.ValidationError as wrong:
+            # Where it is no JSON either, this is what to say.
+            with suppress(msgspec.ValidationError, RecursionError):
+                _any.decode(raw)
+            raise BadRow(*_told(wrong, raw)) from None
     except msgspec.DecodeError as broken:
         raise BadRow("", str(broken)) from None
     except UnicodeDecodeError:

@@ -89,6 +89,13 @@ def test_names_that_stand_twice_are_summed_in_order_where_hashed():
         )
 
 
+def test_what_sums_to_more_than_a_number_may_be_is_refused():
+    body = b'{"x": {"a": 1e100, "b": 1, "a": 1e100}, "y": 1}'
+    for media in (NDJSON, None):
+        intake = parse_body(door_of(HASHED), media, body, labelled=True)
+        assert "add up" in intake.errors[0].reason and not intake.places
+
+
 def test_bad_lines_come_back_beside_what_was_learned(client):
     client.put("/models/m", json=HASHED)
     long = "n" * (LONGEST_NAME + 1)

@@ -1,0 +1,59 @@
+"""Kernels that read rows from the bytes of text formats; the service says what the formats are.
+
+_read.py      what they share: numbers, names, labels, the end of a row
+_ndjson.py    a sample a line
+
+Each reads on until a line is not of the usual form, and says where it stopped.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from solvers._jit import Indices
+from solvers.text._ndjson import read_samples
+from solvers.text._read import (
+    LABELS,
+    LONGEST_NAME,
+    NO_LABELS,
+    NUMBERS,
+    PLACES,
+    POWERS_OF_TEN,
+    add_places,
+    label_slot,
+    slot_of,
+)
+
+__all__ = [
+    "LABELS",
+    "LONGEST_NAME",
+    "NO_LABELS",
+    "NUMBERS",
+    "PLACES",
+    "POWERS_OF_TEN",
+    "PlaceTable",
+    "label_slot",
+    "read_samples",
+    "slot_of",
+]
+
+
+class PlaceTable:
+    """A set of places that kernels can look things up in."""
+
+    def __init__(self) -> None:
+        self.slots: Indices = np.full(2, -1, np.int32)
+        self._count = 0
+
+    def add(self, places: Collection[int]) -> None:
+        """Hold these places, too. Whoever reads `slots` meanwhile sees some of them."""
+        new = np.array(sorted(places), np.int64)
+        self._count += len(new)
+        if 2 * self._count > len(self.slots):
+            held = self.slots[self.slots >= 0].astype(np.int64)
+            slots = np.full(1 << (4 * self._count).bit_length(), -1, np.int32)
+            add_places(slots, held)
+            add_places(slots, new)
+            self.slots = slots
+        else:
+            add_places(self.slots, new)

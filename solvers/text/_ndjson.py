@@ -1,0 +1,431 @@
+"""A kernel that reads samples from NDJSON, a line each, as long as they are of the usual form.
+
+    {"x": {"name": 1, "other": "text", "third": true}, "y": 1, "weight": 2}
+
+in any order of the three and with any white space; x may be a list where features are indexed. A
+line with an escape, an `id`, a number that is not read exactly, anything that is no sample, or
+anything that the model does not take, is not usual.
+"""
+
+from solvers._jit import (
+    F8,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    RO_U1,
+    U1,
+    Bytes,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    i8,
+    kernel,
+)
+from solvers.text._read import (
+    LONGEST_NAME,
+    NO_LABELS,
+    NUMBERS,
+    digit,
+    finish_row,
+    forget_names,
+    hash_bytes,
+    json_number,
+    label_slot,
+    tell_name,
+)
+
+_MOST = 1e100
+
+
+@kernel(i8(RO_U1, i8))
+def skip_space(text: Bytes, p: int) -> int:
+    """The next place that is neither a space, a tab nor a carriage return."""
+    while text[p] == 32 or text[p] == 9 or text[p] == 13:
+        p += 1
+    return p
+
+
+@kernel(i8(RO_U1, i8, b1, U1, i8))
+def read_string(text: Bytes, p: int, ascii_only: bool, out: Bytes, at: int) -> int:
+    """Copy the string whose first byte is at p to out[at:]; the place of its quote, or -1.
+
+    Strings with escapes, of more than LONGEST_NAME bytes, or beyond ASCII where only that is
+    known to be good, are left to others.
+    """
+    last = at + LONGEST_NAME
+    while text[p] != 34:
+        c = text[p]
+        if c < 32 or c == 92 or at >= last or (ascii_only and c > 127):
+            return -1
+        out[at] = c
+        at += 1
+        p += 1
+    return p
+
+
+@kernel(i8(RO_U1, i8))
+def word_end(text: Bytes, p: int) -> int:
+    """Where the word true or false at p ends, -1 for any other."""
+    if text[p] == 116 and text[p + 1] == 114 and text[p + 2] == 117 and text[p + 3] == 101:
+        return p + 4
+    if (
+        text[p] == 102
+        and text[p + 1] == 97
+        and text[p + 2] == 108
+        and text[p + 3] == 115
+        and text[p + 4] == 101
+    ):
+        return p + 5
+    return -1
+
+
+@kernel(i8(RO_U1, i8, i8, i8))
+def read_index(text: Bytes, start: int, end: int, dim: int) -> int:
+    """The place (from 0) that the name text[start:end] means, as an index from 1; or -1."""
+    if start == end or end - start > 10 or text[start] == 48:
+        return -1
+    index = 0
+    for p in range(start, end):
+        if not 0 <= digit(text[p]) <= 9:
+            return -1
+        index = index * 10 + digit(text[p])
+    return index - 1 if index <= dim else -1
+
+
+@kernel(
+    i8(
+        RO_U1, i8, b1, i8, b1, RO_F8,
+        I4, F8, i8,
+        RO_I4, I4, I4, I8, U1, I8, U1,
+    ),
+    inline=True,
+)  # fmt: skip
+def read_object(
+    text: Bytes,
+    p: int,
+    ascii_only: bool,
+    dim: int,
+    is_telling: bool,
+    powers: Floats,
+    indices: Indices,
+    values: Floats,
+    nnz: int,
+    told: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    buffer: Bytes,
+) -> int:
+    """The features of the object whose brace is at p, hashed, or by index with dim >= 0.
+
+    Returns the place behind it, or -1. counts[0] names, counts[1] entries are there afterwards.
+    """
+    p = skip_space(text, p + 1)
+    if text[p] == 125:
+        counts[1] = nnz
+        return p + 1
+    while True:
+        if text[p] != 34:
+            return -1
+        start = p + 1
+        p = read_string(text, start, ascii_only, buffer, 0)
+        if p < 0:
+            return -1
+        length = p - start
+        if dim >= 0:
+            place = read_index(text, start, p, dim)
+            if place < 0:
+                return -1
+        p = skip_space(text, p + 1)
+        if text[p] != 58:
+            return -1
+        p = skip_space(text, p + 1)
+        x = 1.0
+        if text[p] == 34:
+            if dim >= 0:
+                return -1
+            buffer[length] = 61
+            start = p + 1
+            p = read_string(text, start, ascii_only, buffer, length + 1)
+            if p < 0:
+                return -1
+            length += 1 + p - start
+            p += 1
+        elif text[p] == 116 or text[p] == 102:
+            x = 1.0 if text[p] == 116 else 0.0
+            p = word_end(text, p)
+            if p < 0:
+                return -1
+        else:
+            x, p = json_number(text, p, powers)
+            if p < 0:
+                return -1
+        if dim < 0:
+            place = hash_bytes(buffer, length) & (-dim - 1)
+            if is_telling and not tell_name(
+                told, seen, place, buffer, length, name_places, name_ends, names, counts
+            ):
+                return -1
+        indices[nnz] = place
+        values[nnz] = x
+        nnz += 1
+        p = skip_space(text, p)
+        if text[p] == 125:
+            counts[1] = nnz
+            return p + 1
+        if text[p] != 44:
+            return -1
+        p = skip_space(text, p + 1)
+
+
+@kernel(i8(RO_U1, i8, i8, RO_F8, I4, F8, i8, I8), inline=True)
+def read_list(
+    text: Bytes,
+    p: int,
+    dim: int,
+    powers: Floats,
+    indices: Indices,
+    values: Floats,
+    nnz: int,
+    counts: Ints,
+) -> int:
+    """The numbers of the list of length dim whose bracket is at p, as `read_object`."""
+    place = 0
+    while True:
+        p = skip_space(text, p + 1)
+        x, p = json_number(text, p, powers)
+        if p < 0 or place >= dim:
+            return -1
+        if x != 0.0:
+            indices[nnz] = place
+            values[nnz] = x
+            nnz += 1
+        place += 1
+        p = skip_space(text, p)
+        if text[p] == 93:
+            counts[1] = nnz
+            return p + 1 if place == dim else -1
+        if text[p] != 44:
+            return -1
+
+
+@kernel(i8(RO_U1, i8, b1, RO_F8, U1))
+def scalar_end(text: Bytes, p: int, ascii_only: bool, powers: Floats, buffer: Bytes) -> int:
+    """Where the string, number, or word at p ends, or -1."""
+    if text[p] == 34:
+        p = read_string(text, p + 1, ascii_only, buffer, 0)
+        return p + 1 if p >= 0 else -1
+    if text[p] == 116 or text[p] == 102:
+        return word_end(text, p)
+    x, p = json_number(text, p, powers)
+    return p
+
+
+@kernel(
+    i8(
+        RO_U1, i8, b1, i8, i8, b1, RO_F8,
+        I8, I4, F8, F8, F8, i8, I4, F8,
+        RO_I4, I4, I4, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, U1,
+    ),
+    inline=True,
+)  # fmt: skip
+def read_line(
+    text: Bytes,
+    p: int,
+    ascii_only: bool,
+    dim: int,
+    label_kind: int,
+    is_telling: bool,
+    powers: Floats,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    row: int,
+    spare: Indices,
+    held: Floats,
+    told: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    label_slots: Indices,
+    label_ends: Ints,
+    label_text: Bytes,
+    buffer: Bytes,
+) -> int:
+    """Read the sample that begins at p into `row`; the place of its line feed, or -1.
+
+    counts[2] and counts[3] are where a label begins and ends that no table holds yet.
+    """
+    nnz = indptr[row]
+    end = nnz
+    has_x = has_y = has_weight = False
+    labels[row] = 0.0
+    weights[row] = 1.0
+    if text[p] != 123:
+        return -1
+    p = skip_space(text, p + 1)
+    while True:
+        if text[p] != 34:
+            return -1
+        if text[p + 1] == 120 and text[p + 2] == 34 and not has_x:
+            has_x = True
+            p = skip_space(text, p + 3)
+            if text[p] != 58:
+                return -1
+            p = skip_space(text, p + 1)
+            if text[p] == 123:
+                p = read_object(
+                    text, p, ascii_only, dim, is_telling, powers, indices, values, nnz,
+                    told, seen, name_places, name_ends, names, counts, buffer,
+                )  # fmt: skip
+            elif text[p] == 91 and dim >= 0:
+                p = read_list(text, p, dim, powers, indices, values, nnz, counts)
+            else:
+                return -1
+            end = counts[1]
+        elif text[p + 1] == 121 and text[p + 2] == 34 and not has_y:
+            has_y = True
+            p = skip_space(text, p + 3)
+            if text[p] != 58:
+                return -1
+            start = p = skip_space(text, p + 1)
+            if label_kind == NUMBERS:
+                x, p = json_number(text, p, powers)
+                # -0 is 0 where it is written as a whole number, and -0.0 where it is not.
+                if not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
+                    return -1
+                labels[row] = x
+            else:
+                p = scalar_end(text, p, ascii_only, powers, buffer)
+                if p >= 0 and label_kind != NO_LABELS:
+                    slot = label_slot(text, start, p, label_slots, label_ends, label_text)
+                    if label_slots[slot] < 0:
+                        counts[2], counts[3] = start, p
+                        return -1
+                    labels[row] = label_slots[slot]
+        elif (
+            text[p + 1] == 119
+            and text[p + 2] == 101
+            and text[p + 3] == 105
+            and text[p + 4] == 103
+            and text[p + 5] == 104
+            and text[p + 6] == 116
+            and text[p + 7] == 34
+            and not has_weight
+        ):
+            has_weight = True
+            p = skip_space(text, p + 8)
+            if text[p] != 58:
+                return -1
+            p = skip_space(text, p + 1)
+            if text[p] == 45:
+                return -1
+            x, p = json_number(text, p, powers)
+            if not x <= _MOST:
+                return -1
+            weights[row] = x
+        else:
+            return -1
+        if p < 0:
+            return -1
+        p = skip_space(text, p)
+        if text[p] == 125:
+            break
+        if text[p] != 44:
+            return -1
+        p = skip_space(text, p + 1)
+    p = skip_space(text, p + 1)
+    if text[p] != 10 or not has_x or (label_kind != NO_LABELS and not has_y):
+        return -1
+    end = finish_row(indices, values, nnz, end, dim < 0, spare, held)
+    if end < 0:
+        return -1
+    indptr[row + 1] = end
+    return p
+
+
+@kernel(
+    i8(
+        RO_U1, b1, i8, i8, b1, RO_F8,
+        I8, I4, F8, F8, F8, I8, I4, F8,
+        RO_I4, I4, I4, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, U1, I8,
+    )
+)  # fmt: skip
+def read_samples(
+    text: Bytes,
+    ascii_only: bool,
+    dim: int,
+    label_kind: int,
+    is_telling: bool,
+    powers: Floats,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    places: Ints,
+    spare: Indices,
+    held: Floats,
+    told: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    label_slots: Indices,
+    label_ends: Ints,
+    label_text: Bytes,
+    buffer: Bytes,
+    at: Ints,
+) -> int:
+    """Read lines until one is not of the usual form, or there is no other; 1 for the former.
+
+    text    (bytes,) uint8      ends in a line feed, where every loop stops
+    ascii_only                  only ASCII is known to be good UTF-8
+    dim                         width of rows by index; where features are hashed, -(2^bits)
+    places  (rows,) int64       the place of each row among the lines that are not blank
+    at      (4,) int64          byte, lines before it, of them not blank, rows: where to read on
+    counts  (4,) int64          see `tell_name`, `read_object` and `read_line`
+    buffer  (2 LONGEST_NAME + 1,) uint8     for the name at hand
+    """
+    p, line, place, row = at[0], at[1], at[2], at[3]
+    told_here = counts[0]
+    stopped = 0
+    while p < text.shape[0]:
+        start = p
+        p = skip_space(text, p)
+        if text[p] == 10:
+            p += 1
+            line += 1
+            continue
+        counts[2] = counts[3] = 0
+        p = read_line(
+            text, p, ascii_only, dim, label_kind, is_telling, powers,
+            indptr, indices, values, labels, weights, row, spare, held,
+            told, seen, name_places, name_ends, names, counts,
+            label_slots, label_ends, label_text, buffer,
+        )  # fmt: skip
+        if p < 0:
+            p = start
+            stopped = 1
+            forget_names(seen, name_places, counts, told_here)
+            break
+        told_here = counts[0]
+        places[row] = place
+        row += 1
+        place += 1
+        line += 1
+        p += 1
+    at[0], at[1], at[2], at[3] = p, line, place, row
+    return stopped
