@@ -1,4 +1,4 @@
-# Every target sets up what it needs: the environment in .venv, Redis for the tests in .cache.
+# Every target sets up what it needs: the environment in .venv, programs for the tests in .cache.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -14,6 +14,7 @@ serve: $(STAMP)-core
 
 test: $(STAMP)-dev
 	tests/fetch_tool.sh redis
+	tests/fetch_tool.sh strace
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP)-dev
@@ -29,6 +30,7 @@ bench: $(STAMP)-bench
 # Many rounds of what `make test` samples; writes load_tests/RELIABILITY.md.
 chaos: $(STAMP)-dev
 	tests/fetch_tool.sh redis
+	tests/fetch_tool.sh strace
 	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
 	  $(BIN)/python -m pytest tests/chaos tests/journal/test_journal_processes.py

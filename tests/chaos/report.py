@@ -29,7 +29,13 @@ HEADING = """# What survives when processes are killed
 Written by `make chaos`; each line by the run that it tells of. Acknowledged: rows that clients were
 answered 200 for. Lost: those of them that the journal does not hold where the answer said. Doubled:
 requests or samples journalled more often than once. Recovery: from a fault's end (the kill, or the
-moment the store or process may go on) until the next request was answered 200; median and longest.
+moment the store or process may go on) until the next request was answered 200, in a storm until
+each of the clients had an answer; median and longest.
+
+A power cut is one of the model, not of a machine: what was synced at a moment is there, of the rest
+what a seed chooses (SQLite: any 4 KiB of it; Redis: a first part), as strace saw it. Not tested: a
+disk or a controller that says synced and has not, bits that rot on it, a file system that loses the
+name of a file, network file systems, clocks that jump, machines of which the network loses packets.
 """
 COLUMNS = (
     "what",

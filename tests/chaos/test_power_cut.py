@@ -1,0 +1,200 @@
+"""What lies on the disk when an answer leaves, and what of it a power cut leaves.
+
+`kill -9` cannot tell: what a killed process wrote is the system's, synced or not. strace can. Each
+answer to `learn` is held against what was synced before it began; and stores are opened from files
+that hold what was synced until some moment, and of the rest what a seed chooses.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from service.demo.server_process import ServerProcess
+from service.journal import open_journal
+from service.replica import Replica
+from tests.chaos.report import Run, recorded
+from tests.chaos.trace import Disk, Event, events, traced
+from tests.history import Acknowledged, check_entries, read_all
+from tests.redis_server import redis_or_skip
+
+SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 123}}
+BEFORE, REQUESTS = 5, 300
+CUTS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
+WHAT = f"power cut at {CUTS} moments of {REQUESTS} requests"
+# So that there are snapshots and, on SQLite, checkpoints among the requests.
+FLAGS = ("--snapshot-every", "60")
+
+
+def learn(url: str, first: int, count: int) -> list[Acknowledged]:
+    """Rows one by one, each answered before the next is sent."""
+    with httpx.Client(base_url=url, timeout=30) as client:
+        return [
+            Acknowledged(key_of(number), answer_to(client, number)["seq"])
+            for number in range(first, first + count)
+        ]
+
+
+def answer_to(client: httpx.Client, number: int) -> dict[str, Any]:
+    """The answer to one row, sent until the service has its store again."""
+    sample = {"x": {str(1 + number % 123): 1 + number}, "y": number % 2}
+    headers = {"idempotency-key": key_of(number)}
+    deadline = time.monotonic() + 30
+    while (answer := client.post("/models/m/learn", json=sample, headers=headers)).is_error:
+        assert answer.status_code == 503 and time.monotonic() < deadline, answer.text
+        time.sleep(0.02)
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def key_of(number: int) -> str:
+    return f"sample {number:06}"
+
+
+def begin(url: str) -> list[Acknowledged]:
+    httpx.put(f"{url}/models/m", json=SPEC, timeout=60).raise_for_status()
+    return learn(url, 0, BEFORE)
+
+
+@dataclass
+class Played:
+    """How many answers left before, and after, their rows were synced; and the cuts.
+
+    Of each cut: how many answers had left, and the files as it leaves them.
+    """
+
+    early: int = 0
+    late: int = 0
+    cuts: list[tuple[int, dict[str, bytes]]] = field(default_factory=list)
+
+
+def play(disk: Disk, seen: Sequence[Event], chance: Random, in_order: bool) -> Played:
+    """Go through what was seen, and cut the power at seeded moments."""
+    moments = set(chance.sample(range(len(seen)), CUTS))
+    played = Played()
+    for number, event in enumerate(seen):
+        if event.is_answer and event.data.startswith(b"HTTP/1.1 200"):
+            key = key_of(BEFORE + played.early + played.late).encode()
+            if disk.holds(key):
+                played.late += 1
+            else:
+                played.early += 1
+        elif not event.is_answer:
+            disk.see(event)
+        if number in moments:
+            answers = BEFORE + played.early + played.late
+            played.cuts.append((answers, disk.after_cut(chance, in_order)))
+    assert played.early + played.late == REQUESTS
+    return played
+
+
+async def lost_in(store: str, known: Sequence[Acknowledged]) -> list[Acknowledged]:
+    """Those of the answers that the journal does not hold: the last ones, if any.
+
+    What it holds is whole and where it was said, and replicas learn it. Raises HistoryBroken.
+    """
+    journal = await open_journal(store)
+    try:
+        record = await journal.get("m")
+        replica, fresh = Replica(record), Replica(record)
+        await replica.load(journal)
+        await fresh.catch_up(journal)
+        assert replica.capture().state_digest() == fresh.capture().state_digest()
+        entries = await read_all(journal, "m", record.incarnation)
+        held = [answer for answer in known if answer.seq <= record.seq]
+        check_entries(entries, record.incarnation, held, samples=replica.learner.samples)
+        return list(known[len(held) :])
+    finally:
+        await journal.close()
+
+
+def check_cuts(
+    run: Run,
+    known: Sequence[Acknowledged],
+    played: Played,
+    opened: Callable[[dict[str, bytes]], str],
+) -> None:
+    """Open the store as each cut has left it; count what was acknowledged by then and is lost."""
+    for answers, files in played.cuts:
+        lost = asyncio.run(lost_in(opened(files), known[:answers]))
+        run.faults["power cut"] += 1
+        run.acknowledged += answers
+        run.lost += len(lost)
+
+
+@pytest.mark.parametrize("level", ["full", "normal"])
+def test_sqlite(level, tmp_path):
+    place = tmp_path / "store.db"
+    run = Run(WHAT, f"SQLite `{level}`", [1], expects_loss=level == "normal")
+    flags = (*FLAGS, "--durability", level)
+    with recorded(run):
+        with ServerProcess(f"sqlite:///{place}", flags) as server:
+            known = begin(server.url)
+            disk = Disk.of([place, Path(f"{place}-wal")])
+            with traced([server.process.pid], tmp_path / "trace"):
+                known += learn(server.url, BEFORE, REQUESTS)
+        seen = events(tmp_path / "trace")
+        assert any(event.target == str(place) for event in seen), "no checkpoint"
+        played = play(disk, seen, Random(1), in_order=False)
+
+        def opened(files: dict[str, bytes]) -> str:
+            copy = tmp_path / f"cut{run.faults.total()}"
+            copy.mkdir()
+            for path, content in files.items():
+                (copy / Path(path).name).write_bytes(content)
+            return f"sqlite:///{copy / place.name}"
+
+        check_cuts(run, known, played, opened)
+    assert run.verdict == "held"
+    # At `normal` the log is synced when it is moved into the file, not before answers.
+    assert (played.early, run.lost) == (0, 0) if level == "full" else played.early and run.lost
+
+
+@pytest.mark.parametrize("level", ["always", "everysec"])
+def test_redis(level, tmp_path):
+    run = Run(WHAT, f"Redis `{level}`", [1], expects_loss=level == "everysec")
+    flags = (*FLAGS, "--durability", level)
+    with recorded(run), redis_or_skip(appendfsync=level) as redis:
+        with ServerProcess(redis.url, flags) as server:
+            known = begin(server.url)
+            (log,) = Path(redis.directory, "appendonlydir").glob("*.incr.aof")
+            disk = Disk.of([log.resolve()])
+            with traced([server.process.pid, redis.pid], tmp_path / "trace"):
+                known += learn(server.url, BEFORE, REQUESTS)
+        played = play(disk, events(tmp_path / "trace"), Random(1), in_order=True)
+
+        def opened(files: dict[str, bytes]) -> str:
+            redis.kill()
+            for path, content in files.items():
+                Path(path).write_bytes(content)
+            redis.start()
+            return redis.url
+
+        check_cuts(run, known, played, opened)
+    assert run.verdict == "held"
+    assert (played.early, run.lost) == (0, 0) if level == "always" else played.early and run.lost
+
+
+def test_a_service_that_outlives_its_store_finds_what_a_power_cut_took(tmp_path):
+    """Redis alone loses power at `everysec`: the worker is ahead of the journal, and goes back."""
+    with redis_or_skip(appendfsync="everysec") as redis, ServerProcess(redis.url) as server:
+        known = begin(server.url)
+        (log,) = Path(redis.directory, "appendonlydir").glob("*.incr.aof")
+        kept = log.read_bytes()
+        known += learn(server.url, BEFORE, 20)
+        redis.kill()
+        log.write_bytes(kept + log.read_bytes()[len(kept) :][:100])
+        redis.start()
+        again = learn(server.url, BEFORE + 20, 5)
+        assert [answer.seq for answer in again] == list(range(BEFORE + 1, BEFORE + 6))
+        assert asyncio.run(lost_in(redis.url, known[:BEFORE] + again)) == []
+        told = httpx.get(f"{server.url}/metrics").text
+        assert 'dualstream_forks_total{model="m"} 1.0' in told
+        assert 'dualstream_lost_records_total{model="m"} 20.0' in told
