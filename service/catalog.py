@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from service.contact import Contact
 from service.errors import Problem, unavailable, unknown_model, unreadable
 from service.held import Held, Pin
 from service.journal.protocol import (
@@ -59,6 +60,7 @@ class Catalog:
         self.journal = journal
         self.settings = settings
         self.telemetry = telemetry
+        self.contact = Contact(journal)
         self.outside = outside
         self._held = Held(settings.models_bytes, settings.models_held, telemetry.saw_eviction)
         self._warm: set[bytes] = set()

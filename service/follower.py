@@ -44,10 +44,14 @@ class Behind(NamedTuple):
 
 
 class Lag:
-    """The heads that this process has heard of and its replica has not applied yet."""
+    """The heads that this process has heard of and its replica has not applied yet.
+
+    fresh_at   when the replica was last known to hold all that the journal held
+    """
 
     def __init__(self) -> None:
         self._heard: deque[tuple[int, float]] = deque()
+        self.fresh_at = time.monotonic()
 
     def hear(self, seq: int) -> None:
         """The journal ends at `seq` or later."""
@@ -68,7 +72,7 @@ class Lag:
     def at(self, seq: int) -> Behind:
         """What a replica at `seq` lacks: since when, and how many records."""
         while self._heard and self._heard[0][0] <= seq:
-            self._heard.popleft()
+            self.fresh_at = max(self.fresh_at, self._heard.popleft()[1])
         if not self._heard:
             return Behind(0.0, 0)
         return Behind(time.monotonic() - self._heard[0][1], self._heard[-1][0] - seq)
@@ -109,10 +113,14 @@ class Follower:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
+            began = time.monotonic()
             try:
                 await self._look()
+                await self._journal.ping()
+                self._catalog.contact.reached(began)
                 self._trouble = None
             except Exception as error:
+                self._catalog.contact.failed(error)
                 self._say(error)
 
     def _say(self, error: Exception) -> None:
@@ -147,6 +155,8 @@ class Follower:
                 self._hear(model.record.id, head.seq)
             elif _may_be_forked(model, seq_before, head):
                 self._pull(model, None)
+            else:
+                model.lag.fresh_at = max(model.lag.fresh_at, asked_at)
         if trouble is not None:
             raise trouble
 

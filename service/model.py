@@ -2,14 +2,23 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from service.codecs import Door
 from service.committer import AnyRequest, Committer, ControlRequest, Receipt
+from service.contact import STALE_S
 from service.errors import Problem
 from service.follower import Lag
-from service.journal.protocol import Known, ModelChanged, ModelRecord, UnknownModel
+from service.journal.protocol import (
+    JournalUnavailable,
+    Known,
+    ModelChanged,
+    ModelRecord,
+    OutcomeUnknown,
+    UnknownModel,
+)
 from service.journal.record import RecordError
 from service.memory import bytes_of
 from service.replica import Captured, Replica
@@ -77,8 +86,16 @@ class Model:
         """
         await self.committer.refresh(seq)
 
+    @property
+    def stale_s(self) -> float | None:
+        """How old the state may be, where that is too old to be told as fresh; else None."""
+        age_s = time.monotonic() - self.lag.fresh_at
+        return age_s if age_s > STALE_S else None
+
     def _let_go_after(self, error: Exception) -> None:
         """A model that is gone, or forked and not rebuilt, is loaded by the next request."""
+        if isinstance(error, JournalUnavailable | OutcomeUnknown):
+            self._catalog.contact.failed(error)
         if isinstance(error, RecordError):
             self._catalog.set_aside(self.record.id, error)
             self._catalog.forget(self)

@@ -45,6 +45,19 @@ class Learned(Struct):
     ] = UNSET
 
 
+Stale = Annotated[
+    bool | UnsetType,
+    Meta(
+        description="True where the state was last known to be the newest more than 5 s ago, as"
+        " while the store is away. There is no ETag then."
+    ),
+]
+AgeSeconds = Annotated[
+    float | UnsetType,
+    Meta(description="Time since the state that scored was last known to be the newest."),
+]
+
+
 class Predicted(Struct):
     """The score of one row."""
 
@@ -53,6 +66,8 @@ class Predicted(Struct):
     score: float
     label: int | float | bool | str | None
     probability: float | None
+    stale: Stale = UNSET
+    age_seconds: AgeSeconds = UNSET
 
 
 class PredictedMany(Struct):
@@ -63,5 +78,7 @@ class PredictedMany(Struct):
     scores: list[float | None]
     labels: list[int | float | bool | str | None]
     probabilities: list[float | None] | None
+    stale: Stale = UNSET
+    age_seconds: AgeSeconds = UNSET
     rejected: int | UnsetType = UNSET
     errors: list[dict[str, Any]] | UnsetType = UNSET

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 
 from service.catalog import Catalog
@@ -26,7 +27,11 @@ class Startup:
         self._catalog = catalog
         self.finished = asyncio.Event()
         self.reason: str | None = "starting"
-        self.durability = b"unknown"
+
+    @property
+    def durability(self) -> bytes:
+        """What the store keeps, as it was read at its last connect."""
+        return self._catalog.contact.durability
 
     @property
     def is_ready(self) -> bool:
@@ -42,6 +47,7 @@ class Startup:
         while self.reason is not None:
             try:
                 await self._bring_up()
+                self._catalog.contact.reached(time.monotonic())
                 self.reason = None
             except (JournalError, OtherIdentity) as error:
                 self._wait_for(str(error))
@@ -53,7 +59,6 @@ class Startup:
 
     async def _bring_up(self) -> None:
         await self._journal.open()
-        self.durability = self._journal.durability().encode()
         mine = numeric_identity()
         theirs = await self._journal.claim_identity(mine)
         if theirs != mine and not self._catalog.settings.adopt:

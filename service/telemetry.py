@@ -175,6 +175,11 @@ class _Memory(Collector):
         models.add_metric(["held"], len(self._catalog))
         models.add_metric(["shown"], min(MODELS_SHOWN, len(self._catalog)))
         yield models
+        yield GaugeMetricFamily(
+            "dualstream_store_available",
+            "1 while the store answers and takes appends, else 0.",
+            int(self._catalog.contact.trouble is None),
+        )
         text = "Memory that the models held take, as measured."
         yield GaugeMetricFamily("dualstream_models_bytes", text, self._catalog.held_bytes)
         text = "What they may take: DUALSTREAM_MODELS_BYTES."

@@ -3,8 +3,9 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from service.api.freshness import MaybeStale, staleness
 from service.api.member_views import finite
 from service.api.models import catalog_of
 from service.errors import Problem
@@ -12,7 +13,7 @@ from service.errors import Problem
 router = APIRouter(prefix="/models", tags=["models"])
 
 
-class CertificateView(BaseModel):
+class CertificateView(MaybeStale):
     """Primal, dual and their gap; it certifies optimisation, not generalisation.
 
     A number is null where it is too large for a float.
@@ -30,7 +31,9 @@ class CertificateView(BaseModel):
     estimate: bool = Field(description="Exact for sliding windows, an estimate otherwise.")
 
 
-@router.get("/{model_id}/certificate", response_model=CertificateView)
+@router.get(
+    "/{model_id}/certificate", response_model=CertificateView, response_model_exclude_unset=True
+)
 async def read_certificate(
     model_id: str,
     request: Request,
@@ -62,4 +65,5 @@ async def read_certificate(
         rows=certificate.rows,
         weight_share=certificate.weight_share,
         estimate=certificate.estimate,
+        **staleness(model),
     )

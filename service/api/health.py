@@ -1,8 +1,8 @@
 """Health for those who restart and route, and the exposition for those who watch."""
 
 import os
+import re
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -28,6 +28,7 @@ async def livez() -> dict[str, bool]:
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """The process serves the store's models; `?verbose` names store, durability and lag.
 
+    Once it is ready it stays so: where the store is away `degraded` names it, predictions go on.
     Of several on one port whichever takes the connection answers: `process` says which. A model
     that cannot be read keeps no other from being served: `?verbose` names it, too.
     """
@@ -37,6 +38,8 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
         response.status_code = 503
         response.headers["retry-after"] = "1"
         told["reason"] = startup.reason
+    elif (trouble := request.app.state.catalog.contact.trouble) is not None:
+        told |= {"degraded": ["store"], "reason": trouble}
     if "verbose" in request.query_params:
         catalog: Catalog = request.app.state.catalog
         told |= {
@@ -73,8 +76,5 @@ async def metrics(request: Request) -> Response:
 
 def without_password(url: str) -> str:
     """The store's URL as it may be shown."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+    hidden = re.sub(r"(://[^/?@]*:)[^/?@]*@", r"\1***@", url)
+    return re.sub(r"(password=)[^&]*", r"\1***", hidden)

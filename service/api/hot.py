@@ -226,7 +226,11 @@ class HotPath:
             seq, chain = model.replica.seq, model.replica.chain
             answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
             answered = answer_of(model, intake, batch, seq)
-        return _encode(answered), [(b"etag", etag_of(seq, chain).encode())]
+        age_s = model.stale_s
+        if age_s is None:
+            return _encode(answered), [(b"etag", etag_of(seq, chain).encode())]
+        answered.stale, answered.age_seconds = True, round(age_s, 3)
+        return _encode(answered), []
 
     async def _found(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or beyond. Raises Problem 503 where it does not get there."""

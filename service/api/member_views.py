@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field
 
+from service.api.freshness import MaybeStale
 from solvers import MemberLearner, MemberView
 
 
@@ -67,7 +68,7 @@ class OneMember(Member):
         return cls(model=model, seq=seq, **_whole(view))
 
 
-class Members(BaseModel):
+class Members(MaybeStale):
     """All members of a model, in the order in which they came."""
 
     model: str

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from service.api.freshness import MaybeStale, staleness
 from service.api.http import stored_key
 from service.api.member_views import Members, OneMember, finite
 from service.api.models import catalog_of, spec_of
@@ -36,7 +37,7 @@ EXAMPLE_MEMBER = {"name": "sparse", "algorithm": "rda", "regularizer": "l1"}
 IdempotencyKey = Annotated[str | None, Header(description="Added once, however often it is sent.")]
 
 
-class ComparisonView(BaseModel):
+class ComparisonView(MaybeStale):
     """The mean difference of the losses of two members, a - b: below 0, a does better.
 
     `low` .. `high` holds the true mean at every moment at once with probability `level`, so that it
@@ -54,7 +55,7 @@ class ComparisonView(BaseModel):
     level: float
 
 
-@router.get("/members", response_model=Members)
+@router.get("/members", response_model=Members, response_model_exclude_unset=True)
 async def list_members(model_id: str, request: Request) -> Members:
     """The members and their shares in what is served."""
     return await _members(await catalog_of(request).get(model_id))
@@ -128,7 +129,7 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
     return OneMember.at(model_id, receipt.placed.seq, verdict.member)
 
 
-@router.delete("/promotion", response_model=Members)
+@router.delete("/promotion", response_model=Members, response_model_exclude_unset=True)
 async def end_promotion(model_id: str, request: Request) -> Members:
     """Serve all members again, as they stood."""
     model = await catalog_of(request).get(model_id)
@@ -140,7 +141,7 @@ async def end_promotion(model_id: str, request: Request) -> Members:
     return await _members(model)
 
 
-@router.get("/compare", response_model=ComparisonView)
+@router.get("/compare", response_model=ComparisonView, response_model_exclude_unset=True)
 async def compare_members(
     model_id: str,
     request: Request,
@@ -168,6 +169,7 @@ async def compare_members(
         low=finite(found.low),
         high=finite(found.high),
         level=found.level,
+        **staleness(model),
     )
 
 
@@ -181,7 +183,8 @@ def known_member(learner: MemberLearner, name: str) -> MemberView:
 
 async def _members(model: Model) -> Members:
     async with model.replica.serving():
-        return Members.at(model.record.id, model.replica.seq, model.members())
+        found = Members.at(model.record.id, model.replica.seq, model.members())
+        return found.model_copy(update=staleness(model))
 
 
 async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:

@@ -9,6 +9,7 @@ import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from service.api.freshness import MaybeStale, staleness
 from service.api.http import etag_of, names_etag, read_body, read_head
 from service.api.member_views import MemberMetrics
 from service.catalog import Catalog
@@ -28,7 +29,7 @@ EXAMPLE_SPEC = {
 }
 
 
-class ModelView(BaseModel):
+class ModelView(MaybeStale):
     """A model as it stands."""
 
     id: str
@@ -77,7 +78,7 @@ class Weight(BaseModel):
     weight: float
 
 
-class WeightsView(BaseModel):
+class WeightsView(MaybeStale):
     """The served weights of largest magnitude."""
 
     model: str
@@ -104,7 +105,7 @@ Served = tuple[np.ndarray, int, list[Any], float | list[float]]
 """Weights, one row for each class; how many are not zero; the classes; the intercepts."""
 
 
-class SupportView(BaseModel):
+class SupportView(MaybeStale):
     """The active features of a model that makes weights zero."""
 
     model: str
@@ -209,6 +210,7 @@ async def read_metrics(
             "refused_controls": model.replica.refused_controls,
             **model.replica.progress.summary(),
             **({} if learner is None else {"members": members}),
+            **staleness(model),
         }
 
 
@@ -253,6 +255,7 @@ async def read_weights(
         intercept=intercept,
         nonzeros=nonzeros,
         weights=shown,
+        **staleness(model),
     )
 
 
@@ -289,6 +292,7 @@ async def read_support(model_id: str, request: Request) -> SupportView:
         features=features,
         unchanged_since=found.unchanged_since,
         changes_per_1000=found.changes_per_1000,
+        **staleness(model),
     )
 
 
@@ -336,6 +340,7 @@ async def _view(
             samples=replica.learner.samples,
             rejected=replica.rejected,
             created=_created(record),
+            **staleness(model),
         )
         if response is not None:
             _tag(response, model)
@@ -346,13 +351,14 @@ async def _view(
 
 
 def _tag(response: Response, model: Model) -> None:
-    """Name the state that is told; to be called while it is still."""
-    response.headers["etag"] = etag_of(model.replica.seq, model.replica.chain)
+    """Name the state that is told, unless it is stale; to be called while it is still."""
+    if model.stale_s is None:
+        response.headers["etag"] = etag_of(model.replica.seq, model.replica.chain)
 
 
 def _unless_known(response: Response, if_none_match: str | None) -> Response | None:
     """304 when the client has what would be told, None when it has not."""
-    etag = response.headers["etag"]
-    if not names_etag(if_none_match, etag):
+    etag = response.headers.get("etag")
+    if etag is None or not names_etag(if_none_match, etag):
         return None
     return Response(status_code=304, headers={"etag": etag})

@@ -87,6 +87,7 @@ class SqliteJournal:
 
     async def ping(self) -> None:
         await self._read(lambda connection: connection.execute("SELECT 1 FROM store").fetchone())
+        await self._write(lambda connection: None)  # it takes the lock of writers, and lets go
 
     def durability(self) -> str:
         return self._durability
