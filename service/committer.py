@@ -265,6 +265,14 @@ class Committer:
                 await self._rebuild(fork)
             self._on_advance(before, replica.seq)
 
+    def tell_nobody(self) -> None:
+        """Let go of those who were to hear of groups, forks, losses and failures."""
+        self._on_group = lambda rows, seconds: None
+        self._on_fork = lambda model: None
+        self._on_loss = lambda lost: None
+        self._on_advance = lambda before, after: None
+        self._on_failure = lambda error: None
+
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits here, and nobody moves the replica."""

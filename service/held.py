@@ -171,4 +171,5 @@ class Held:
 
     def _evict(self, model: Model) -> None:
         if self.drop(model):
+            model.release()
             self._on_eviction()

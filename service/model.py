@@ -119,6 +119,13 @@ class Model:
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
 
+    def release(self) -> None:
+        """Refer to itself no more: its memory is free once nobody refers to it, and not later.
+
+        For one that is idle; whoever comes to it all the same is served, and nobody is told.
+        """
+        self.committer.tell_nobody()
+
     def _on_fork(self, model_id: str) -> None:
         """The lost entries may have held the names that this process has told, and snapshots."""
         self._catalog.telemetry.saw_fork(model_id)
@@ -149,8 +156,9 @@ class Model:
 
     def _measure(self) -> None:
         of, seq = self.replica, self.replica.seq
-        state = (of.learner, of.progress, of.names, of.answers, of.spec, of.trail, self.record)
-        self.bytes = BESIDE_BYTES + bytes_of(*state, *self.door.held())
+        state = (of.learner, of.progress, of.names, of.retained, of.answers, of.trail)
+        beside = BESIDE_BYTES + 8 * len(self.record.spec)
+        self.bytes = beside + bytes_of(*state, *self.door.held())
         self._measured_again_at = seq + min(MEASURED_ROWS, max(32, seq // 4))
 
     def _weigh(self) -> None:

@@ -8,11 +8,12 @@ controls; where one entry ends and the next begins leaves no trace in the state.
 import asyncio
 import contextlib
 import hashlib
-import json
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from service.answers import KEPT, Answers, Asked, AskedIn
@@ -97,7 +98,7 @@ class Replica:
     ) -> None:
         self.id = record.id
         self.incarnation = record.incarnation
-        self.spec = json.loads(record.spec)
+        self.spec = msgspec.json.decode(record.spec)
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers
         self.trail = Trail()
@@ -451,11 +452,12 @@ class Replica:
         for name, value in expected.items():
             if header.get(name) != value:
                 raise CorruptState(f"snapshot has {name} {header.get(name)!r}, expected {value!r}")
-        self.learner.restore(_under("learner.", arrays))
-        self.progress.restore(_under("progress.", arrays))
-        self.names.restore(_under("names.", arrays))
-        self.retained.restore(_under("retained.", arrays))
-        self.answers.restore(_under("answers.", arrays))
+        parts = _by_part(arrays)
+        self.learner.restore(parts["learner"])
+        self.progress.restore(parts["progress"])
+        self.names.restore(parts["names"])
+        self.retained.restore(parts["retained"])
+        self.answers.restore(parts["answers"])
         self.rejected = int(arrays["rejected"])
         # Snapshots from before there were controls have no count of them.
         self.refused_controls = int(arrays.get("refused_controls", 0))
@@ -484,5 +486,10 @@ def _within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Ap
     return joined if joined is not None and len(joined) == seq + 1 - first_seq else None
 
 
-def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
+def _by_part(arrays: dict[str, np.ndarray]) -> defaultdict[str, dict[str, np.ndarray]]:
+    """The arrays of each part of a state; a part that has none is empty."""
+    parts: defaultdict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    for name, array in arrays.items():
+        part, _, own = name.partition(".")
+        parts[part][own] = array
+    return parts
