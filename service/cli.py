@@ -1,13 +1,16 @@
 """The `dualstream` command."""
 
+import asyncio
 import logging
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from pydantic import ValidationError
 from rich.console import Console
 
 from service import forks
+from service.journal.protocol import JournalError
 from service.settings import Settings, UnsafeBinding
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -76,6 +79,39 @@ def demo() -> None:
     from service.demo.run import run_demo
 
     raise typer.Exit(run_demo(console))
+
+
+@app.command()
+def migrate(
+    of: Annotated[str, typer.Option("--from", help="The store to copy, which is only read.")],
+    to: Annotated[str, typer.Option("--to", help="The store to copy into.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Say what was done as one JSON document.")
+    ] = False,
+) -> None:
+    """Copy all models of one store into another, to the bit.
+
+    Specs, journals, keys, snapshots, copies and versions. Stop the servers of both stores before.
+    A model can be seen in the target once it is whole; a run that was cut off is gone on with by
+    running the same again.
+
+    Example: dualstream migrate --from sqlite:///dualstream.db --to redis://localhost:6379/0
+    """
+    from service.api.health import without_password
+    from service.migration import Refused, run_migration
+
+    try:
+        moved = asyncio.run(run_migration(of, to, (lambda line: None) if as_json else _say))
+    except (Refused, JournalError, ValueError) as refused:
+        _fail(str(refused))
+    if as_json:
+        typer.echo(msgspec.json.encode({"models": moved}).decode())
+    else:
+        _say(f"all {len(moved)} models of {without_password(of)} are in {without_password(to)}")
+
+
+def _say(line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

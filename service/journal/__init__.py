@@ -2,16 +2,17 @@
 
 from urllib.parse import unquote, urlsplit
 
-from service.journal.protocol import DEFAULT_LIMITS, Journal, Limits
+from service.journal.moving import Movable
+from service.journal.protocol import DEFAULT_LIMITS, Limits
 
-__all__ = ["Limits", "make_journal", "open_journal"]
+__all__ = ["Limits", "make_journal", "open_journal", "sqlite_path"]
 
 
 async def open_journal(
     url: str,
     durability: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> Journal:
+) -> Movable:
     """Open the store at `url` and return it, ready.
 
     sqlite:///file.db (relative), sqlite:////path/file.db (absolute); redis://, redis+sentinel://
@@ -29,14 +30,14 @@ async def open_journal(
     return journal
 
 
-def make_journal(url: str, durability: str | None, limits: Limits) -> Journal:
+def make_journal(url: str, durability: str | None, limits: Limits) -> Movable:
     """The store at `url`, not opened yet. Raises ValueError for another URL."""
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
         from service.journal.sqlite import SqliteJournal
 
-        path = unquote(urlsplit(url).path.removeprefix("/"))
-        if not url.startswith("sqlite:///") or not path:
+        path = sqlite_path(url)
+        if not path:
             raise ValueError(
                 f"{url} names no file: write sqlite:///file.db, or sqlite:////path/file.db"
             )
@@ -49,3 +50,9 @@ def make_journal(url: str, durability: str | None, limits: Limits) -> Journal:
         f"no store for {scheme or url}: known are sqlite:///file.db, redis://host:port/db,"
         " redis+sentinel:// and redis+cluster://"
     )
+
+
+def sqlite_path(url: str) -> str | None:
+    """The file of a SQLite store; None where the URL names none."""
+    path = unquote(urlsplit(url).path.removeprefix("/"))
+    return path if path and url.startswith("sqlite:///") else None

@@ -4,8 +4,12 @@
 --   create   incarnation, first chain, spec, given
 --   replace  incarnation, seq, chain expected, then as create
 --   delete   incarnation expected or ""
--- Answers {0, is created, incarnation, created_ms, spec, given, seq, chain}, for delete {0};
---   {1} another incarnation, {4} unknown, {5, seq, chain} in conflict: it stands there.
+--   stage    incarnation, seq trimmed through, chain there or "": a head without a spec, which
+--            nobody finds
+--   unstage  incarnation, seq, chain, created_ms, spec, given
+-- Answers {0, is created, incarnation, created_ms, spec, given, seq, chain}, for delete and unstage
+--   {0}, for stage {0, seq, chain}; {1} another incarnation, {4} unknown, {5, seq, chain} in
+--   conflict: it stands there.
 
 local function record(is_created)
   local spec = redis.call('HMGET', KEYS[1], 'incarnation', 'created_ms', 'spec', 'given')
@@ -37,7 +41,36 @@ end
 local existing = record(0)
 local task = ARGV[1]
 if task == 'create' and existing[1] == 4 then
+  remove()  -- what is staged under this id
   return create(ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+end
+if task == 'stage' then
+  if existing[1] == 0 then
+    if existing[3] ~= ARGV[2] then
+      return {5, existing[7], existing[8]}
+    end
+    redis.call('DEL', KEYS[1])
+  end
+  local staged = redis.call('HMGET', KEYS[2], 'incarnation', 'seq')
+  if staged[1] ~= ARGV[2] or tonumber(staged[2]) < tonumber(ARGV[3]) then
+    remove()
+    redis.call('HSET', KEYS[2], 'incarnation', ARGV[2], 'seq', ARGV[3], 'chain', ARGV[4],
+      'trimmed', ARGV[3])
+  end
+  local head = redis.call('HMGET', KEYS[2], 'seq', 'chain')
+  return {0, head[1], head[2]}
+end
+if task == 'unstage' then
+  local head = redis.call('HMGET', KEYS[2], 'incarnation', 'seq', 'chain')
+  if head[1] ~= ARGV[2] then
+    return {1}
+  end
+  if head[2] ~= ARGV[3] or head[3] ~= ARGV[4] then
+    return {5, head[2], head[3]}
+  end
+  redis.call('HSET', KEYS[1], 'incarnation', ARGV[2], 'created_ms', ARGV[5],
+    'spec', ARGV[6], 'given', ARGV[7])
+  return {0}
 end
 if task == 'get' or task == 'create' or existing[1] == 4 then
   return existing

@@ -6,9 +6,7 @@ from contextlib import aclosing
 from struct import Struct
 from typing import Any
 
-import msgspec
-
-from service.journal._placing import Left, check_parts, opens_request, placed
+from service.journal._placing import check_parts, opens_request, placed
 from service.journal.chain import first_chain, next_chain
 from service.journal.durability import REDIS_LEVELS, replicas_in
 from service.journal.protocol import (
@@ -39,34 +37,26 @@ from service.journal.redis.cluster import Lines, Topology
 from service.journal.redis.copies import PART_BYTES, RedisCopies, refuse
 from service.journal.redis.keys import keys_of
 from service.journal.redis.line import Line, TooFewReplicas
+from service.journal.redis.moving import RedisMoving
+from service.journal.redis.records import (
+    ENTRY,
+    IDENTITY,
+    KNOWN,
+    MODELS,
+    packed,
+    unpack_result,
+)
 from service.journal.redis.scripts import pack
 from service.journal.redis.servers import Server, Standing, Watched
 
-_MODELS = b"ds:models"
-_IDENTITY = b"ds:identity"
 _APPENDS = "ds:appends"
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
-_ENTRY = Struct("<QIIQ16s40s")
-_KNOWN = Struct("<QQ")
 _ANSWER = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
-_pack = msgspec.msgpack.encode
 
 
-class _Result(msgspec.Struct, array_like=True):
-    """What is kept under a nonce."""
-
-    before: int
-    seq: int
-    previous: str
-    left: list[Left]
-
-
-_unpack = msgspec.msgpack.Decoder(_Result).decode
-
-
-class RedisJournal(RedisCopies):
+class RedisJournal(RedisCopies, RedisMoving):
     """`Journal` in one Redis server.
 
     durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`
@@ -119,16 +109,16 @@ class RedisJournal(RedisCopies):
         return self._replicated or self._appends.durability
 
     async def claim_identity(self, mine: str) -> str:
-        await self._others.call("SET", _IDENTITY, mine, "NX")
-        found: bytes = await self._others.call("GET", _IDENTITY, is_read=True)
+        await self._others.call("SET", IDENTITY, mine, "NX")
+        found: bytes = await self._others.call("GET", IDENTITY, is_read=True)
         return found.decode()
 
     async def adopt_identity(self, mine: str) -> None:
-        await self._others.call("SET", _IDENTITY, mine)
+        await self._others.call("SET", IDENTITY, mine)
 
     async def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
         answer = await self._models(model, "create", *_made(spec, given))
-        await self._others.call("ZADD", _MODELS, 0, model)
+        await self._others.call("ZADD", MODELS, 0, model)
         return _record(model, answer), bool(answer[1])
 
     async def get(self, model: str) -> ModelRecord:
@@ -152,7 +142,7 @@ class RedisJournal(RedisCopies):
                     yield Announced(model, int(seq))
 
     async def count(self) -> int:
-        number: int = await self._others.call("ZCARD", _MODELS, is_read=True)
+        number: int = await self._others.call("ZCARD", MODELS, is_read=True)
         return number
 
     async def replace(
@@ -171,9 +161,9 @@ class RedisJournal(RedisCopies):
 
     async def _unlist(self, model: str) -> None:
         """Take the id off the list; whoever made the model again meanwhile finds it listed."""
-        await self._others.call("ZREM", _MODELS, model)
+        await self._others.call("ZREM", MODELS, model)
         if await self._others.call("EXISTS", keys_of(model).spec):
-            await self._others.call("ZADD", _MODELS, 0, model)
+            await self._others.call("ZADD", MODELS, 0, model)
 
     async def append(
         self,
@@ -229,7 +219,7 @@ class RedisJournal(RedisCopies):
             )
             refuse(model, answer)
             for stored in answer[1:]:
-                seq, records = _KNOWN.unpack_from(stored) if stored else (0, 0)
+                seq, records = KNOWN.unpack_from(stored) if stored else (0, 0)
                 mark = stored[24:] or None
                 found.append(Known(seq, records, mark) if stored else None)
         return found
@@ -347,7 +337,7 @@ class RedisJournal(RedisCopies):
         while len(found) < limit:
             start = f"({after}" if after else "-"
             ids = await self._others.call(
-                "ZRANGEBYLEX", _MODELS, start, "+", "LIMIT", 0, limit - len(found), is_read=True
+                "ZRANGEBYLEX", MODELS, start, "+", "LIMIT", 0, limit - len(found), is_read=True
             )
             if not ids:
                 break
@@ -382,7 +372,7 @@ def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
         role = 2 if part.continues else int(opens_request(part))
         fields += (part.count, len(part.body), len(key), len(mark), role)
         joined += (key, mark)
-    return _pack(fields), b"".join(joined)
+    return packed(fields), b"".join(joined)
 
 
 def _packed_cursor(cursor: CursorMove | None) -> tuple[str, str, str]:
@@ -411,7 +401,7 @@ def _appended(
 ) -> Appended:
     last, trimmed, size = _ANSWER.unpack_from(answer)
     unseen = _ANSWER.size + size
-    result = _unpack(answer[_ANSWER.size : unseen])
+    result = unpack_result(answer[_ANSWER.size : unseen])
     is_new = result.seq > result.before
     return Appended(
         placed(parts, result.before, result.left),
@@ -428,8 +418,8 @@ def _appended(
 def _entries(joined: bytes, at: int = 0) -> list[Entry]:
     entries = []
     while at < len(joined):
-        first, count, size, time_ms, nonce, chain = _ENTRY.unpack_from(joined, at)
-        at += _ENTRY.size
+        first, count, size, time_ms, nonce, chain = ENTRY.unpack_from(joined, at)
+        at += ENTRY.size
         body = joined[at : at + size]
         entries.append(Entry(first, first + count - 1, nonce, chain.decode(), time_ms, body))
         at += size

@@ -54,8 +54,8 @@ _KEYS = """
 SELECT key, seq, count, fingerprint FROM keys INDEXED BY keys_by_key
 WHERE model = ? AND time_ms > ? AND number >= ? AND key IN ({})
 """.format(", ".join("?" * LOOKED_UP_KEYS))
-_pack = msgspec.msgpack.encode
-_unpack = msgspec.msgpack.Decoder(Result).decode
+pack_result = msgspec.msgpack.encode
+unpack_result = msgspec.msgpack.Decoder(Result).decode
 
 
 def append(
@@ -78,7 +78,7 @@ def append(
             raise ModelChanged(model)
         head = Head(*row[2:])
         if row[1] is not None:
-            result = _unpack(row[1])
+            result = unpack_result(row[1])
         else:
             if cursor is not None:
                 _move_cursor(connection, head.model, cursor)
@@ -143,7 +143,7 @@ def _keep_nonce(
     """Keep the answer; let go of old ones now and then, which a scan does with no second index."""
     connection.execute(
         "INSERT INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
-        (head.model, nonce, head.nonces, _pack(result)),
+        (head.model, nonce, head.nonces, pack_result(result)),
     )
     if head.nonces % PURGE_NONCES == 0:
         connection.execute(

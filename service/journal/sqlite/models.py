@@ -9,6 +9,9 @@ from service.journal.sqlite.worker import Task
 
 SWEEP_ROWS = 1000
 LOOKED_UP_HEADS = 500
+STAGED = "\1"
+"""With what the id of a staged model begins, and no other."""
+AFTER_STAGED = "\2"
 
 _MODEL = """
 SELECT id, incarnation, spec, given, created_ms, seq, chain
@@ -28,7 +31,7 @@ def create(made: ModelRecord) -> Task[tuple[ModelRecord, bool]]:
         existing = find(connection, made.id)
         if existing is not None:
             return existing, False
-        _insert(connection, made)
+        insert(connection, made)
         return made, True
 
     return task
@@ -39,7 +42,7 @@ def new_model(model: str, incarnation: str, spec: bytes, given: bytes, now_ms: i
     return ModelRecord(model, incarnation, spec, given, now_ms, 0, first_chain(incarnation))
 
 
-def _insert(connection: sqlite3.Connection, made: ModelRecord) -> None:
+def insert(connection: sqlite3.Connection, made: ModelRecord) -> None:
     number = connection.execute(
         "INSERT INTO models (id, incarnation, created_ms, spec, given) VALUES (?, ?, ?, ?, ?)",
         (made.id, made.incarnation, made.created_ms, made.spec, made.given),
@@ -66,7 +69,7 @@ def list_models(after: str, limit: int) -> Task[list[ModelRecord]]:
 
     def task(connection: sqlite3.Connection) -> list[ModelRecord]:
         rows = connection.execute(
-            _MODEL + "WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
+            _MODEL + "WHERE id > ? ORDER BY id LIMIT ?", (max(after, AFTER_STAGED), limit)
         ).fetchall()
         return [ModelRecord(*row) for row in rows]
 
@@ -93,7 +96,9 @@ def find_heads(models: Sequence[str]) -> Task[list[Head | None]]:
 
 
 def count(connection: sqlite3.Connection) -> int:
-    number: int = connection.execute("SELECT count(*) FROM models").fetchone()[0]
+    number: int = connection.execute(
+        "SELECT count(*) FROM models WHERE id > ?", (AFTER_STAGED,)
+    ).fetchone()[0]
     return number
 
 
@@ -104,8 +109,8 @@ def replace(incarnation: str, seq: int, chain: str, made: ModelRecord) -> Task[M
         existing = get(made.id)(connection)
         if (existing.incarnation, existing.seq, existing.chain) != (incarnation, seq, chain):
             raise Conflict(f"model {made.id!r} stands at seq {existing.seq} {existing.chain[:8]}")
-        _remove(connection, made.id)
-        _insert(connection, made)
+        remove(connection, made.id)
+        insert(connection, made)
         return made
 
     return task
@@ -118,12 +123,12 @@ def delete(model: str, incarnation: str | None) -> Task[None]:
         existing = get(model)(connection)
         if incarnation not in (None, existing.incarnation):
             raise ModelChanged(model)
-        _remove(connection, model)
+        remove(connection, model)
 
     return task
 
 
-def _remove(connection: sqlite3.Connection, model: str) -> None:
+def remove(connection: sqlite3.Connection, model: str) -> None:
     [number] = connection.execute("SELECT model FROM models WHERE id = ?", (model,)).fetchone()
     connection.execute("DELETE FROM models WHERE model = ?", (number,))
     connection.execute("DELETE FROM heads WHERE model = ?", (number,))

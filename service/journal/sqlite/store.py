@@ -31,6 +31,7 @@ from service.journal.sqlite import append, copies, models, snapshots
 from service.journal.sqlite.checkpoint import Checkpointer
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.models import find_heads
+from service.journal.sqlite.moving import SqliteMoving
 from service.journal.sqlite.schema import connect
 from service.journal.sqlite.worker import Task, Worker, in_read, in_write
 
@@ -40,7 +41,7 @@ T = TypeVar("T")
 WATCH_S = 0.05
 
 
-class SqliteJournal:
+class SqliteJournal(SqliteMoving):
     """`Journal` in a SQLite file in WAL mode; several processes of one host may share it.
 
     durability      `normal`: synced at checkpoints, a power cut may take the last appends;

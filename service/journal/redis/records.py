@@ -1,0 +1,29 @@
+"""What stands in Redis's values, as bytes; `entries.lua` says where, and the scripts read it."""
+
+from struct import Struct
+
+import msgspec
+
+from service.journal._placing import Left
+
+MODELS = b"ds:models"
+IDENTITY = b"ds:identity"
+
+ENTRY = Struct("<QIIQ16s40s")
+"""In front of an entry's body: first seq, records, bytes of the body, ms, nonce, chain."""
+KNOWN = Struct("<QQ")
+"""In front of what stands under a key: seq, records; ms and the fingerprint follow."""
+TIME = Struct("<Q")
+
+
+class Result(msgspec.Struct, array_like=True):
+    """What is kept under a nonce."""
+
+    before: int
+    seq: int
+    previous: str
+    left: list[Left]
+
+
+packed = msgspec.msgpack.encode
+unpack_result = msgspec.msgpack.Decoder(Result).decode

@@ -1,0 +1,258 @@
+"""All that one store keeps of its models, into another store, to the bit.
+
+A model is written where nobody finds it, and shown once it is whole; what was written before a run
+was cut off is gone on with by the next one. The source is only read.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from service.journal import make_journal, sqlite_path
+from service.journal.moving import Movable, Staged
+from service.journal.protocol import (
+    Conflict,
+    CopyUse,
+    JournalUnavailable,
+    Limits,
+    ModelChanged,
+    ModelRecord,
+    Trimmed,
+    UnknownModel,
+)
+
+PAGE = 100
+READ_BYTES = 1 << 20
+# So often a model's tail is copied once more before its source counts as being written.
+ROUNDS = 5
+MOST_VERSIONS = 1 << 31
+
+Tell = Callable[[str], None]
+
+
+class Refused(Exception):
+    """It cannot be done, or not now; the message says what to do."""
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """What became of one model: `entries` is how many this run has copied."""
+
+    model: str
+    seq: int
+    entries: int
+    was_there: bool
+
+
+async def migrate(source: Movable, target: Movable, tell: Tell = lambda line: None) -> list[Moved]:
+    """Copy every model of `source` into `target`; what is there already stays as it is.
+
+    Raises Refused: where the target holds another model of an id, or more of one than the source;
+    where the stores belong to different kinds of machines; where the source is being written.
+    """
+    records = [record async for record in _records(source)]
+    for record in records:
+        _check_room(record, await _find(target, record.id))
+    await _take_identity(source, target)
+    moved = {}
+    for number, record in enumerate(records, 1):
+        done = moved[record.id] = await _move(source, target, record)
+        what = "is there" if done.was_there else f"{done.entries:,} entries copied"
+        tell(f"{number}/{len(records)} {record.id}: {what}, up to seq {done.seq:,}")
+    await _check_still(source, records, moved)
+    return list(moved.values())
+
+
+async def run_migration(of: str, to: str, tell: Tell = lambda line: None) -> list[Moved]:
+    """`migrate` between the stores at two URLs. Raises ValueError for a URL that is none."""
+    if of == to:
+        raise Refused("the two stores are the same")
+    path = sqlite_path(of)
+    if path is not None and not Path(path).is_file():
+        raise Refused(f"there is no file {path}")
+    # Of the target, not fewer versions than the source has ever allowed.
+    limits = Limits(max_versions=MOST_VERSIONS)
+    source, target = make_journal(of, None, limits), make_journal(to, None, limits)
+    try:
+        await source.open()
+        await target.open()
+        return await migrate(source, target, tell)
+    finally:
+        await source.close()
+        await target.close()
+
+
+async def _records(journal: Movable) -> AsyncIterator[ModelRecord]:
+    after = ""
+    while page := await journal.list(after, PAGE):
+        for record in page:
+            yield record
+        after = page[-1].id
+
+
+async def _find(journal: Movable, model: str) -> ModelRecord | None:
+    try:
+        return await journal.get(model)
+    except UnknownModel:
+        return None
+
+
+def _check_room(record: ModelRecord, there: ModelRecord | None) -> None:
+    """Raises Refused where the target's model is none that the source's may take the place of."""
+    if there is None:
+        return
+    if there.incarnation != record.incarnation:
+        raise Refused(f"the target holds another model {record.id!r}: delete one of them first")
+    if there.seq > record.seq or (there.seq == record.seq and there.chain != record.chain):
+        raise Refused(
+            f"the target's model {record.id!r} has gone on by itself, to seq {there.seq}: "
+            f"the source ends at seq {record.seq}"
+        )
+
+
+async def _take_identity(source: Movable, target: Movable) -> None:
+    """The states are those of the machines that the source's identity stands for."""
+    identity = await source.identity()
+    if identity is None:
+        return
+    if await target.count() == 0:
+        await target.adopt_identity(identity)
+    found = await target.claim_identity(identity)
+    if found != identity:
+        raise Refused(
+            f"the source's states were computed as {identity!r}, the target's as {found!r}: "
+            "adopt one of the stores first (dualstream serve --adopt)"
+        )
+
+
+async def _check_still(
+    source: Movable, records: Sequence[ModelRecord], moved: Mapping[str, Moved]
+) -> None:
+    """Raises Refused where a model was written after it was copied, or made since."""
+    late = {record.id async for record in _records(source)} - moved.keys()
+    heads = await source.heads([record.id for record in records])
+    for record, head in zip(records, heads, strict=True):
+        if isinstance(head, JournalUnavailable):
+            raise head
+        if head is None or (head.incarnation, head.seq) != (
+            record.incarnation,
+            moved[record.id].seq,
+        ):
+            late.add(record.id)
+    if late:
+        raise Refused(
+            f"the source is being written ({', '.join(sorted(late)[:5])}): stop its servers and "
+            "run this again, it goes on where it stands"
+        )
+
+
+async def _move(source: Movable, target: Movable, record: ModelRecord) -> Moved:
+    there = await _find(target, record.id)
+    _check_room(record, there)
+    if there is not None and (there.seq, there.chain) == (record.seq, record.chain):
+        await target.unstage(there)  # a run may have been cut off before its last step
+        return Moved(record.id, there.seq, 0, True)
+    try:
+        return await Mover(source, target, record).move()
+    except ModelChanged:
+        raise Refused(f"model {record.id!r} was deleted or made anew meanwhile") from None
+    except Conflict as conflict:
+        raise Refused(f"model {record.id!r}: {conflict}") from conflict
+
+
+class Mover:
+    """Takes one model over, in an order in which what is named is there before its name."""
+
+    def __init__(self, source: Movable, target: Movable, record: ModelRecord) -> None:
+        self._source, self._target = source, target
+        self._record = record
+        self._entries = 0
+
+    async def move(self) -> Moved:
+        """Raises Refused, and what the journals raise."""
+        record = self._record
+        trimmed = await self._trimmed()
+        staged = await self._target.stage(record, trimmed)
+        for _ in range(ROUNDS):
+            await self._move_copies(staged)
+            staged = await self._move_entries(staged)
+            await self._move_versions(staged)
+            await self._move_snapshots(staged)
+            await self._move_keys(staged)
+            found = await self._source.get(record.id)
+            if (found.incarnation, found.seq, found.chain) == (
+                record.incarnation,
+                staged.seq,
+                staged.chain or found.chain,
+            ):
+                await self._target.unstage(found)
+                return Moved(record.id, found.seq, self._entries, False)
+        raise Refused(
+            f"model {record.id!r} is being written: stop the source's servers and run this again, "
+            "it goes on where it stands"
+        )
+
+    async def _trimmed(self) -> int:
+        """The last seq of which the source keeps no row."""
+        try:
+            await self._source.read(self._record.id, self._record.incarnation, 0, 1)
+        except Trimmed as trimmed:
+            return trimmed.kept_from - 1
+        return 0
+
+    async def _move_copies(self, staged: Staged) -> None:
+        model, incarnation = self._record.id, self._record.incarnation
+        there = {copy.digest for copy in await self._target.copies(staged.name, incarnation)}
+        for copy in await self._source.copies(model, incarnation):
+            if copy.digest in there:
+                continue
+            data = await self._source.copy_get(model, incarnation, copy.digest)
+            if data is None:
+                continue  # let go of meanwhile
+            if await self._target.copy_put(staged.name, incarnation, data) != copy.digest:
+                raise Refused(f"the copy {copy.digest} of {model!r} is damaged in the source")
+
+    async def _move_entries(self, staged: Staged) -> Staged:
+        model, incarnation = self._record.id, self._record.incarnation
+        uses = {use.seq: use for use in await self._source.copy_uses(model, incarnation)}
+        while entries := await self._source.read(model, incarnation, staged.seq, READ_BYTES):
+            named: list[CopyUse] = [uses[entry.seq] for entry in entries if entry.seq in uses]
+            await self._target.stage_entries(staged.name, incarnation, entries, named)
+            staged = Staged(staged.name, entries[-1].seq, entries[-1].chain)
+            self._entries += len(entries)
+        return staged
+
+    async def _move_versions(self, staged: Staged) -> None:
+        model, incarnation = self._record.id, self._record.incarnation
+        versions = await self._source.versions(model, incarnation)
+        names = {version.name: version.digest for version in versions}
+        for version in await self._target.versions(staged.name, incarnation):
+            if names.get(version.name) != version.digest:
+                await self._target.version_delete(staged.name, incarnation, version.name)
+        for version in versions:
+            await self._target.version_put(staged.name, incarnation, version)
+
+    async def _move_snapshots(self, staged: Staged) -> None:
+        """The older one first. One that the log does not lead on from helps nobody there either."""
+        model, incarnation = self._record.id, self._record.incarnation
+        for n in (1, 0):
+            snapshot = await self._source.snapshot_get(model, incarnation, n)
+            if snapshot is not None:
+                with suppress(Conflict):
+                    await self._target.snapshot_put(
+                        staged.name, incarnation, snapshot.seq, snapshot.chain, snapshot.data
+                    )
+
+    async def _move_keys(self, staged: Staged) -> None:
+        """The keys with when they came, so that they expire when they would have; all anew."""
+        model, incarnation = self._record.id, self._record.incarnation
+        at: int | None = 0
+        count = 0
+        while at is not None:
+            keys, at = await self._source.kept_keys(model, incarnation, at)
+            await self._target.stage_keys(staged.name, incarnation, count, keys)
+            count += len(keys)
+        appends = await self._source.kept_appends(model, incarnation)
+        cursors = await self._source.cursors(model, incarnation)
+        await self._target.stage_rest(staged.name, incarnation, appends, cursors)

@@ -1,0 +1,196 @@
+"""Models as they are, out of a store and into it: nobody sees what is staged until it is whole."""
+
+import os
+
+import msgspec
+import pytest
+
+from service.journal.protocol import (
+    Conflict,
+    CopyUse,
+    Limits,
+    ModelChanged,
+    ModelRecord,
+    UnknownModel,
+    Version,
+)
+from tests.journal.groups import GIVEN, SPEC, keyed, rows
+
+pytestmark = pytest.mark.anyio
+MODEL = "m.1"
+
+
+async def written(journal, entries: int = 5) -> ModelRecord:
+    """A model with entries, of which each has a row under an id, a cursor and a key."""
+    record, _ = await journal.create(MODEL, SPEC, GIVEN)
+    for number in range(entries):
+        parts = [keyed(f"request {number}", number), rows(10 + number, id=f"id {number}")]
+        await journal.append(MODEL, record.incarnation, os.urandom(16), 10**9, parts)
+    return await journal.get(MODEL)
+
+
+async def taken(journal, record: ModelRecord):
+    """Its entries, and its keys."""
+    entries = await journal.read(record.id, record.incarnation, 0)
+    keys, at = [], 0
+    while at is not None:
+        some, at = await journal.kept_keys(record.id, record.incarnation, at)
+        keys += some
+    return entries, keys
+
+
+async def test_staged_model_is_seen_by_nobody_until_it_is_whole(journal):
+    record = await written(journal)
+    entries, keys = await taken(journal, record)
+    appends = await journal.kept_appends(MODEL, record.incarnation)
+    assert [key.key[1:] for key in keys[:3]] == [b"request 0", b"id 0", b"request 1"]
+    assert [kept.nonce for kept in appends] == [entry.nonce for entry in entries]
+    await journal.delete(MODEL)
+    # When all but the last step of its return is done
+    staged = await journal.stage(record, 0)
+    await journal.stage_entries(staged.name, record.incarnation, entries[:2], [])
+    assert await journal.stage(record, 0) == type(staged)(staged.name, 4, entries[1].chain)
+    await journal.stage_entries(staged.name, record.incarnation, entries[2:], [])
+    await journal.stage_keys(staged.name, record.incarnation, 0, keys[:3])
+    await journal.stage_keys(staged.name, record.incarnation, 3, keys[3:])
+    await journal.stage_rest(staged.name, record.incarnation, appends, {"a": "1", "b": "2"})
+    # Then there is no model
+    with pytest.raises(UnknownModel):
+        await journal.get(MODEL)
+    assert await journal.list() == []
+    assert await journal.count() == 0
+    # And after it, it is what it was
+    await journal.unstage(record)
+    await journal.unstage(record)
+    assert await journal.get(MODEL) == record
+    assert await journal.list() == [record]
+    assert await taken(journal, record) == (entries, keys)
+    assert await journal.kept_appends(MODEL, record.incarnation) == appends
+    assert await journal.cursors(MODEL, record.incarnation) == {"a": "1", "b": "2"}
+    assert await journal.cursor(MODEL, record.incarnation, "b") == "2"
+
+
+async def test_returned_model_knows_keys_and_nonces_and_goes_on(journal):
+    record = await written(journal)
+    entries, keys = await taken(journal, record)
+    appends = await journal.kept_appends(MODEL, record.incarnation)
+    parts = [keyed("request 4", 4), rows(14, id="id 4")]
+    again = (MODEL, record.incarnation, entries[-1].nonce, record.seq, parts)
+    first = await journal.append(*again)
+    await journal.delete(MODEL)
+    staged = await journal.stage(record, 0)
+    await journal.stage_entries(staged.name, record.incarnation, entries, [])
+    await journal.stage_keys(staged.name, record.incarnation, 0, keys)
+    await journal.stage_rest(staged.name, record.incarnation, appends, {})
+    await journal.unstage(record)
+    # The append of a known nonce is answered as the first time
+    assert await journal.append(*again) == first
+    # A known key is a duplicate, with another payload in conflict, a new one is new
+    parts = [rows(12, id="id 2"), rows(9, id="id 3", payload="other"), rows(20, id="id 20")]
+    appended = await journal.append(MODEL, record.incarnation, os.urandom(16), record.seq, parts)
+    places = [(p.seq, p.duplicate, p.conflict) for p in appended.placed]
+    assert places == [(6, True, False), (8, False, True), (11, False, False)]
+    assert appended.previous == record.chain
+
+
+async def test_keys_expire_when_they_would_have(store):
+    async with store.journal(Limits(key_ttl_s=3600)) as journal:
+        record = await written(journal, 1)
+        entries, keys = await taken(journal, record)
+        await journal.delete(MODEL)
+        staged = await journal.stage(record, 0)
+        await journal.stage_entries(staged.name, record.incarnation, entries, [])
+        old = [msgspec.structs.replace(keys[0], time_ms=keys[0].time_ms - 3_600_000)]
+        await journal.stage_keys(staged.name, record.incarnation, 0, old + keys[1:])
+        await journal.unstage(record)
+        found = await journal.known(MODEL, record.incarnation, [key.key for key in keys])
+        assert found[0] is None and found[1] is not None
+
+
+async def test_what_does_not_follow_is_refused(journal):
+    record = await written(journal)
+    entries, keys = await taken(journal, record)
+    with pytest.raises(Conflict):
+        await journal.stage(msgspec.structs.replace(record, incarnation="0" * 32), 0)
+    await journal.delete(MODEL)
+    staged = await journal.stage(record, 0)
+    name, incarnation = staged.name, record.incarnation
+    other = msgspec.structs.replace(entries[0], nonce=b"another nonce...")
+    for wrong in (entries[1:], [entries[0], entries[2]], [other], [*entries, entries[0]]):
+        with pytest.raises(Conflict):
+            await journal.stage_entries(name, incarnation, wrong, [])
+    assert await journal.stage(record, 0) == staged
+    with pytest.raises(Conflict):
+        await journal.stage_keys(name, incarnation, 1, keys)
+    await journal.stage_entries(name, incarnation, entries[:-1], [])
+    with pytest.raises(Conflict):
+        await journal.unstage(record)
+    with pytest.raises(ModelChanged):
+        await journal.stage_entries(name, "0" * 32, entries, [])
+    # Of another incarnation, it begins anew
+    another = msgspec.structs.replace(record, incarnation="0" * 32)
+    assert (await journal.stage(another, 0)).seq == 0
+    with pytest.raises(ModelChanged):
+        await journal.unstage(record)
+
+
+async def test_model_that_is_there_is_staged_again_for_its_tail(journal):
+    record = await written(journal)
+    entries, _ = await taken(journal, record)
+    await journal.delete(MODEL)
+    half = msgspec.structs.replace(record, seq=entries[1].seq, chain=entries[1].chain)
+    staged = await journal.stage(half, 0)
+    await journal.stage_entries(staged.name, record.incarnation, entries[:2], [])
+    await journal.unstage(half)
+    assert await journal.get(MODEL) == half
+    staged = await journal.stage(record, 0)
+    assert (staged.seq, staged.chain) == (half.seq, half.chain)
+    with pytest.raises(UnknownModel):
+        await journal.get(MODEL)
+    await journal.stage_entries(staged.name, record.incarnation, entries[2:], [])
+    await journal.unstage(record)
+    assert (await taken(journal, record))[0] == entries
+
+
+@pytest.mark.parametrize("through", [4, 10])
+async def test_trimmed_log_goes_on_from_where_it_was_trimmed(journal, through):
+    record = await written(journal)
+    entries, _ = await taken(journal, record)
+    await journal.delete(MODEL)
+    kept = [entry for entry in entries if entry.seq > through]
+    early = await journal.stage(record, 2)
+    await journal.stage_entries(early.name, record.incarnation, entries[1:2], [])
+    staged = await journal.stage(record, through)  # what ends before is thrown away
+    assert staged.seq == through
+    if kept:
+        await journal.stage_entries(staged.name, record.incarnation, kept, [])
+    await journal.unstage(record)
+    assert await journal.read(MODEL, record.incarnation, through) == kept
+    following = await journal.append(MODEL, record.incarnation, b"n" * 16, 10, [rows(1)])
+    assert (following.previous, following.seq) == (record.chain, 11)
+
+
+async def test_copies_versions_and_snapshots_go_under_the_staged_name(journal):
+    record = await written(journal)
+    entries, _ = await taken(journal, record)
+    await journal.delete(MODEL)
+    staged = await journal.stage(record, 0)
+    name, incarnation = staged.name, record.incarnation
+    digest = await journal.copy_put(name, incarnation, b"state")
+    uses = [CopyUse(entries[2].seq, digest)]
+    await journal.stage_entries(name, incarnation, entries, uses)
+    version = Version("v", 4, entries[1].chain, digest, 5, created_ms=7, note="a note")
+    await journal.version_put(name, incarnation, version)
+    assert await journal.snapshot_put(name, incarnation, 4, entries[1].chain, b"snapshot")
+    await journal.unstage(record)
+    assert await journal.versions(MODEL, incarnation) == [version]
+    assert await journal.copy_uses(MODEL, incarnation) == uses
+    assert await journal.copy_get(MODEL, incarnation, digest) == b"state"
+    found = await journal.snapshot_get(MODEL, incarnation)
+    assert (found.seq, found.data) == (4, b"snapshot")
+
+
+async def test_identity_is_told_without_being_claimed(journal):
+    assert await journal.identity() is None
+    await journal.claim_identity("one")
+    assert await journal.identity() == "one"

@@ -1,0 +1,307 @@
+"""From one store into another: the same to the bit, wherever a run is cut off."""
+
+import asyncio
+import json
+import os
+import random
+import time
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from service import cli
+from service.app import create_app
+from service.journal import open_journal
+from service.journal.protocol import Part, Trimmed, UnknownModel, Version
+from service.journal.record import encode_rows
+from service.migration import Refused, migrate
+from service.replica import Replica
+from service.settings import Settings
+from tests.service.conftest import SPEC
+
+MEMBERS = [{"name": "dual", "algorithm": "dual_ascent"}, {"name": "steps", "algorithm": "sgd"}]
+FEATURES = {"kind": "hashed", "bits": 10}
+NAMED = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 50}
+WRITES = (
+    "adopt_identity",
+    "claim_identity",
+    "stage",
+    "stage_entries",
+    "stage_keys",
+    "stage_rest",
+    "unstage",
+    "copy_put",
+    "version_put",
+    "snapshot_put",
+)
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+@pytest.fixture(params=["sqlite-redis", "redis-sqlite", "sqlite-sqlite"])
+def stores(request, tmp_path):
+    """The URLs of two empty stores."""
+    urls = []
+    for number, kind in enumerate(request.param.split("-")):
+        if kind == "sqlite":
+            urls.append(f"sqlite:///{tmp_path / f'{number}.db'}")
+            continue
+        urls.append(request.getfixturevalue("redis_server").url)
+        import redis
+
+        with redis.Redis.from_url(urls[-1]) as client:
+            client.flushall()
+    return urls
+
+
+@asynccontextmanager
+async def opened(*urls):
+    journals = [await open_journal(url) for url in urls]
+    try:
+        yield journals
+    finally:
+        for journal in journals:
+            await journal.close()
+
+
+@contextmanager
+def served(url):
+    """A client of a server that is stopped afterwards."""
+    with TestClient(create_app(Settings(store=url, snapshot_every=20))) as client:
+        deadline = time.monotonic() + 30
+        while client.get("/readyz").status_code != 200:
+            assert time.monotonic() < deadline, client.get("/readyz").text
+            time.sleep(0.01)
+        yield client
+
+
+def learned(url) -> None:
+    """Three models: with ids and keys and a snapshot, with names and a control, and empty."""
+    with served(url) as client:
+        client.put("/models/ids", json=SPEC).raise_for_status()
+        for number in range(30):
+            samples = [{"x": [number, 0, 1, 0, 2], "y": number % 2, "id": f"a{number}"}]
+            learn(client, "ids", samples, f"request {number}")
+        client.put("/models/names", json=NAMED).raise_for_status()
+        for number in range(10):
+            samples = [{"x": {"city": f"c{number}", "age": number}, "y": number % 2}] * 3
+            learn(client, "names", samples, f"request {number}")
+        new = {"name": "new", "algorithm": "perceptron"}
+        client.post("/models/names/members", json=new).raise_for_status()
+        learn(client, "names", [{"x": {"city": "c1"}, "y": 1}], "the last one")
+        client.put("/models/empty", json=SPEC).raise_for_status()
+    asyncio.run(named_and_trimmed(url))
+
+
+def learn(client, model: str, samples: list, key: str):
+    headers = {"Idempotency-Key": key}
+    answer = client.post(f"/models/{model}/learn", json={"samples": samples}, headers=headers)
+    answer.raise_for_status()
+    return answer
+
+
+async def named_and_trimmed(url: str) -> None:
+    """A version, a cursor, and a log that does not begin at its beginning any more."""
+    async with opened(url) as [journal]:
+        ids = await journal.get("ids")
+        snapshot = await journal.snapshot_get("ids", ids.incarnation)
+        digest = await journal.copy_put("ids", ids.incarnation, snapshot.data)
+        of = (snapshot.seq, snapshot.chain, digest, len(snapshot.data))
+        await journal.version_put("ids", ids.incarnation, Version("v1", *of, note="a note"))
+        await journal.trim("ids", ids.incarnation, snapshot.seq - 1)
+
+
+async def everything(journal, model: str) -> dict:
+    """All that a store keeps of a model."""
+    record = await journal.get(model)
+    own = (model, record.incarnation)
+    after = 0
+    try:
+        await journal.read(*own, 0)
+    except Trimmed as trimmed:
+        after = trimmed.kept_from - 1
+    entries = []
+    while page := await journal.read(*own, entries[-1].seq if entries else after):
+        entries += page
+    keys, at = [], 0
+    while at is not None:
+        some, at = await journal.kept_keys(*own, at)
+        keys += some
+    snapshots = [await journal.snapshot_get(*own, n) for n in (0, 1)]
+    copies = await journal.copies(*own)
+    return {
+        "record": record,
+        "trimmed": after,
+        "entries": entries,
+        "keys": keys,
+        "appends": await journal.kept_appends(*own),
+        "cursors": await journal.cursors(*own),
+        "snapshots": [found and (found.seq, found.chain, found.data) for found in snapshots],
+        "copies": [(c, await journal.copy_get(*own, c.digest)) for c in copies],
+        "uses": list(await journal.copy_uses(*own)),
+        "versions": list(await journal.versions(*own)),
+    }
+
+
+async def bits(journal, model: str) -> dict[str, bytes]:
+    """What a server that starts on the store computes."""
+    replica = Replica(await journal.get(model))
+    await replica.load(journal)
+    return {name: array.tobytes() for name, array in replica.capture().arrays.items()}
+
+
+class Cut:
+    """A journal in which the process ends at the `at`-th write, before it or just after."""
+
+    def __init__(self, journal, at: int, is_after: bool) -> None:
+        self._journal, self._left, self._is_after = journal, at, is_after
+
+    def __getattr__(self, name):
+        method = getattr(self._journal, name)
+        if name not in WRITES:
+            return method
+
+        async def counted(*given):
+            self._left -= 1
+            if self._left < 0 and not self._is_after:
+                raise Killed
+            answer = await method(*given)
+            if self._left < 0:
+                raise Killed
+            return answer
+
+        return counted
+
+
+def test_cut_off_anywhere_it_goes_on_to_the_same_bits(stores, monkeypatch):
+    monkeypatch.setattr("service.migration.READ_BYTES", 1)  # an entry at a time
+    of, to = stores
+    learned(of)
+    chance = random.Random(5)
+
+    async def run() -> int:
+        async with opened(of, to) as (source, target):
+            before = {model: await everything(source, model) for model in ("empty", "ids", "names")}
+            cuts = 0
+            while True:
+                cut = Cut(target, chance.randint(0, 9), chance.random() < 0.5)
+                try:
+                    moved = await migrate(source, cut)
+                    break
+                except Killed:
+                    cuts += 1
+                    for record in await target.list():  # what is seen is whole
+                        assert await everything(target, record.id) == before[record.id]
+            assert [done.model for done in moved] == list(before)
+            assert {done.model: done.seq for done in moved} == {"empty": 0, "ids": 30, "names": 32}
+            for model, kept in before.items():
+                assert await everything(target, model) == kept
+                assert await everything(source, model) == kept
+                assert await bits(target, model) == await bits(source, model)
+            assert await target.identity() == await source.identity()
+            assert all(done.was_there for done in await migrate(source, target))
+            return cuts
+
+    assert asyncio.run(run()) > 5
+    # A fresh server goes on there, and knows what was learned
+    with served(to) as client, served(of) as old:
+        first = learn(client, "ids", [{"x": [29, 0, 1, 0, 2], "y": 1, "id": "a29"}], "request 29")
+        assert first.headers["Idempotency-Replayed"] == "true"
+        samples = [{"x": [28, 0, 1, 0, 2], "y": 0, "id": "a28"}]
+        again = learn(client, "ids", samples, "another key").json()
+        assert again["duplicates"] == [{"index": 0, "seq": 29}]
+        members = [each.get("/models/names/members").json() for each in (client, old)]
+        assert members[0] == members[1]
+
+
+def test_target_with_other_models_is_refused_untouched(stores):
+    of, to = stores
+
+    async def run() -> None:
+        async with opened(of, to) as (source, target):
+            for name in ("a", "b"):
+                record, _ = await source.create(name, b"{}", b"{}")
+            other, _ = await target.create("b", b"{}", b"{}")
+            with pytest.raises(Refused, match="another model 'b'"):
+                await migrate(source, target)
+            assert await target.list() == [other]
+            await target.delete("b")
+            # One that has gone on by itself is not taken back
+            await migrate(source, target)
+            part = Part(encode_rows([0, 1], [3], [1.0], [1.0]), 1)
+            await target.append("b", record.incarnation, os.urandom(16), 0, [part])
+            with pytest.raises(Refused, match="gone on by itself"):
+                await migrate(source, target)
+            await target.delete("b")
+            # Nor are states of another kind of machine taken in
+            await source.adopt_identity("one")
+            await target.adopt_identity("two")
+            with pytest.raises(Refused, match="'one', the target's as 'two'"):
+                await migrate(source, target)
+            with pytest.raises(UnknownModel):
+                await target.get("b")
+
+    asyncio.run(run())
+
+
+def test_source_that_is_written_meanwhile_is_told_and_caught_up_with(stores, monkeypatch):
+    of, to = stores
+    part = Part(encode_rows([0, 1], [3], [1.0], [1.0]), 1)
+
+    async def run() -> None:
+        async with opened(of, to) as (source, target):
+            first, _ = await source.create("a", b"{}", b"{}")
+            await source.create("b", b"{}", b"{}")
+
+            async def append(line: str = "") -> None:
+                await source.append("a", first.incarnation, os.urandom(16), 10**9, [part])
+
+            await append()
+            shown = target.unstage
+
+            async def late(record):
+                await shown(record)
+                if record.id == "a":
+                    await append()
+
+            monkeypatch.setattr(target, "unstage", late)
+            with pytest.raises(Refused, match=r"being written \(a\)"):
+                await migrate(source, target)
+            monkeypatch.undo()
+            staged = target.stage_rest
+
+            async def busy(*given):
+                await append()
+                await staged(*given)
+
+            monkeypatch.setattr(target, "stage_rest", busy)
+            with pytest.raises(Refused, match="'a' is being written"):
+                await migrate(source, target)
+            monkeypatch.undo()
+            moved = await migrate(source, target)
+            assert [(done.model, done.was_there) for done in moved] == [("a", False), ("b", True)]
+            assert await everything(target, "a") == await everything(source, "a")
+
+    asyncio.run(run())
+
+
+def test_command_copies_a_store_and_says_so(tmp_path):
+    of, to = (f"sqlite:///{tmp_path / name}.db" for name in ("of", "to"))
+    with served(of) as client:
+        client.put("/models/m", json=SPEC).raise_for_status()
+        client.post("/models/m/learn", json={"x": [1, 0, 0, 0, 0], "y": 1}).raise_for_status()
+    run = CliRunner().invoke(cli.app, ["migrate", "--from", of, "--to", to])
+    assert run.exit_code == 0, run.output
+    assert "1/1 m: 1 entries copied, up to seq 1" in run.output
+    run = CliRunner().invoke(cli.app, ["migrate", "--from", of, "--to", to, "--json"])
+    told = [{"model": "m", "seq": 1, "entries": 0, "was_there": True}]
+    assert json.loads(run.output) == {"models": told}
+    for wrong in (["--from", of, "--to", of], ["--from", f"{of}x", "--to", to]):
+        refused = CliRunner().invoke(cli.app, ["migrate", *wrong])
+        assert refused.exit_code == 2 and (
+            "the same" in refused.output or "no file" in refused.output
+        )
