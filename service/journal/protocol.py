@@ -363,11 +363,15 @@ class Journal(Copies, Protocol):
         Raises ModelChanged; Trimmed when rows after `after` are gone.
         """
 
-    async def trim(self, model: str, incarnation: str, through: int) -> None:
+    async def trim(
+        self, model: str, incarnation: str, through: int, behind: int | None = None
+    ) -> None:
         """Let go of whole entries whose last seq is <= `through`, in bounded steps.
 
-        With them go the copies that only they have named, and those that nothing has named for
-        ten minutes: whoever wrote these has died before the next step.
+        With `behind`, no further than the newest snapshot (0) or the one before it (1), of those
+        that the log holds; nothing goes where there is none. With the entries go the copies that
+        only they have named, and those that nothing has named for ten minutes: whoever wrote
+        these has died before the next step.
 
         Raises ModelChanged.
         """
@@ -385,8 +389,8 @@ class Journal(Copies, Protocol):
 
         With `replaces`, it takes the place of one of this seq.
         Written in parts of up to 1 MiB, between which other work goes on; readers see it from
-        one moment on. The two newest are kept. What writers that died have left of snapshots
-        up to this seq is removed.
+        one moment on. The two newest are kept, of those that the log still leads on from. What
+        writers that died have left of snapshots up to this seq is removed.
 
         Raises ModelChanged; Conflict when the log does not hold `chain` at `seq`.
         """

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 import redis
 
-from service.journal.protocol import Conflict, Journal, Place, Snapshot
+from service.journal.protocol import Conflict, Journal, Place, Snapshot, Trimmed
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, rows
 
@@ -26,6 +26,14 @@ async def put(log: Log, chain: list[str], entry: int, data: bytes = b"state") ->
 async def kept(log: Log) -> list[int]:
     found = [await log.journal.snapshot_get(log.model, log.incarnation, n) for n in range(4)]
     return [snapshot.seq for snapshot in found if snapshot is not None]
+
+
+async def kept_from(log: Log) -> int:
+    """The first seq that is kept."""
+    try:
+        return (await log.journal.read(log.model, log.incarnation, 0))[0].first_seq
+    except Trimmed as trimmed:
+        return trimmed.kept_from
 
 
 def pieces(store: Store) -> int:
@@ -111,6 +119,24 @@ async def test_the_places_of_snapshots_are_told_and_older_ones_dropped(store: St
         await journal.snapshots_drop(*where, 8)
         assert await journal.snapshots(*where) == [Place(8, chain[4])]
         assert pieces(store) == 1
+
+
+async def test_a_log_is_trimmed_no_further_than_its_snapshots_allow(journal: Journal):
+    log = await Log.create(journal)
+    chain = await chains(log, 6)
+    where = (log.model, log.incarnation)
+
+    await journal.trim(*where, 100, behind=0)
+    await put(log, chain, 2)
+    await journal.trim(*where, 100, behind=1)
+    assert await kept_from(log) == 1
+    await put(log, chain, 4)
+    await journal.trim(*where, 3, behind=1)
+    assert await kept_from(log) == 3
+    await journal.trim(*where, 100, behind=1)
+    assert await kept_from(log) == 5
+    await journal.trim(*where, 100, behind=0)
+    assert await kept_from(log) == 9
 
 
 async def test_a_snapshot_that_is_not_of_this_log_is_refused(journal: Journal):
@@ -209,3 +235,40 @@ async def test_appends_go_on_while_a_snapshot_is_written(journal: Journal):
         appends += 1
     assert await writing
     assert appends >= 10
+
+
+async def test_a_snapshot_of_lost_entries_is_in_nobodys_way(store: Store):
+    # Given snapshots of which the newest stands on entries that the store then loses
+    async with store.journal() as journal:
+        log = await Log.create(journal)
+        chain = await chains(log, 4)
+        await put(log, chain, 1)
+        await put(log, chain, 4)
+        lose_last_entries(store, log, 2, chain)
+        log.known_seq = 4
+        # When one is written where there was a newer one
+        appended = await log.append(rows(7, 8))
+        await journal.trim(log.model, log.incarnation, 100, behind=1)
+        assert await kept_from(log) == 1
+        assert await journal.snapshot_put(log.model, log.incarnation, 6, appended.chain, b"new")
+        # Then that one goes, and the older one stays, up to which the log may be trimmed
+        assert await kept(log) == [6, 2]
+        await journal.trim(log.model, log.incarnation, 100, behind=1)
+        assert await kept_from(log) == 3
+
+
+def lose_last_entries(store: Store, log: Log, entry: int, chain: list[str]) -> None:
+    """The log ends with this entry, as on a copy of the store that was behind."""
+    seq = 2 * entry
+    if store.url.startswith("sqlite"):
+        with sqlite3.connect(store.url.removeprefix("sqlite:///")) as connection:
+            connection.execute("DELETE FROM entries WHERE seq > ?", (seq,))
+            connection.execute("UPDATE heads SET seq = ?, chain = ?", (seq, chain[entry]))
+        connection.close()
+        return
+    with redis.Redis.from_url(store.url) as client:
+        prefix = f"ds:{{{log.model}}}:"
+        for key, _ in client.xrange(f"{prefix}log", f"({seq}-0"):
+            client.xdel(f"{prefix}log", key)
+        client.execute_command("XSETID", f"{prefix}log", f"{seq}-0")
+        client.hset(f"{prefix}head", mapping={"seq": seq, "chain": chain[entry]})

@@ -265,8 +265,11 @@ class Store:
             raise Trimmed(log.trimmed + 1)
         return self._between(log, after, log.seq, limit_bytes)[0]
 
-    def trim(self, model: str, incarnation: str, through: int) -> None:
+    def trim(self, model: str, incarnation: str, through: int, behind: int | None = None) -> None:
         log = self.log(model, incarnation)
+        if behind is not None:
+            held = self._held(log)
+            through = min(through, held[-1 - behind].seq) if behind < len(held) else 0
         gone = [entry for entry in log.entries if entry.seq <= through]
         if gone:
             log.let_go += gone
@@ -288,12 +291,16 @@ class Store:
         log = self.log(model, incarnation)
         if not self._holds(log, seq, chain):
             raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
-        if log.snapshots and log.snapshots[-1].seq >= seq + replaces:
+        held = self._held(log)
+        if held and held[-1].seq >= seq + replaces:
             return False
-        older = [kept for kept in log.snapshots if kept.seq < seq]
+        older = [kept for kept in held if kept.seq < seq]
         log.snapshots = [*older, Snapshot(seq, chain, data)][-KEPT_SNAPSHOTS:]
         log.covered = max(log.covered, seq)
         return True
+
+    def _held(self, log: Log) -> "list[Snapshot]":
+        return [kept for kept in log.snapshots if self._holds(log, kept.seq, kept.chain)]
 
     def _holds(self, log: Log, seq: int, chain: str) -> bool:
         if (seq, chain) == (log.seq, log.chain):

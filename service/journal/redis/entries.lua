@@ -65,3 +65,42 @@ local function entries_after(log, after, through, limit)
   end
   return table.concat(found), last
 end
+
+-- Whether the log leads on from seq with this chain, or ends there. head: its seq and chain.
+local function is_held(log, head, seq, chain)
+  local following = redis.call('XRANGE', log, stream_id(seq + 1), '+', 'COUNT', 1)[1]
+  if not following then
+    return seq == tonumber(head[1]) and chain == head[2]
+  end
+  local entry = following[2][2]
+  return struct.unpack('<I8', entry) == seq + 1
+    and redis.sha1hex(chain .. string.sub(entry, 25, 40)) == string.sub(entry, 41, 80)
+end
+
+-- All snapshots, complete or not: {token, seq, chain, parts}, the newest first; of those of one
+-- seq `first` comes first.
+local function snapshots_in(snaps, first)
+  local found = {}
+  local stored = redis.call('HGETALL', snaps)
+  for at = 1, #stored, 2 do
+    local seq, chain, parts = string.match(stored[at + 1], '^(%d+) (%x+) (-?%d+)$')
+    found[#found + 1] = {stored[at], tonumber(seq), chain, tonumber(parts)}
+  end
+  table.sort(found, function(one, other)
+    return one[2] > other[2] or (one[2] == other[2] and one[1] == first and other[1] ~= first)
+  end)
+  return found
+end
+
+-- The complete ones that the log holds, one of each seq.
+local function held_snapshots(log, snaps, head, first)
+  local found = {}
+  for _, snapshot in ipairs(snapshots_in(snaps, first)) do
+    local last = found[#found]
+    local is_other = not last or last[2] ~= snapshot[2]
+    if snapshot[4] >= 0 and is_other and is_held(log, head, snapshot[2], snapshot[3]) then
+      found[#found + 1] = snapshot
+    end
+  end
+  return found
+end

@@ -10,6 +10,7 @@
 --
 -- A complete snapshot makes every other of the same or an older seq useless, but the one before
 -- it: those are removed, whether their writer died or is slow (a slow one finds its token gone).
+-- So are those of entries that the log has lost.
 
 local KEPT = 2
 
@@ -19,17 +20,15 @@ if head[1] ~= ARGV[2] then
   return {1}
 end
 
-local function snapshots()
+local place = {head[2], head[3]}
+
+local function complete_ones()
   local found = {}
-  local stored = redis.call('HGETALL', KEYS[3])
-  for at = 1, #stored, 2 do
-    local seq, chain, parts = string.match(stored[at + 1], '^(%d+) (%x+) (-?%d+)$')
-    found[#found + 1] = {stored[at], tonumber(seq), chain, tonumber(parts)}
+  for _, snapshot in ipairs(snapshots_in(KEYS[3])) do
+    if snapshot[4] >= 0 then
+      found[#found + 1] = snapshot
+    end
   end
-  -- Of those of one seq the one just completed, which replaces the others.
-  table.sort(found, function(one, other)
-    return one[2] > other[2] or (one[2] == other[2] and one[1] == ARGV[3] and other[1] ~= ARGV[3])
-  end)
   return found
 end
 
@@ -40,7 +39,7 @@ end
 
 local function complete_ones()
   local found = {}
-  for _, snapshot in ipairs(snapshots()) do
+  for _, snapshot in ipairs(snapshots_in(KEYS[3])) do
     if snapshot[4] >= 0 then
       found[#found + 1] = snapshot
     end
@@ -48,22 +47,12 @@ local function complete_ones()
   return found
 end
 
-local function leads_on(seq, chain)
-  local following = redis.call('XRANGE', KEYS[2], stream_id(seq + 1), '+', 'COUNT', 1)[1]
-  if not following then
-    return seq == tonumber(head[2]) and chain == head[3]
-  end
-  local entry = following[2][2]
-  return struct.unpack('<I8', entry) == seq + 1
-    and redis.sha1hex(chain .. string.sub(entry, 25, 40)) == string.sub(entry, 41, 80)
-end
-
 if task == 'begin' then
   local seq, chain, token = tonumber(ARGV[3]), ARGV[4], ARGV[5]
-  if not leads_on(seq, chain) then
+  if not is_held(KEYS[2], place, seq, chain) then
     return {5}
   end
-  local newest = complete_ones()[1]
+  local newest = held_snapshots(KEYS[2], KEYS[3], place)[1]
   if newest and newest[2] >= seq + tonumber(ARGV[6]) then
     return {0, 0}
   end
@@ -85,16 +74,13 @@ if task == 'complete' then
     return {0, 0}
   end
   redis.call('HSET', KEYS[3], ARGV[3], (string.gsub(stored, '-1$', ARGV[4])))
-  local kept, count, newest, last = {}, 0, nil, nil
-  for _, snapshot in ipairs(complete_ones()) do
+  local kept, newest = {}, nil
+  for number, snapshot in ipairs(held_snapshots(KEYS[2], KEYS[3], place, ARGV[3])) do
     newest = newest or snapshot[2]
-    if snapshot[2] ~= last and count < KEPT then
-      kept[snapshot[1]] = true
-      count, last = count + 1, snapshot[2]
-    end
+    kept[snapshot[1]] = number <= KEPT
   end
-  for _, snapshot in ipairs(snapshots()) do
-    if snapshot[2] <= newest and not kept[snapshot[1]] then
+  for _, snapshot in ipairs(newest and snapshots_in(KEYS[3]) or {}) do
+    if (snapshot[4] >= 0 or snapshot[2] <= newest) and not kept[snapshot[1]] then
       remove(snapshot[1])
     end
   end
@@ -119,7 +105,7 @@ if task == 'places' then
 end
 
 if task == 'drop' then
-  for _, snapshot in ipairs(snapshots()) do
+  for _, snapshot in ipairs(snapshots_in(KEYS[3])) do
     if snapshot[2] < tonumber(ARGV[3]) then
       remove(snapshot[1])
     end

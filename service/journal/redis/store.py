@@ -236,12 +236,15 @@ class RedisJournal(RedisCopies, RedisMoving):
         refuse(model, answer)
         return _entries(answer[1])
 
-    async def trim(self, model: str, incarnation: str, through: int) -> None:
+    async def trim(
+        self, model: str, incarnation: str, through: int, behind: int | None = None
+    ) -> None:
         keys = keys_of(model)
+        arguments = (incarnation, through, "" if behind is None else behind)
         is_done = False
         while not is_done:
             answer = await self._others.run(
-                scripts.TRIM, (keys.head, keys.log), (incarnation, through)
+                scripts.TRIM, (keys.head, keys.log, keys.snaps), arguments
             )
             refuse(model, answer)
             is_done = not answer[1]

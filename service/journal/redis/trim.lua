@@ -1,13 +1,23 @@
--- KEYS: head, log   ARGV: incarnation, through
+-- KEYS: head, log, snaps   ARGV: incarnation, through, "" or behind how many newer snapshots the
+--   one stands that the log is kept for
 -- One bounded step. Answers {0, 1 when there may be more to do}, {1} another incarnation.
 
 local STEP = 1000
 
-local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq')
+local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq', 'chain')
 if head[1] ~= ARGV[1] then
   return {1}
 end
-local kept = stream_id(tonumber(ARGV[2]) + 1)
+local through = tonumber(ARGV[2])
+if ARGV[3] ~= '' then
+  local place = {head[2], head[3]}
+  local snapshot = held_snapshots(KEYS[2], KEYS[3], place)[tonumber(ARGV[3]) + 1]
+  if not snapshot then
+    return {0, 0}
+  end
+  through = math.min(through, snapshot[2])
+end
+local kept = stream_id(through + 1)
 -- Whole nodes of the stream first, which can be limited; what is left then is part of one node.
 local removed = redis.call('XTRIM', KEYS[2], 'MINID', '~', kept, 'LIMIT', STEP)
 if removed == 0 then

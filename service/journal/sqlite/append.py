@@ -30,7 +30,6 @@ from service.journal.sqlite.worker import Task
 PURGE_KEYS = 64
 PURGE_NONCES = 100
 LOOKED_UP_KEYS = 32
-TRIM_ENTRIES = 1000
 
 
 class Result(NamedTuple):
@@ -301,24 +300,5 @@ def read(model: str, incarnation: str, after: int, limit_bytes: int) -> Task[lis
         if after < head.trimmed:
             raise Trimmed(head.trimmed + 1)
         return find_entries(connection, head.model, after, head.seq, limit_bytes)
-
-    return task
-
-
-def trim_step(model: str, incarnation: str, through: int) -> Task[bool]:
-    """One bounded step of `Journal.trim`; True when there is more to do."""
-
-    def task(connection: sqlite3.Connection) -> bool:
-        head = find_head(connection, model, incarnation)
-        seqs = connection.execute(
-            "SELECT seq FROM entries WHERE model = ? AND seq <= ? ORDER BY seq LIMIT ?",
-            (head.model, through, TRIM_ENTRIES),
-        ).fetchall()
-        if not seqs:
-            return False
-        last = seqs[-1][0]
-        connection.execute("DELETE FROM entries WHERE model = ? AND seq <= ?", (head.model, last))
-        connection.execute("UPDATE heads SET trimmed = ? WHERE model = ?", (last, head.model))
-        return len(seqs) == TRIM_ENTRIES
 
     return task

@@ -2,15 +2,16 @@
 
 A snapshot is a row that is not complete until its last part is there. A complete one makes every
 other of the same or an older seq useless: those are removed, whether their writer died or is slow
-(a slow one finds its row gone and stops).
+(a slow one finds its row gone and stops). So are those of entries that the log has lost.
 """
 
 import sqlite3
+from collections.abc import Sequence
 
 from service.journal.chain import next_chain
 from service.journal.protocol import Conflict, Place, Snapshot
 from service.journal.sqlite.append import find_entries
-from service.journal.sqlite.heads import find_head
+from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.worker import Task
 
 PART_BYTES = 1 << 20
@@ -25,16 +26,10 @@ def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) ->
 
     def task(connection: sqlite3.Connection) -> int | None:
         head = find_head(connection, model, incarnation)
-        following = find_entries(connection, head.model, seq, head.seq, 0)
-        leads_on = (
-            following[0].first_seq == seq + 1
-            and next_chain(chain, following[0].nonce) == following[0].chain
-            if following
-            else (seq, chain) == (head.seq, head.chain)
-        )
-        if not leads_on:
+        if not _is_held(connection, head, Place(seq, chain)):
             raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
-        if _newest_seq(connection, head.model) >= seq + replaces:
+        held = held_ones(connection, head)
+        if held and held[0][1] >= seq + replaces:
             return None
         return connection.execute(
             "INSERT INTO snapshots (model, seq, chain) VALUES (?, ?, ?)", (head.model, seq, chain)
@@ -43,11 +38,29 @@ def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) ->
     return task
 
 
-def _newest_seq(connection: sqlite3.Connection, model: int) -> int:
-    row = connection.execute(
-        "SELECT max(seq) FROM snapshots WHERE model = ? AND is_complete", (model,)
-    ).fetchone()
-    return -1 if row[0] is None else row[0]
+def _is_held(connection: sqlite3.Connection, head: Head, place: Place) -> bool:
+    """Whether the log leads on from there, or ends there."""
+    following = find_entries(connection, head.model, place.seq, head.seq, 0)
+    if not following:
+        return (place.seq, place.chain) == (head.seq, head.chain)
+    first = following[0]
+    return first.first_seq == place.seq + 1 and next_chain(place.chain, first.nonce) == first.chain
+
+
+def held_ones(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int]]:
+    """The complete snapshots that the log holds, as (number, seq), the newest first.
+
+    Of those of one seq the last one begun, which replaces the others.
+    """
+    found: dict[int, int] = {}
+    for snapshot, seq, chain in connection.execute(
+        "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
+        " ORDER BY seq DESC, snapshot DESC",
+        (head.model,),
+    ):
+        if seq not in found and _is_held(connection, head, Place(seq, chain)):
+            found[seq] = snapshot
+    return [(snapshot, seq) for seq, snapshot in found.items()]
 
 
 def put_part(snapshot: int, part: int, piece: bytes) -> Task[bool]:
@@ -78,24 +91,25 @@ def complete(model: str, incarnation: str, snapshot: int) -> Task[bool]:
         if not _is_there(connection, snapshot):
             return False
         connection.execute("UPDATE snapshots SET is_complete = 1 WHERE snapshot = ?", (snapshot,))
-        for (useless,) in connection.execute(_USELESS, (head.model, KEPT, head.model)).fetchall():
-            connection.execute("DELETE FROM snapshot_parts WHERE snapshot = ?", (useless,))
-            connection.execute("DELETE FROM snapshots WHERE snapshot = ?", (useless,))
+        kept = held_ones(connection, head)[:KEPT]
+        if kept:
+            _remove_others(connection, head.model, kept)
         return True
 
     return task
 
 
-# Of those of one seq the last one begun, which replaces the others.
-_USELESS = """
-WITH kept AS (
-    SELECT max(snapshot) AS snapshot, seq FROM snapshots WHERE model = ? AND is_complete
-    GROUP BY seq ORDER BY seq DESC LIMIT ?
-)
-SELECT snapshot FROM snapshots
-WHERE model = ? AND seq <= (SELECT max(seq) FROM kept)
-AND snapshot NOT IN (SELECT snapshot FROM kept)
-"""
+def _remove_others(
+    connection: sqlite3.Connection, model: int, kept: Sequence[tuple[int, int]]
+) -> None:
+    """Remove what the kept ones make useless: all but those being written at a later seq."""
+    numbers = {snapshot for snapshot, _ in kept}
+    for snapshot, seq, is_complete in connection.execute(
+        "SELECT snapshot, seq, is_complete FROM snapshots WHERE model = ?", (model,)
+    ).fetchall():
+        if snapshot not in numbers and (is_complete or seq <= kept[0][1]):
+            connection.execute("DELETE FROM snapshot_parts WHERE snapshot = ?", (snapshot,))
+            connection.execute("DELETE FROM snapshots WHERE snapshot = ?", (snapshot,))
 
 
 def drop(model: str, incarnation: str, before: int) -> Task[None]:

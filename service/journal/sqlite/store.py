@@ -27,7 +27,7 @@ from service.journal.protocol import (
     StoredCopy,
     Version,
 )
-from service.journal.sqlite import append, copies, models, snapshots
+from service.journal.sqlite import append, copies, models, snapshots, trim
 from service.journal.sqlite.checkpoint import Checkpointer
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.models import find_heads
@@ -178,8 +178,10 @@ class SqliteJournal(SqliteMoving):
     ) -> list[Entry]:
         return await self._read(append.read(model, incarnation, after, limit_bytes))
 
-    async def trim(self, model: str, incarnation: str, through: int) -> None:
-        while await self._write(append.trim_step(model, incarnation, through)):
+    async def trim(
+        self, model: str, incarnation: str, through: int, behind: int | None = None
+    ) -> None:
+        while await self._write(trim.trim_step(model, incarnation, through, behind)):
             pass
         await self._write(copies.collect(model, incarnation, self._limits, _now_ms()))
 
