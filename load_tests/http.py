@@ -127,7 +127,8 @@ def serving(
     store: str, durability: str, specs: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[dict[str, Side]]:
     """Dualstream on a store, with a model of each name."""
-    flags = ["--durability", durability]
+    # The whole journal is held against the state afterwards.
+    flags = ["--durability", durability, "--keep-records", "1000000000"]
     with ServerProcess(store, flags, prefix=pinned(SERVER_CORE)) as server:
         for model, spec in specs.items():
             create(server.url, model, spec)

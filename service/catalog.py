@@ -314,7 +314,7 @@ class Catalog:
                 incarnation, forked = self._forked.get(model_id, ("", Trail()))
                 if incarnation == record.incarnation:
                     replica.trail = Trail(kept=None)
-                await replica.load(self.journal)
+                await replica.load(self.journal, adopts=self.settings.adopt)
                 self.telemetry.saw_load(self.outside.clock() - began)
         except JournalError as error:
             if isinstance(error, UnknownModel):

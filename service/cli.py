@@ -53,6 +53,7 @@ def serve(
     snapshot_every: Annotated[int | None, _flag("snapshot-every", _help("snapshot_every"))] = None,
     models_bytes: Annotated[int | None, _flag("models-bytes", _help("models_bytes"))] = None,
     models_held: Annotated[int | None, _flag("models-held", _help("models_held"))] = None,
+    keep_records: Annotated[int | None, _flag("keep-records", _help("keep_records"))] = None,
     key_ttl_s: Annotated[int | None, _flag("key-ttl-s", _help("key_ttl_s"))] = None,
     max_keys: Annotated[int | None, _flag("max-keys", _help("max_keys"))] = None,
     kept_answers: Annotated[int | None, _flag("kept-answers", _help("kept_answers"))] = None,

@@ -24,6 +24,7 @@ from service.journal.protocol import (
     OutcomeUnknown,
     Part,
     Placed,
+    Trimmed,
 )
 from service.journal.record import (
     Control,
@@ -36,7 +37,8 @@ from service.journal.record import (
 )
 from service.outliving import outliving
 from service.outside import REAL, Outside
-from service.replica import Applied, Forked, Replica
+from service.recovery import Forked
+from service.replica import Applied, Replica
 from service.retained import NOBODY, Named, names_a_row
 from service.trail import Lost
 from solvers import Outcome
@@ -261,8 +263,8 @@ class Committer:
             try:
                 replica.check_head(record)
                 await replica.catch_up(self._journal)
-            except Forked as fork:
-                await self._rebuild(fork)
+            except (Forked, Trimmed) as cause:
+                await self._rebuild(cause)
             self._on_advance(before, replica.seq)
 
     def tell_nobody(self) -> None:
@@ -343,7 +345,10 @@ class Committer:
             rows = sum(len(r.rows) for r in requests if isinstance(r, Request))
             self._on_group(rows, self._outside.clock() - began)
             placed = _by_request(requests, appended.placed)
-            applied = await self._apply(nonce, appended, requests, placed)
+            try:
+                applied = await self._apply(nonce, appended, requests, placed)
+            except JournalUnavailable as error:  # it is in the journal, all the same
+                raise OutcomeUnknown(str(error)) from error
         finally:
             del self._replica.watched[nonce]
         if appended.shortfall is not None:
@@ -410,8 +415,8 @@ class Committer:
                 )
             if appended.seq is None:
                 return None
-        except Forked as fork:
-            await self._rebuild(fork)
+        except (Forked, Trimmed) as cause:
+            await self._rebuild(cause)
             self._check_kept(appended)
             return replica.watched[nonce]
         if isinstance(requests[0], ControlRequest):
@@ -435,16 +440,30 @@ class Committer:
         if any(placed.seq > self._replica.seq for placed in appended.placed):
             raise OutcomeUnknown("the store has lost what it had appended")
 
-    async def _rebuild(self, fork: Forked) -> None:
-        """Throw the replica's state away for the journal's. Raises ModelChanged."""
+    async def _rebuild(self, cause: Forked | Trimmed) -> None:
+        """Throw the replica's state away for the journal's. Raises ModelChanged.
+
+        One that was overtaken by the trimming may have been forked as well: nobody is served of
+        it, either.
+        """
         replica = self._replica
         replica.is_forked = True
-        log.warning("%s; rebuilding it from the journal", fork)
-        self._on_fork(replica.id)
+        if isinstance(cause, Forked):
+            log.warning("%s; rebuilding it from the journal", cause)
+            self._on_fork(replica.id)
+        else:
+            log.warning(
+                "model %r: %s, this replica stands at seq %d; loading it anew",
+                replica.id,
+                cause,
+                replica.seq,
+            )
         record = await self._journal.get(replica.id)
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id) from None
-        self._on_loss(await replica.rebuild(record, self._journal))
+        lost = await replica.rebuild(record, self._journal)
+        if isinstance(cause, Forked):
+            self._on_loss(lost)
 
 
 def _size(request: AnyRequest) -> tuple[int, int]:

@@ -21,7 +21,8 @@ from service.journal.protocol import (
 )
 from service.journal.record import RecordError
 from service.memory import bytes_of
-from service.replica import Captured, Replica
+from service.replica import Replica
+from service.states import Captured
 from service.trail import Lost
 from solvers import MemberLearner, member_learner
 
@@ -179,14 +180,24 @@ class Model:
         """Write a snapshot of the state as it is now; to be called between two groups."""
         self._snapshot = asyncio.create_task(self._write(self.replica.capture(), on_end))
 
-    async def write_snapshot(self, captured: Captured | None = None) -> None:
-        """Put a snapshot of the state, as it was captured or is now, into the store."""
+    async def write_snapshot(
+        self, captured: Captured | None = None, replaces: bool = False
+    ) -> None:
+        """Put a snapshot of the state, as it was captured or is now, into the store.
+
+        One of the same seq stays unless the new one `replaces` it. Of the journal goes what
+        neither of the two newest snapshots needs, nor `keep_records`.
+        """
         captured = self.replica.capture() if captured is None else captured
         snapshot = await asyncio.to_thread(captured.encode)
-        await self._catalog.journal.snapshot_put(
-            self.record.id, self.record.incarnation, snapshot.seq, snapshot.chain, snapshot.data
-        )
+        record, journal = self.record, self._catalog.journal
+        where = (record.id, record.incarnation)
+        place = (snapshot.seq, snapshot.chain)
+        was_put = await journal.snapshot_put(*where, *place, snapshot.data, replaces)
         self._snapshot_seq = snapshot.seq
+        through = snapshot.seq - self._catalog.settings.keep_records
+        if was_put and through > 0:
+            await journal.trim(*where, through, behind=1)
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:
         """Learning goes on without the snapshot when the store refuses it; the next one is due."""

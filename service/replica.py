@@ -7,11 +7,8 @@ controls; where one entry ends and the next begins leaves no trace in the state.
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -19,32 +16,27 @@ import numpy as np
 from service.answers import KEPT, Answers, Asked, AskedIn
 from service.codecs import labels_and_classes
 from service.controls import Verdict, check_control, obey
-from service.feature_names import FeatureNames
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import (
     ENTRY_OVERHEAD,
     Entry,
     Journal,
     JournalUnavailable,
-    ModelChanged,
     ModelRecord,
     Snapshot,
 )
 from service.journal.record import Control, Rows, decode_merged
 from service.outside import REAL, Outside
-from service.retained import NOBODY, Named, RetainedIds
+from service.recovery import Forked, recover
+from service.retained import NOBODY, Named
+from service.states import Captured, ModelState, by_part, header_of, read_state
 from service.trail import Lost, Trail
 from solvers import (
     Batch,
     Certificate,
     CorruptState,
     Outcome,
-    Progressive,
     certificates_of_members,
-    dump,
-    load,
-    make_learner,
-    numeric_identity,
     width_of,
 )
 
@@ -55,36 +47,9 @@ INLINE_S = 0.0005
 # Longer ones are cut, so that a prediction never waits much longer than this for its turn.
 SLICE_S = 0.002
 READ_BYTES = 4 * 1024 * 1024
-# A journal that does not follow from itself so often is broken.
-REPLAYS = 3
 
 Applied = Outcome | Verdict
 """What became of one group: of its rows, or of its control."""
-
-
-class Forked(Exception):
-    """The journal does not go on from where this replica stands: entries were lost or replaced."""
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """A copy of a replica's state, not yet bytes."""
-
-    seq: int
-    chain: str
-    arrays: dict[str, np.ndarray]
-    header: dict[str, str]
-
-    def encode(self) -> Snapshot:
-        return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
-
-    def state_digest(self) -> str:
-        """64 hex characters, equal where two states have the same bits.
-
-        Of learner, metrics, names and counts, in sha256; not of the answers kept beside them.
-        """
-        state = {name: a for name, a in self.arrays.items() if not name.startswith("answers.")}
-        return hashlib.sha256(dump(state, {})).hexdigest()
 
 
 class Replica:
@@ -103,7 +68,7 @@ class Replica:
         self._kept_answers = kept_answers
         self.trail = Trail()
         self.seq, self.chain = 0, ""
-        self._start_over()
+        self.start_over()
         self.is_forked = False
         self.certificate: Certificate | None = None
         self.member_certificates: dict[str, Certificate] = {}
@@ -336,45 +301,12 @@ class Replica:
             f"this replica stands at seq {self.seq}"
         )
 
-    async def load(self, journal: Journal) -> None:
-        """From the newest snapshot that the journal goes on from, to the journal's end."""
-        for n in (0, 1):
-            snapshot = await journal.snapshot_get(self.id, self.incarnation, n)
-            if snapshot is None:
-                break
-            try:
-                self._restore(snapshot)
-                await self._go_on_from(snapshot, journal)
-                return
-            except (CorruptState, Forked):
-                self._start_over()
-        await self._replay(journal)
+    async def load(self, journal: Journal, adopts: bool = False) -> None:
+        """Come from before the first record to the journal's end; see `recover`.
 
-    async def _replay(self, journal: Journal) -> None:
-        """From the beginning; anew where entries were lost between two reads. Raises Forked."""
-        self.trail.pass_by(self.seq, self.chain)
-        for _ in range(REPLAYS):
-            with contextlib.suppress(Forked):
-                return await self.catch_up(journal)
-            self._start_over()
-        await self.catch_up(journal)
-
-    async def _go_on_from(self, snapshot: Snapshot, journal: Journal) -> None:
-        """To the journal's end from a restored snapshot.
-
-        Raises Forked where the journal does not lead on from it. The entries that follow show that
-        it does; where none follows, it is the head that has to stand there.
+        Raises Forked, NoBase.
         """
-        while True:
-            await self.catch_up(journal)
-            if self.seq > snapshot.seq:
-                return
-            record = await journal.get(self.id)
-            if record.incarnation != self.incarnation:
-                raise ModelChanged(self.id)
-            self.check_head(record)
-            if record.seq == self.seq:
-                return
+        await recover(self, journal, adopts)
 
     async def rebuild(self, record: ModelRecord, journal: Journal) -> Lost:
         """Throw the state away and take the journal's; what of it the journal had lost.
@@ -392,16 +324,26 @@ class Replica:
         self.is_forked = False
         return lost
 
-    def _start_over(self) -> None:
-        self.learner = make_learner(self.spec)
-        self.progress = Progressive.of(self.spec)
-        self.names = FeatureNames()
-        self.retained = RetainedIds(self.spec)
+    def start_over(self) -> None:
+        """Be before the first record."""
+        self._hold(ModelState.new(self.spec))
         self.answers = Answers(self.spec["task"], self._kept_answers)
-        self.rejected = 0
-        self.refused_controls = 0
         self.restored_seq = 0
         self._stand_at(0, first_chain(self.incarnation))
+
+    def _hold(self, state: ModelState) -> None:
+        self.learner = state.learner
+        self.progress = state.progress
+        self.names = state.names
+        self.retained = state.retained
+        self.rejected = state.rejected
+        self.refused_controls = state.refused_controls
+
+    @property
+    def state(self) -> ModelState:
+        """What is a function of spec and journal."""
+        counts = (self.rejected, self.refused_controls)
+        return ModelState(self.learner, self.progress, self.names, self.retained, *counts)
 
     def _stand_at(self, seq: int, chain: str) -> None:
         self.seq = seq
@@ -411,13 +353,8 @@ class Replica:
     def _take_over(self, other: "Replica") -> None:
         self.incarnation = other.incarnation
         self.spec = other.spec
-        self.learner = other.learner
-        self.progress = other.progress
-        self.names = other.names
-        self.retained = other.retained
+        self._hold(other.state)
         self.answers = other.answers
-        self.rejected = other.rejected
-        self.refused_controls = other.refused_controls
         self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
         self.trail = other.trail.trimmed()
@@ -427,42 +364,29 @@ class Replica:
 
     def capture(self) -> Captured:
         """A copy of the state, to be made between two entries by whoever applies them."""
-        header = {
-            "seq": str(self.seq),
-            "chain": self.chain,
-            "incarnation": self.incarnation,
-            "identity": numeric_identity(),
-        }
+        header = header_of(self.seq, self.chain, self.incarnation)
         return Captured(self.seq, self.chain, self._state(), header)
 
     def _state(self) -> dict[str, np.ndarray]:
-        arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
-        arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
-        arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
-        arrays |= {f"retained.{name}": array for name, array in self.retained.state().items()}
+        arrays = self.state.arrays()
         arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
-        arrays["rejected"] = np.array(self.rejected, np.int64)
-        arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
         return arrays
 
-    def _restore(self, snapshot: Snapshot) -> None:
-        """Raises CorruptState when the snapshot is damaged or of another incarnation or machine."""
-        arrays, header = load(snapshot.data)
-        expected = {"incarnation": self.incarnation, "identity": numeric_identity()}
-        for name, value in expected.items():
-            if header.get(name) != value:
-                raise CorruptState(f"snapshot has {name} {header.get(name)!r}, expected {value!r}")
-        parts = _by_part(arrays)
-        self.learner.restore(parts["learner"])
-        self.progress.restore(parts["progress"])
-        self.names.restore(parts["names"])
-        self.retained.restore(parts["retained"])
-        self.answers.restore(parts["answers"])
-        self.rejected = int(arrays["rejected"])
-        # Snapshots from before there were controls have no count of them.
-        self.refused_controls = int(arrays.get("refused_controls", 0))
-        self._stand_at(int(header["seq"]), header["chain"])
-        self.restored_seq = self.seq
+    def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
+        """Be what the snapshot was taken of.
+
+        Raises CorruptState when it is damaged, of another place or incarnation, or, unless
+        `any_identity`, of another kind of machine; then the replica has to start over.
+        """
+        arrays, seq, chain = read_state(snapshot.data, self.incarnation, any_identity)
+        if (seq, chain) != (snapshot.seq, snapshot.chain):
+            raise CorruptState(f"it is of seq {seq} with chain {chain}")
+        state = self.state
+        state.restore(arrays)
+        self._hold(state)
+        self.answers.restore(by_part(arrays)["answers"])
+        self._stand_at(seq, chain)
+        self.restored_seq = seq
 
 
 def as_batch(rows: Rows, dim: int) -> Batch:
@@ -484,12 +408,3 @@ def _within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Ap
             outcomes.append(applied[max(0, first_seq - begins) : seq + 1 - begins])
     joined = Outcome.joined(outcomes) if outcomes else None
     return joined if joined is not None and len(joined) == seq + 1 - first_seq else None
-
-
-def _by_part(arrays: dict[str, np.ndarray]) -> defaultdict[str, dict[str, np.ndarray]]:
-    """The arrays of each part of a state; a part that has none is empty."""
-    parts: defaultdict[str, dict[str, np.ndarray]] = defaultdict(dict)
-    for name, array in arrays.items():
-        part, _, own = name.partition(".")
-        parts[part][own] = array
-    return parts

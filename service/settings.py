@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     models_held: int | None = Field(
         None, ge=1, description="Most models in memory, per worker; unset leaves it to their bytes."
     )
+    keep_records: int = Field(
+        0, ge=0, description="Keep at least so many of the last records of a journal."
+    )
     key_ttl_s: int = Field(3600, ge=1, description="How long idempotency keys are remembered.")
     max_keys: int = Field(1_000_000, ge=1, description="Most idempotency keys kept per model.")
     kept_answers: int = Field(

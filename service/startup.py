@@ -74,15 +74,15 @@ class Startup:
     async def _adopt(self, theirs: str, mine: str) -> None:
         """Take the store over, whose states were computed in another way.
 
-        Its snapshots count for nothing here: each model comes from its whole journal, one at a
-        time, and leaves memory again where there is no room for all.
+        Its snapshots count for nothing here where a journal is whole: each model comes from the
+        beginning, one at a time, and leaves memory again where there is no room for all. Where it
+        is not, theirs is what mine goes on from.
         Until the last step the store is theirs, so that this may be interrupted and begun again.
-        Where one of theirs stands at a journal's very end it stays, and the next one is mine.
         """
         async for record in self._catalog.records():
             with self._catalog.pinned(record.id), suppress(Problem):  # which set it aside
                 model = await self._catalog.get(record.id)
-                await model.write_snapshot()
+                await model.write_snapshot(replaces=True)
         await self._journal.adopt_identity(mine)
         log.warning("adopted the store: it was written as %r and is now %r", theirs, mine)
 

@@ -20,7 +20,7 @@ from tests.service.test_workers import children
 
 WORKERS, CLIENTS = 4, 16
 # Small, so that faults meet snapshots that are written or read.
-FLAGS = ("--snapshot-every", "400", "--workers", str(WORKERS))
+FLAGS = ("--snapshot-every", "400", "--keep-records", "1000000", "--workers", str(WORKERS))
 CALM_S = (0.05, 0.3)
 """Between a recovery and the next fault, within these."""
 OVERLAP = 0.2

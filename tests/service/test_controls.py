@@ -374,7 +374,7 @@ def test_two_processes_have_equal_bits(serve, store):
 
 
 def test_snapshot_after_a_change_of_members_restores(serve, store):
-    client = serve(store=store, snapshot_every=10)
+    client = serve(store=store, snapshot_every=10, keep_records=1000)
     client.put("/models/m", json=PAIR)
     learn(client, 9)
     assert client.post("/models/m/members", json=SPARSE).json()["seq"] == 10
@@ -396,7 +396,7 @@ def test_snapshot_after_a_change_of_members_restores(serve, store):
 
 
 def test_preset_changed_in_every_way_has_equal_bits_everywhere(serve, store):
-    one, other = (serve(store=store, snapshot_every=25) for _ in range(2))
+    one, other = (serve(store=store, snapshot_every=25, keep_records=1000) for _ in range(2))
     one.put("/models/m", json={"features": FEATURES, "algorithm": "portfolio"})
     other.get("/models/m")
     changes = [
@@ -452,7 +452,7 @@ def test_snapshot_from_before_controls_is_read(tmp_path):
 @contextlib.contextmanager
 def served(store: str):
     """The URL of a server in a process of its own, killed at the end."""
-    server = ServerProcess(store, ("--snapshot-every", "7"))
+    server = ServerProcess(store, ("--snapshot-every", "7", "--keep-records", "1000"))
     try:
         yield server.url
     finally:

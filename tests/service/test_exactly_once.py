@@ -209,7 +209,7 @@ def test_first_answers_survive_in_snapshots(serve, store):
             record = await journal.get("m")
             snapshot = await journal.snapshot_get("m", record.incarnation)
             replica = Replica(record)
-            replica._restore(snapshot)
+            replica.restore(snapshot)
             return replica
         finally:
             await journal.close()

@@ -76,7 +76,7 @@ def test_named_features_are_hashed_as_documented(serve, store):
 
 
 def test_names_survive_snapshot_and_replay_alike(serve, store):
-    client = serve(store=store, snapshot_every=2)
+    client = serve(store=store, snapshot_every=2, keep_records=1000)
     client.put("/models/m", json=HASHED)
     for x, y in PEOPLE * 3:
         client.post("/models/m/learn", json={"x": x, "y": y})

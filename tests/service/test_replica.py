@@ -134,7 +134,7 @@ def lose_last_entry(db) -> None:
 
 
 def test_snapshot_and_replay_have_the_same_bits(serve, store):
-    client = serve(store=store, snapshot_every=100)
+    client = serve(store=store, snapshot_every=100, keep_records=1000)
     client.put("/models/m", json=SPEC)
     for first in range(0, 570, 30):
         learn(client, first, first + 30)
@@ -163,12 +163,12 @@ def test_snapshot_and_replay_have_the_same_bits(serve, store):
 
 
 def test_snapshot_of_another_identity_is_not_used(serve, store, monkeypatch):
-    client = serve(store=store, snapshot_every=10)
+    client = serve(store=store, snapshot_every=10, keep_records=1000)
     client.put("/models/m", json=SPEC)
     learn(client, 0, 25)
     time.sleep(0.3)
     expected = bits(replica_of(client))
-    monkeypatch.setattr("service.replica.numeric_identity", lambda: "another")
+    monkeypatch.setattr("service.states.numeric_identity", lambda: "another")
     assert bits(loaded(store)) == expected
 
 
@@ -191,9 +191,9 @@ def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
 def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
     # Given a store with snapshots that another version wrote
     with monkeypatch.context() as before:
-        for module in ("startup", "replica"):
+        for module in ("startup", "states"):
             before.setattr(f"service.{module}.numeric_identity", lambda: "an-older-version")
-        client = serve(store=store, snapshot_every=10)
+        client = serve(store=store, snapshot_every=10, keep_records=1000)
         client.put("/models/m", json=SPEC)
         client.put("/models/empty", json=SPEC)
         learn(client, 0, 12, **{"idempotency-key": "k"})
@@ -214,7 +214,7 @@ def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
             record = await journal.get("m")
             snapshot = await journal.snapshot_get("m", record.incarnation)
             assert snapshot is not None and snapshot.seq == 28
-            Replica(record)._restore(snapshot)
+            Replica(record).restore(snapshot)
         finally:
             await journal.close()
 
@@ -309,7 +309,7 @@ def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
 
     replica = asyncio.run(run())
     learner, progress = replica.learner, replica.progress
-    replica._start_over()
+    replica.start_over()
     replica._learn_slice(rows)
     assert {k: v.tobytes() for k, v in learner.state().items()} == {
         k: v.tobytes() for k, v in replica.learner.state().items()
@@ -367,7 +367,8 @@ def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, mo
 
     with monkeypatch.context() as away:
         away.setattr(client.app._catalog.journal, "read", refuse)
-        assert_problem(learn(client, 60, 65), 503, "store-unavailable")
+        # Appended or not, by who finds the loss first: itself, or what follows the journal
+        assert learn(client, 60, 65).json()["error"].startswith("planted")
     # When the store is back, the model is served again, from the journal
     seq = client.get("/models/m").json()["seq"]
     assert seq in (20, 25)  # who follows may see the fork first, and then nothing is appended

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 import service.committer
+import service.recovery
 import service.replica
 from service.catalog import Catalog
 from service.committer import Committer
@@ -22,7 +23,8 @@ from service.journal.chain import next_chain
 from service.journal.protocol import Entry, ModelChanged, Snapshot
 from service.journal.record import Control, decode_merged
 from service.model import Model
-from service.replica import Captured, Replica, as_batch
+from service.replica import Replica, as_batch
+from service.states import Captured
 from solvers import Outcome
 from tests.simulation.store import Store
 
@@ -196,14 +198,14 @@ def _unseen(true: Any, self: Catalog, model_id: str, task: Any) -> None:
 # -- snapshots and predictions -----------------------------------------------------------------
 
 
-async def _any_snapshot(true: Any, self: Replica, snapshot: Any, journal: Any) -> None:
+async def _any_snapshot(true: Any, replica: Replica, snapshot: Any, journal: Any) -> None:
     """A snapshot that nothing follows is taken for the journal's end."""
-    await self.catch_up(journal)
+    await replica.catch_up(journal)
 
 
-def _uncounted(true: Any, self: Replica, snapshot: Any) -> None:
+def _uncounted(true: Any, self: Replica, *given: Any) -> None:
     """A snapshot does not bring back the count of refused controls."""
-    true(self, snapshot)
+    true(self, *given)
     self.refused_controls = 0
 
 
@@ -270,8 +272,8 @@ BUGS = {
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
     "rebuild keeps the old metrics": Bug([(Replica, "_take_over", _old_progress)]),
-    "snapshot that does not lead on": Bug([(Replica, "_go_on_from", _any_snapshot)]),
-    "snapshot without a count": Bug([(Replica, "_restore", _uncounted)]),
+    "snapshot that does not lead on": Bug([(service.recovery, "_go_on_from", _any_snapshot)]),
+    "snapshot without a count": Bug([(Replica, "restore", _uncounted)]),
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
     "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
     "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),

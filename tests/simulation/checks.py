@@ -124,7 +124,7 @@ class Truth:
         self.verdicts: dict[int, Verdict] = {}
         self.controls: dict[int, Control] = {}
         self.headers: Sequence[Header] = ()
-        self._see(b"".join(entry.body for entry in log.entries))
+        self._see(b"".join(entry.body for entry in log.whole))
 
     def _see(self, body: bytes) -> None:
         self.headers, blocks = decode_merged(body)
@@ -190,7 +190,7 @@ def _history(log: Log, truth: Truth, acked: Sequence[Acked]) -> list[str]:
     everything = _Sent()
     try:
         check_entries(
-            log.entries,
+            log.whole,
             log.incarnation,
             kept,
             tags_of=models.tags_of,

@@ -16,6 +16,7 @@ from service.journal.protocol import (
     ModelRecord,
     OutcomeUnknown,
     Part,
+    Place,
     Snapshot,
 )
 from tests.simulation.loop import Loop, Scheduler
@@ -161,11 +162,25 @@ class Connection:
     ) -> "list[Entry]":
         return (await self._call(_READ, "read", model, incarnation, after, limit_bytes))[0]
 
+    async def trim(
+        self, model: str, incarnation: str, through: int, behind: int | None = None
+    ) -> None:
+        await self._call(_WRITE, "trim", model, incarnation, through, behind)
+
     async def snapshot_put(
-        self, model: str, incarnation: str, seq: int, chain: str, data: bytes
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        data: bytes,
+        replaces: bool = False,
     ) -> bool:
-        given = (model, incarnation, seq, chain, data)
+        given = (model, incarnation, seq, chain, data, replaces)
         return (await self._call(_WRITE, "snapshot_put", *given))[0]
+
+    async def snapshots(self, model: str, incarnation: str) -> "list[Place]":
+        return (await self._call(_READ, "snapshots", model, incarnation))[0]
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
         return (await self._call(_READ, "snapshot_get", model, incarnation, n))[0]

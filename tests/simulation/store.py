@@ -74,6 +74,8 @@ class Log:
     """Each chain value that there ever was, and the seq that it stood at."""
     covered: int = 0
     """The largest seq of any snapshot ever put."""
+    spoiled: set[int] = field(default_factory=set)
+    """Seqs of snapshots that were changed."""
     trimmed: int = 0
     let_go: list[Entry] = field(default_factory=list)
     """Entries that were trimmed."""
@@ -95,9 +97,11 @@ class Log:
     def lose(self, count: int, now: int, with_snapshots: bool) -> None:
         """Lose the last operations, and the snapshots that stand on them or not.
 
-        What was trimmed is on every copy of the store, and so is what stood before it.
+        Where the log was trimmed, not further than a snapshot stands that is good: nobody could
+        make the model again.
         """
-        count = min(count, sum(o.before >= self.trimmed for o in self.operations))
+        floor = max(self.good) if self.trimmed else 0
+        count = min(count, sum(operation.before >= floor for operation in self.operations))
         if not count:
             return
         for operation in reversed(self.operations[-count:]):
@@ -116,9 +120,31 @@ class Log:
         if with_snapshots:
             self.snapshots = [kept for kept in self.snapshots if kept.seq <= self.seq]
 
+    @property
+    def whole(self) -> list[Entry]:
+        """All entries from the first one on, whether they are kept or were trimmed."""
+        return self.let_go + self.entries
+
+    @property
+    def good(self) -> set[int]:
+        """The seqs of the snapshots that the log holds and nobody has changed."""
+        return {kept.seq for kept in self.snapshots if self.holds(kept)} - self.spoiled
+
+    def holds(self, place: Snapshot | Place) -> bool:
+        """Whether the log leads on from there, or ends there."""
+        if (place.seq, place.chain) == (self.seq, self.chain):
+            return True
+        return any(
+            entry.first_seq == place.seq + 1 and entry.chain == next_chain(place.chain, entry.nonce)
+            for entry in self.entries
+        )
+
     def spoil(self, where: float) -> None:
-        """Change a byte of the newest snapshot."""
+        """Change a byte of the newest snapshot, unless no other would be good."""
         newest = self.snapshots[-1]
+        if len(self.snapshots) > 1 and not self.good - {newest.seq}:
+            return
+        self.spoiled.add(newest.seq)
         data = bytearray(newest.data)
         data[int(where * len(data))] ^= 1
         self.snapshots[-1] = Snapshot(newest.seq, newest.chain, bytes(data))
@@ -289,26 +315,19 @@ class Store:
         replaces: bool = False,
     ) -> bool:
         log = self.log(model, incarnation)
-        if not self._holds(log, seq, chain):
+        if not log.holds(Place(seq, chain)):
             raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
         held = self._held(log)
         if held and held[-1].seq >= seq + replaces:
             return False
         older = [kept for kept in held if kept.seq < seq]
         log.snapshots = [*older, Snapshot(seq, chain, data)][-KEPT_SNAPSHOTS:]
+        log.spoiled.discard(seq)
         log.covered = max(log.covered, seq)
         return True
 
     def _held(self, log: Log) -> "list[Snapshot]":
-        return [kept for kept in log.snapshots if self._holds(log, kept.seq, kept.chain)]
-
-    def _holds(self, log: Log, seq: int, chain: str) -> bool:
-        if (seq, chain) == (log.seq, log.chain):
-            return True
-        return any(
-            entry.first_seq == seq + 1 and entry.chain == next_chain(chain, entry.nonce)
-            for entry in log.entries
-        )
+        return [kept for kept in log.snapshots if log.holds(kept)]
 
     def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
         snapshots = self.log(model, incarnation).snapshots

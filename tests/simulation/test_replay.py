@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.replica import REPLAYS, Forked, Replica
+from service.recovery import REPLAYS, Forked
+from service.replica import Replica
 from tests.simulation import models
 from tests.simulation.store import Log, Store
 

@@ -1,0 +1,117 @@
+"""How a replica comes to its journal's end: from a snapshot, or from the journal's beginning.
+
+A snapshot that is damaged, or of entries that the journal has lost, is refused, and the one before
+it is taken. The journal is kept for the older of two, so that either of them is enough.
+"""
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from service.journal.protocol import Journal, ModelChanged, Place, Snapshot, Trimmed
+from service.journal.record import RecordError
+from solvers import CorruptState
+
+if TYPE_CHECKING:
+    from service.replica import Replica
+
+log = logging.getLogger("dualstream.recovery")
+
+# A journal that does not follow from itself so often is broken.
+REPLAYS = 3
+
+
+class Forked(Exception):
+    """The journal does not go on from where a replica stands: entries were lost or replaced."""
+
+
+class NoBase(RecordError):
+    """The journal is no longer whole, and no snapshot is good that it goes on from."""
+
+
+async def recover(replica: "Replica", journal: Journal, adopts: bool = False) -> None:
+    """Bring a replica that holds nothing yet to the journal's end.
+
+    From the newest good snapshot that the journal goes on from, else from the journal's beginning.
+    Where neither is there, and `adopts`, a snapshot is good of whatever machine it is.
+
+    Raises NoBase; Forked where the journal does not follow from itself.
+    """
+    tried: Sequence[Place] | None = None
+    while True:
+        refused: list[str] = []
+        try:
+            if await _from_a_snapshot(replica, journal, refused):
+                return
+            await _replay(replica, journal)
+            return
+        except Trimmed as trimmed:
+            kept_from = trimmed.kept_from
+            replica.start_over()
+        if adopts and await _from_a_snapshot(replica, journal, refused, any_identity=True):
+            return
+        # A newer snapshot may have come, and the journal have been trimmed to it, meanwhile.
+        places = await journal.snapshots(replica.id, replica.incarnation)
+        if places == tried:
+            why = "; ".join(refused) or "there is no snapshot"
+            raise NoBase(
+                f"model {replica.id!r}: its journal is kept from seq {kept_from} on, and no "
+                f"snapshot leads there: {why}"
+            )
+        tried = places
+
+
+async def _from_a_snapshot(
+    replica: "Replica", journal: Journal, refused: list[str], any_identity: bool = False
+) -> bool:
+    """Take the newest good snapshot and go on from it; False, and at the beginning, without one.
+
+    Why others were not taken is added to `refused`. Raises Trimmed.
+    """
+    for n in (0, 1):
+        snapshot = await journal.snapshot_get(replica.id, replica.incarnation, n)
+        if snapshot is None:
+            return False
+        try:
+            replica.restore(snapshot, any_identity)
+            await _go_on_from(replica, snapshot, journal)
+        except (CorruptState, Forked) as error:
+            why = f"the snapshot at seq {snapshot.seq} ({snapshot.where}) is refused: {error}"
+            log.error("model %r: %s", replica.id, why)
+            refused.append(why)
+            replica.start_over()
+        else:
+            return True
+    return False
+
+
+async def _replay(replica: "Replica", journal: Journal) -> None:
+    """From the beginning; anew where entries were lost between two reads.
+
+    Raises Forked, Trimmed.
+    """
+    replica.trail.pass_by(replica.seq, replica.chain)
+    for _ in range(REPLAYS):
+        with contextlib.suppress(Forked):
+            return await replica.catch_up(journal)
+        replica.start_over()
+    await replica.catch_up(journal)
+
+
+async def _go_on_from(replica: "Replica", snapshot: Snapshot, journal: Journal) -> None:
+    """To the journal's end from a restored snapshot.
+
+    Raises Trimmed; Forked where the journal does not lead on from it. The entries that follow show
+    that it does; where none follows, it is the head that has to stand there.
+    """
+    while True:
+        await replica.catch_up(journal)
+        if replica.seq > snapshot.seq:
+            return
+        record = await journal.get(replica.id)
+        if record.incarnation != replica.incarnation:
+            raise ModelChanged(replica.id)
+        replica.check_head(record)
+        if record.seq == replica.seq:
+            return

@@ -1,0 +1,123 @@
+"""A model's state: what spec and journal make of it, as objects, as arrays and as bytes."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from service.feature_names import FeatureNames
+from service.journal.protocol import Snapshot
+from service.retained import RetainedIds
+from solvers import (
+    CorruptState,
+    Learner,
+    Progressive,
+    dump,
+    load,
+    make_learner,
+    numeric_identity,
+)
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(slots=True)
+class ModelState:
+    """Learner, progressive metrics, feature names and counts."""
+
+    learner: Learner
+    progress: Progressive
+    names: FeatureNames
+    retained: RetainedIds
+    rejected: int = 0
+    refused_controls: int = 0
+
+    @classmethod
+    def new(cls, spec: dict[str, Any]) -> Self:
+        """Before the first record."""
+        return cls(make_learner(spec), Progressive.of(spec), FeatureNames(), RetainedIds(spec))
+
+    def restore(self, arrays: Arrays) -> None:
+        """Be what `arrays` gave these arrays. Raises CorruptState, and is of no use then."""
+        parts = by_part(arrays)
+        self.learner.restore(parts["learner"])
+        self.progress.restore(parts["progress"])
+        self.names.restore(parts["names"])
+        self.retained.restore(parts["retained"])
+        self.rejected = int(arrays["rejected"])
+        # Snapshots from before there were controls have no count of them.
+        self.refused_controls = int(arrays.get("refused_controls", 0))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Bit for bit what it is."""
+        arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
+        arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
+        arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
+        arrays |= {f"retained.{name}": array for name, array in self.retained.state().items()}
+        arrays["rejected"] = np.array(self.rejected, np.int64)
+        arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
+        return arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A copy of a replica's state, not yet bytes."""
+
+    seq: int
+    chain: str
+    arrays: dict[str, np.ndarray]
+    header: dict[str, str]
+
+    def encode(self) -> Snapshot:
+        return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
+
+    def state_digest(self) -> str:
+        """64 hex characters, equal where two states have the same bits.
+
+        Of learner, metrics, names and counts, in sha256; not of the answers kept beside them.
+        """
+        state = {name: a for name, a in self.arrays.items() if not name.startswith("answers.")}
+        return hashlib.sha256(dump(state, {})).hexdigest()
+
+
+def header_of(seq: int, chain: str, incarnation: str) -> dict[str, str]:
+    """What stands before the arrays of a snapshot or a copy."""
+    return {
+        "seq": str(seq),
+        "chain": chain,
+        "incarnation": incarnation,
+        "identity": numeric_identity(),
+    }
+
+
+def read_state(
+    data: bytes, incarnation: str, any_identity: bool = False
+) -> tuple[dict[str, np.ndarray], int, str]:
+    """The arrays, seq and chain in a snapshot or a copy.
+
+    Raises CorruptState when it is damaged, of another format or incarnation, or, unless
+    `any_identity`, computed by another kind of machine or another version.
+    """
+    arrays, header = load(data)
+    expected = {"incarnation": incarnation, "identity": numeric_identity()}
+    if any_identity:
+        del expected["identity"]
+    for name, value in expected.items():
+        if header.get(name) != value:
+            raise CorruptState(f"it has {name} {header.get(name)!r}, expected {value!r}")
+    try:
+        return arrays, int(header["seq"]), header["chain"]
+    except (KeyError, ValueError) as error:
+        raise CorruptState(f"its header has no place in a journal: {error!r}") from error
+
+
+def by_part(arrays: Arrays) -> defaultdict[str, dict[str, np.ndarray]]:
+    """The arrays of each part of a state; a part that has none is empty."""
+    parts: defaultdict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    for name, array in arrays.items():
+        part, _, own = name.partition(".")
+        parts[part][own] = array
+    return parts
