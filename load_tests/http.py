@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from load_tests.measure import Row, interleaved
+from load_tests.measure import Row, cpu_seconds, interleaved
 from service.demo.adult import adult_lines
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
@@ -47,6 +47,8 @@ class Side:
     target: str = "/models/bench/learn"
     check: Callable[[list[int]], str] | None = None
     generator_share: list[float] = field(default_factory=list)
+    server_cpu: list[float] = field(default_factory=list)
+    """Microseconds of the server's CPU time per request, of each run."""
     void: str = ""
 
 
@@ -183,7 +185,7 @@ def peer(target: str) -> Iterator[Side]:
 def send(what: Load, side: Side) -> float:
     """Requests per second of one run; a failed check makes the side void."""
     with tempfile.NamedTemporaryFile("r", prefix="dualstream-acks-") as acks:
-        before = _cpu_seconds()
+        before, server = _cpu_seconds(), cpu_seconds(side.server)
         began = time.perf_counter()
         done = subprocess.run(
             [
@@ -211,9 +213,11 @@ def send(what: Load, side: Side) -> float:
             check=True,
         )
         side.generator_share.append((_cpu_seconds() - before) / (time.perf_counter() - began))
+        server = cpu_seconds(side.server) - server
         answered = [int(line) for line in acks]
     result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     requests, micros, bad, *_ = map(float, result.split()[1:])
+    side.server_cpu.append(1e6 * server / max(1.0, requests))
     if bad:
         side.void = f"{bad:.0f} requests failed"
     elif side.check is not None and len(answered) < requests:

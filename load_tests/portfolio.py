@@ -210,7 +210,8 @@ def single_rows(sides: Mapping[str, Mapping[str, Side]], folder: Path) -> list[R
             gate=gate,
             notes=[
                 f"generator's CPU share at most {share(models[a]):.0%}, {share(models[b]):.0%} "
-                "(the other)"
+                f"(the other); the server's CPU at least {least_cpu(models[a]):.0f} us a request, "
+                f"{least_cpu(models[b]):.0f} us (the other)"
             ],
             void=models[a].void or models[b].void,
         )
@@ -225,6 +226,11 @@ def single_rows(sides: Mapping[str, Mapping[str, Side]], folder: Path) -> list[R
 
 def share(side: Side) -> float:
     return max(side.generator_share)
+
+
+def least_cpu(side: Side) -> float:
+    """It says more than requests per second where others use the machine, too."""
+    return min(side.server_cpu)
 
 
 def bulk_row(url: str, store: str, folder: Path) -> Row:

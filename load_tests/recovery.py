@@ -17,7 +17,7 @@ from typing import Any
 
 from load_tests.http import CONNECTIONS, GENERATOR_CORE, SERVER_CORE, SPEC
 from load_tests.kernel import adult
-from load_tests.measure import FEW_ROUNDS, Row, interleaved, on_core
+from load_tests.measure import FEW_ROUNDS, Row, cpu_seconds, interleaved, on_core
 from service.catalog import canonical
 from service.codecs import ListedRows
 from service.committer import Request
@@ -202,12 +202,6 @@ class Stopwatch:
         began = cpu_seconds(pid) if pid else 0.0
         yield
         self._spent[number] += (cpu_seconds(pid) - began) if pid else 0.0
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has used so far, in ticks of 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def about() -> list[str]:
