@@ -62,6 +62,8 @@ class Request:
     parts: list[Part]
     rows: Rows
     key: bytes | None = None
+    names: Sequence[tuple[int, str]] = ()
+    """Places and names of features that the journal may not know yet."""
 
     @property
     def part(self) -> Part:
@@ -82,7 +84,7 @@ class Request:
         """
         if isinstance(rows, ListedRows):
             if rows.ids:
-                return cls(list(_parts(rows, key, fingerprint)), rows, key)
+                return cls(list(_parts(rows, key, fingerprint)), rows, key, rows.names)
             names = rows.names
         body = encode_rows(
             rows.indptr,
@@ -94,7 +96,7 @@ class Request:
             key=key,
             fingerprint=fingerprint,
         )
-        return cls([Part(body, len(rows), key, fingerprint)], rows, key)
+        return cls([Part(body, len(rows), key, fingerprint)], rows, key, names)
 
 
 def _parts(rows: ListedRows, key: bytes | None, fingerprint: bytes | None) -> Iterator[Part]:
@@ -502,8 +504,7 @@ class _New:
             return
         if len(placed) == 1 or not any(map(_is_left, placed)):
             self.rows.append(request.rows)
-            if isinstance(request.rows, ListedRows):
-                self.names += request.rows.names
+            self.names += request.names
         else:
             self._add_kept(request, placed)
         if isinstance(request.rows, ListedRows) and request.rows.ids:

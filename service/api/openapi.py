@@ -26,6 +26,8 @@ LEARN_EXAMPLES: dict[str, dict[str, Any]] = {
     "application/x-ndjson": {
         "a sample a line": '{"x": {"1": 1, "3": 0.5}, "y": 1}\n{"x": {"2": 1}, "y": -1}\n'
     },
+    "text/csv": {"records below a header": "1,2,3,y\n1,,0.5,1\n0,1,0,-1\n"},
+    "text/x-vw": {"lines of Vowpal Wabbit": "1 | 1:1 3:0.5\n-1 2.0 'tag| 2\n"},
     "text/x-libsvm": {"LIBSVM lines": "+1 1:1 3:0.5\n-1 2:1\n"},
 }
 PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
@@ -35,6 +37,8 @@ PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
         "columns": {"x": [[1, 0, 0], [0, 1, 0]]},
     },
     "application/x-ndjson": {"a row a line": '{"x": {"1": 1}}\n{"x": [0, 1, 0]}\n'},
+    "text/csv": {"records below a header": "1,3\n1,0.5\n,1\n"},
+    "text/x-vw": {"lines of Vowpal Wabbit": "| 1:1 3:0.5\n| 2\n"},
     "text/x-libsvm": {"LIBSVM lines": "1:1 3:0.5\n2:1\n"},
 }
 

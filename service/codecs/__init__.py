@@ -4,10 +4,15 @@ door.py        what a model takes: width, labels; one row's checks
 intake.py      what a body holds; rows on their way to a Batch
 json_rows.py   application/json: one sample, a list of samples, columns
 ndjson.py      application/x-ndjson: one sample a line
+csv_rows.py    text/csv with a header
+vw.py          text/x-vw: lines of Vowpal Wabbit's format
 libsvm.py      text/x-libsvm
 query.py       the x=3:1,11:0.5 of GET predict
 """
 
+from collections.abc import Callable
+
+from service.codecs.csv_rows import parse_csv
 from service.codecs.door import LONGEST_KEY, Door, is_key
 from service.codecs.intake import (
     Intake,
@@ -21,6 +26,7 @@ from service.codecs.json_rows import parse_json
 from service.codecs.libsvm import parse_libsvm
 from service.codecs.ndjson import parse_ndjson
 from service.codecs.query import parse_named_row, parse_query_row
+from service.codecs.vw import parse_vw
 from service.errors import Problem
 
 __all__ = [
@@ -39,27 +45,32 @@ __all__ = [
     "parse_query_row",
 ]
 
-PARSERS = {
-    "application/json": parse_json,
-    "application/x-ndjson": parse_ndjson,
-    "text/x-libsvm": parse_libsvm,
+PARSERS: dict[str, Callable[[Door, bytes, bool, dict[str, str]], Intake]] = {
+    "application/json": lambda door, body, labelled, _: parse_json(door, body, labelled),
+    "application/x-ndjson": lambda door, body, labelled, _: parse_ndjson(door, body, labelled),
+    "text/csv": lambda door, body, labelled, _: parse_csv(door, body, labelled),
+    "text/x-vw": parse_vw,
+    "text/x-libsvm": lambda door, body, labelled, _: parse_libsvm(door, body, labelled),
 }
 # Byte order marks are no part of text, and have no place in JSON (RFC 8259, section 8.1).
 _MARK = b"\xef\xbb\xbf"
 
 
-def media_type(content_type: str | None) -> str:
-    """The type without parameters; a body without a type is taken as JSON.
+def media_type(content_type: str | None) -> tuple[str, dict[str, str]]:
+    """The type and its parameters; a body without a type is taken as JSON.
 
     Raises Problem 415 for a charset other than UTF-8.
     """
     if not content_type:
-        return "application/json"
-    kind, _, parameters = content_type.partition(";")
-    charset = parameters.strip().lower()
-    if charset.startswith("charset=") and charset[8:].strip('"') not in ("utf-8", "us-ascii"):
-        raise Problem(415, "unsupported-media-type", f"{charset} is not accepted, send UTF-8")
-    return kind.strip().lower()
+        return "application/json", {}
+    kind, *given = content_type.lower().split(";")
+    pairs = (parameter.strip().partition("=") for parameter in given)
+    parameters = {name: value.strip('"') for name, _, value in pairs}
+    charset = parameters.get("charset", "utf-8")
+    if charset not in ("utf-8", "us-ascii"):
+        reason = f"charset={charset} is not accepted, send UTF-8"
+        raise Problem(415, "unsupported-media-type", reason)
+    return kind.strip(), parameters
 
 
 def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: bool) -> Intake:
@@ -67,11 +78,11 @@ def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: b
 
     Raises Problem: 415 for an unknown content type, 400 for a body that is not of its type.
     """
-    kind = media_type(content_type)
+    kind, parameters = media_type(content_type)
     parser = PARSERS.get(kind)
     if parser is None:
         accepted = ", ".join(PARSERS)
         raise Problem(415, "unsupported-media-type", f"{kind} is not accepted, send {accepted}")
     if kind != "application/json":
         body = body.removeprefix(_MARK)
-    return parser(door, body, labelled)
+    return parser(door, body, labelled, parameters)

@@ -1,9 +1,8 @@
 """The row of a GET predict: x=3:1,11:0.5, or x.age=39&x.city=Oslo."""
 
-import msgspec
-
 from service.codecs.door import BadRow, Door
 from service.codecs.intake import Intake, IntakeBuilder
+from service.codecs.texts import feature_of
 from service.errors import Problem, RowError
 
 
@@ -21,7 +20,7 @@ def parse_named_row(door: Door, named: dict[str, str]) -> Intake:
 
     A text that is a JSON number is that number, true and false are bools, else it is a string.
     """
-    return _one_row(door, {name: _value(text) for name, text in named.items()})
+    return _one_row(door, {name: feature_of(text) for name, text in named.items()})
 
 
 def _one_row(door: Door, x: dict[str, float | bool | str]) -> Intake:
@@ -35,14 +34,6 @@ def _one_row(door: Door, x: dict[str, float | bool | str]) -> Intake:
 
 def _refusal(bad: BadRow) -> Problem:
     return Problem(422, "invalid-rows", bad.reason, [RowError(0, bad.pointer, bad.reason)])
-
-
-def _value(text: str) -> float | bool | str:
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        return text
-    return value if isinstance(value, bool | int | float) else text
 
 
 def _pairs(text: str) -> dict[str, float | bool | str]:

@@ -2,6 +2,8 @@
 
 _read.py      what they share: numbers, names, labels, the end of a row
 _ndjson.py    a sample a line
+_csv.py       records of fields
+_vw.py        lines of Vowpal Wabbit's format
 
 Each reads on until a line is not of the usual form, and says where it stopped.
 """
@@ -11,6 +13,7 @@ from collections.abc import Collection
 import numpy as np
 
 from solvers._jit import Indices
+from solvers.text._csv import FEATURE, LABEL, NOTHING, WEIGHT, read_records
 from solvers.text._ndjson import read_samples
 from solvers.text._read import (
     LABELS,
@@ -23,16 +26,23 @@ from solvers.text._read import (
     label_slot,
     slot_of,
 )
+from solvers.text._vw import read_examples
 
 __all__ = [
+    "FEATURE",
+    "LABEL",
     "LABELS",
     "LONGEST_NAME",
+    "NOTHING",
     "NO_LABELS",
     "NUMBERS",
     "PLACES",
     "POWERS_OF_TEN",
     "PlaceTable",
+    "WEIGHT",
     "label_slot",
+    "read_examples",
+    "read_records",
     "read_samples",
     "slot_of",
 ]

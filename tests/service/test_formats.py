@@ -113,3 +113,240 @@ def test_bad_lines_come_back_beside_what_was_learned(client):
         client, '{"x": {"a": 1}}\n{"x": {"b": "t"}, "y": null}', NDJSON, "/models/m/predict"
     ).json()
     assert len(told["scores"]) == 2
+
+
+CSV, VW = "text/csv", "text/x-vw"
+# Weight, label and features of each row; numbers that are read in several ways.
+NAMED_ROWS = [
+    (1.0, 1, {"age": 39.0, "city": "Oslo", "member": True, "price": 0.1}),
+    (2.0, 0, {"age": 0.30000000000000004, "city": "são paulo", "member": False}),
+    (0.5, 1, {"price": -1e-7, "age": 12345678901234567890.0}),
+    (1.0, 0, {"city": "Oslo", "price": 1e22}),
+] * 40
+NUMBERED_ROWS = [
+    (1.0, 1, {"1": 0.1, "3": -2.0, "5": 1e-7}),
+    (0.25, 0, {"5": 1.0, "2": 3.3333333333333335}),
+    (3.0, 1, {"4": 123456789.125}),
+] * 60
+
+
+def in_ndjson(rows) -> str:
+    return "\n".join(
+        json.dumps({"x": x, "y": y, "weight": c}, ensure_ascii=False) for c, y, x in rows
+    )
+
+
+def in_csv(rows) -> str:
+    names = sorted({name for *_, x in rows for name in x})
+    lines = [",".join(["weight", *names, "label"])]
+    for c, y, x in rows:
+        fields = [repr(c), *(in_field(x[name]) if name in x else "" for name in names), str(y)]
+        lines.append(",".join(fields))
+    return "\n".join(lines)
+
+
+def in_field(value) -> str:
+    if isinstance(value, str):
+        return f'"{value}"' if " " in value else value
+    return json.dumps(value)
+
+
+def in_vw(rows) -> str:
+    return "\n".join(
+        f"{y} {c} 'tag| " + " ".join(map(in_token, *zip(*x.items(), strict=True)))
+        for c, y, x in rows
+    )
+
+
+def in_token(name: str, value) -> str:
+    if isinstance(value, str):
+        return f"{name}={value}"
+    return f"{name}:{float(value)!r}"
+
+
+def without_spaces(rows):
+    """What tokens cannot hold."""
+    return [
+        (
+            c,
+            y,
+            {
+                name: v.replace(" ", "_") if isinstance(v, str) else v
+                for name, v in sorted(x.items())
+            },
+        )
+        for c, y, x in rows
+    ]
+
+
+@pytest.mark.parametrize(("spec", "rows"), [(HASHED, NAMED_ROWS), (INDEXED, NUMBERED_ROWS)])
+def test_the_same_rows_have_the_same_bits_in_every_format(client, spec, rows):
+    rows = without_spaces(rows)
+    samples = json.dumps({"samples": [{"x": x, "y": y, "weight": c} for c, y, x in rows]})
+    written = {
+        "application/json": samples,
+        NDJSON: in_ndjson(rows),
+        CSV: in_csv(rows),
+        VW: in_vw(rows),
+    }
+    found, states = {}, {}
+    for number, (media, body) in enumerate(written.items()):
+        intake = parse_body(door_of(spec), media, body.encode(), labelled=True)
+        assert not intake.errors, (media, intake.errors)
+        found[media] = bits(intake)
+        model = f"/models/m{number}"
+        client.put(model, json=spec)
+        told = learn(client, body.encode(), media, f"{model}/learn?scores=true").json()
+        assert told["learned"] == len(rows)
+        replica = client.app._catalog.held(f"m{number}").replica
+        states[media] = {k: v.tobytes() for k, v in replica._state().items()}, told["scores"]
+        predicted = learn(client, body.encode(), media, f"{model}/predict").json()
+        assert (
+            predicted["scores"]
+            == learn(client, samples, "application/json", f"{model}/predict").json()["scores"]
+        )
+    for media in written:
+        assert found[media] == found[NDJSON], media
+        state, scores = states[media]
+        different = [k for k in state if state[k] != states[NDJSON][0][k]]
+        assert not different and scores == states[NDJSON][1], media
+
+
+def errors_of(spec, media: str, body: str | bytes) -> list[tuple]:
+    body = body.encode() if isinstance(body, str) else body
+    intake = parse_body(door_of(spec), media, body, labelled=True)
+    return [(error.index, error.line, error.pointer, error.reason) for error in intake.errors]
+
+
+def test_csv_holds_quotes_line_ends_and_empty_fields():
+    body = (
+        '\ufeffcity,y,"a ""b""",age\r\n"Os,lo",1,"1","x\r\ny"\r\n\r\n,0,,7\r\n"tr""ue",true,true,'
+    )
+    rows = [
+        {"x": {"city": "Os,lo", 'a "b"': 1, "age": "x\r\ny"}, "y": 1},
+        {"x": {"age": 7}, "y": 0},
+        {"x": {"city": 'tr"ue', 'a "b"': True}, "y": True},
+    ]
+    intake = parse_body(door_of(HASHED), CSV, body.encode(), labelled=True)
+    expected = parse_body(
+        door_of(HASHED), None, json.dumps({"samples": rows}).encode(), labelled=True
+    )
+    assert not intake.errors and bits(intake) == bits(expected)
+
+
+def test_bad_records_of_csv_are_named():
+    body = 'a,y\n1,1\n1\n\n"q""\nx",1\n2,1,3\n1,\n"b"c,0\n3,maybe\n"open,1\n4,0\n'
+    found = errors_of(HASHED, CSV, body)
+    assert [(index, line) for index, line, *_ in found] == [
+        (1, 3),
+        (3, 7),
+        (4, 8),
+        (5, 9),
+        (6, 10),
+        (7, 11),
+    ]
+    for (*_, pointer, reason), (where, why) in zip(
+        found,
+        [
+            ("", "1 fields"),
+            ("", "3 fields"),
+            ("/y", "missing"),
+            ("", "behind its quote"),
+            ("/y", "'maybe'"),
+            ("", "no end"),
+        ],
+        strict=True,
+    ):
+        assert pointer == where and why in reason
+    assert errors_of(INDEXED, CSV, "1,label\nx,1\n1e400,1\n")[0][3].startswith(
+        "the value must be a number"
+    )
+    assert "1e100" in errors_of(INDEXED, CSV, "1,label\n1e400,1\n")[0][3]
+
+
+@pytest.mark.parametrize(
+    ("spec", "header", "reason"),
+    [
+        (HASHED, "a,b", "no column is called y or label"),
+        (HASHED, "a,y,label", "mean the same"),
+        (HASHED, "n" * (LONGEST_NAME + 1) + ",y", "at most 1024 characters"),
+        (HASHED, ",".join(map(str, range(70_000))) + ",y", "70001 columns"),
+        (HASHED, '"a,y', "no end"),
+        (INDEXED, "age,y", "not an index"),
+        (INDEXED, "6,y", "above dim 5"),
+        (INDEXED, "1,1,y", "two columns"),
+    ],
+)
+def test_a_header_that_no_row_can_use_refuses_the_body(client, spec, header, reason):
+    client.put("/models/m", json=spec)
+    told = assert_problem(learn(client, header + "\n1,1\n", CSV), 422, "invalid-body")
+    assert reason in told["detail"]
+
+
+def test_lines_of_vowpal_wabbit_are_rows_by_name():
+    body = (
+        "1 2 'first|ns age:39 city=Oslo |other:0.5 age:4 b\n-1 |ns:2 b b:2 |ns b\n+1 tag| a a:2\n"
+    )
+    rows = [
+        {
+            "x": {"ns^age": 39, "ns^city": "Oslo", "other^age": 2, "other^b": 0.5},
+            "y": 1,
+            "weight": 2,
+        },
+        {"x": {"ns^b": 2.0 + 4.0 + 1.0}, "y": -1},
+        {"x": {"a": 3}, "y": 1},
+    ]
+    intake = parse_body(door_of(HASHED), VW, body.encode(), labelled=True)
+    expected = parse_body(
+        door_of(HASHED), None, json.dumps({"samples": rows}).encode(), labelled=True
+    )
+    assert not intake.errors and bits(intake) == bits(expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "pointer", "reason"),
+    [
+        ("1 a:1", "", "no |"),
+        ("| a:1", "/y", "missing"),
+        ("3 | a:1", "/y", "not a label"),
+        ("1 x | a:1", "/weight", "must be a number"),
+        ("1 -1 | a:1", "/weight", "in [0, 1e100]"),
+        ("1 1 0.5 | a:1", "", "initial prediction"),
+        ("1 | a:", "/x/a", "not a number"),
+        ("1 | a:nan", "/x/a", "not a number"),
+        ("1 |ns a:1e200", "/x/ns^a", "1e100"),
+        ("1 | :1", "/x", "no name"),
+        ("1 |:2 a", "", "no scale"),
+        ("1 | " + "n" * (LONGEST_NAME + 1), "/x/" + "n" * 50, "at most"),
+        ("1 | \xff", "", "UTF-8"),
+        ("1 | a\0b", "", "control"),
+    ],
+)
+def test_a_line_of_vowpal_wabbit_that_is_no_row_is_refused_alone(line, pointer, reason):
+    found = errors_of(HASHED, VW, b"1 | a\n\n" + line.encode("latin-1") + b"\r\n0 | b")
+    assert len(found) == 1 and found[0][:3] == (1, 3, pointer) and reason in found[0][3]
+
+
+def test_tags_are_ids_where_the_media_type_says_so(client):
+    client.put("/models/m", json=HASHED)
+    body = "1 'one| a:1\n0 'two| b:1\n"
+    for media, count in ((VW, 2), (VW, 2), (f"{VW}; tag=id", 2), (f"{VW}; tag=id", 0)):
+        assert learn(client, body, media).json()["count"] == count
+    told = learn(client, "x,y,id\n1,0,two\n,1,\n", CSV).json()
+    assert told["count"] == 1 and told["errors"][0]["index"] == 0, "another sample with this id"
+
+
+def test_indices_that_stand_twice_are_refused_where_indexed():
+    for media, body in (
+        (NDJSON, '{"x": {"1": 1, "1": 2}, "y": 1}'),
+        (VW, "1 | 1:1 1:2"),
+        ("text/x-libsvm", "1 1:1 1:2"),
+    ):
+        assert "twice" in errors_of(INDEXED, media, body)[0][3]
+
+
+@pytest.mark.parametrize("media", [NDJSON, CSV, VW])
+def test_a_body_without_rows_is_refused(client, media):
+    client.put("/models/m", json=HASHED)
+    for body in ("", "\n\r\n"):
+        assert_problem(learn(client, body, media), 422, "invalid-rows")

@@ -1,0 +1,60 @@
+"""What the columns of a table are: reserved names, and features by the names of all others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.codecs.door import LONGEST_NAME, BadRow, Door
+from service.errors import Problem
+
+MOST_COLUMNS = 65_536
+RESERVED = {"y": "y", "label": "y", "weight": "weight", "id": "id"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """Places of columns in the table, from 0."""
+
+    names: Sequence[str]
+    features: list[int]
+    y: int | None = None
+    weight: int | None = None
+    id: int | None = None
+
+
+def columns_of(door: Door, names: Sequence[str], labelled: bool) -> TableColumns:
+    """Which column is what. Raises Problem 422 for names that the model cannot take.
+
+    Where features are indexed, a column's name is an index from 1, as in an object of JSON.
+    """
+    if len(names) > MOST_COLUMNS:
+        raise _refused(f"{len(names)} columns are more than {MOST_COLUMNS}")
+    reserved: dict[str, int] = {}
+    features: list[int] = []
+    for place, name in enumerate(names):
+        role = RESERVED.get(name)
+        if role is None:
+            features.append(place)
+            _check_name(door, name)
+        elif role in reserved:
+            raise _refused(f"the columns {names[reserved[role]]!r} and {name!r} mean the same")
+        else:
+            reserved[role] = place
+    if not door.is_hashed and len({names[place] for place in features}) < len(features):
+        raise _refused("an index is the name of two columns")
+    if labelled and "y" not in reserved:
+        raise _refused("no column is called y or label")
+    return TableColumns(names, features, **reserved)
+
+
+def _check_name(door: Door, name: str) -> None:
+    if len(name) > LONGEST_NAME:
+        raise _refused(f"the name of a column has at most {LONGEST_NAME} characters")
+    if not door.is_hashed:
+        try:
+            door.place(name)
+        except BadRow as bad:
+            raise _refused(f"column {name[:50]!r}: {bad.reason}") from None
+
+
+def _refused(reason: str) -> Problem:
+    return Problem(422, "invalid-body", reason)
