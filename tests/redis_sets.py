@@ -71,7 +71,9 @@ class RedisSet:
         """Whether it is a primary that so many replicas keep up with."""
         info = self.info(server)
         followed = [
-            told for name, told in info.items() if name.startswith("slave") and "state" in told
+            told
+            for name, told in info.items()
+            if name.startswith("slave") and isinstance(told, dict)
         ]
         online = [told for told in followed if told["state"] == "online"]
         return info.get("role") == "master" and len(online) >= replicas

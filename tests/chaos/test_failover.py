@@ -1,0 +1,170 @@
+"""A primary is killed while clients learn: the service goes on by itself, what is lost is known.
+
+Two workers on Redis servers that stand in for each other: one primary with two replicas and three
+Sentinels, or a Cluster of three primaries, each with a replica. DUALSTREAM_CHAOS_ROUNDS says how
+many failovers each test makes (default 1), DUALSTREAM_CHAOS_SEED where they begin.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import redis
+from redis.crc import key_slot
+
+from service.demo.server_process import ServerProcess
+from tests.chaos.clients import Clients
+from tests.chaos.report import Run, recorded
+from tests.chaos.samples import DUAL
+from tests.chaos.verdict import examine, metric_of_workers
+from tests.redis_server import RedisServer
+from tests.redis_sets import ClusterSet, SentinelSet, cluster_or_skip, sentinels_or_skip, until
+
+ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
+SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
+CLIENTS = 8
+FLAGS = ("--workers", "2", "--snapshot-every", "200", "--keep-records", "1000000")
+CALM_S = (0.1, 0.4)
+SENTINELS, CLUSTER = "Redis, Sentinels, 2 replicas", "Redis Cluster, 3 primaries, 3 replicas"
+
+Befall = Callable[[Clients], float]
+"""Makes a fault and brings back what was killed; when the fault was over."""
+
+
+class Scene:
+    """A server on a set, and its clients."""
+
+    def __init__(self, run: Run, server: ServerProcess, store: str, clients: Clients) -> None:
+        self.run, self.server, self.store, self.clients = run, server, store, clients
+
+    async def play(self, befalls: list[Befall]) -> None:
+        """Let faults befall it, each after all clients were answered; then judge."""
+        chance = Random(SEED)
+        await self.clients.start()
+        await self.clients.all_answered(time.monotonic())
+        for befall in befalls:
+            await asyncio.sleep(chance.uniform(*CALM_S))
+            over = await asyncio.to_thread(befall, self.clients)
+            self.run.recovery_s.append(await self.clients.all_answered(over))
+        await self.clients.stop()
+        await examine(self.run, self.store, self.clients, self.server)
+
+
+@contextmanager
+def scene(run: Run, store: str, durability: str, scratch: Path) -> Iterator[Scene]:
+    with (scratch / "server.log").open("ab") as log, recorded(run):
+        flags = (*FLAGS, "--durability", durability)
+        server = ServerProcess(store, flags, stderr=log)
+        try:
+            yield Scene(run, server, store, Clients(server.url, CLIENTS, SEED, run.expects_loss))
+        finally:
+            server.stop()
+
+
+def bring_back(sentinels: SentinelSet, killed: RedisServer) -> None:
+    """Wait for another primary, and start the one that was killed as its replica."""
+
+    def has_taken_over() -> bool:
+        primary = sentinels.primary()
+        return primary is not killed and sentinels.is_followed(primary, 1)
+
+    until(has_taken_over, "another primary")
+    primary = sentinels.primary()
+    killed.options["replicaof"] = f"127.0.0.1 {primary.port}"
+    killed.start()
+    until(lambda: sentinels.is_followed(primary, 2), "two replicas")
+    until(sentinels.agree, "the Sentinels to see them")
+
+
+def cut_off(sentinels: SentinelSet) -> None:
+    """Part the replicas from the primary: it asks new connections for a password from now on."""
+    primary = sentinels.primary()
+    with redis.Redis(port=primary.port, protocol=2) as client:
+        client.config_set("requirepass", "of nobody")
+        client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+
+
+def test_with_replicated_2_nothing_that_was_acknowledged_is_lost(tmp_path: Path):
+    with sentinels_or_skip() as sentinels:
+        run = Run("failover, `replicated:2`", SENTINELS, seeds=[SEED])
+        chance = Random(SEED)
+
+        def kill_primary(clients: Clients) -> float:
+            primary = sentinels.primary()
+            if chance.random() < 0.5:  # then nothing more is acknowledged
+                cut_off(sentinels)
+                time.sleep(chance.uniform(0, 0.3))
+            primary.kill()
+            over = time.monotonic()
+            run.faults["primary killed"] += 1
+            bring_back(sentinels, primary)
+            return over
+
+        with scene(run, sentinels.url, "replicated:2", tmp_path) as played:
+            asyncio.run(played.play([kill_primary] * ROUNDS))
+    assert run.verdict == "held" and run.acknowledged and not run.lost
+
+
+def test_with_less_a_loss_is_counted_and_the_workers_agree_again(tmp_path: Path):
+    with sentinels_or_skip() as sentinels:
+        what = "failover, `everysec`: loss expected, detected, counted"
+        run = Run(what, SENTINELS, seeds=[SEED], expects_loss=True)
+
+        def kill_primary(clients: Clients) -> float:
+            primary = sentinels.primary()
+            cut_off(sentinels)
+            for _ in range(2):  # the second answer of each is to what was sent after the cut
+                now = time.monotonic()
+                until(lambda since=now: min(clients.answered_at) > since, "answers")
+            primary.kill()
+            over = time.monotonic()
+            run.faults["primary killed, replicas cut off before"] += 1
+            bring_back(sentinels, primary)
+            return over
+
+        with scene(run, sentinels.url, "everysec", tmp_path) as played:
+            asyncio.run(played.play([kill_primary] * ROUNDS))
+            forks = metric_of_workers(played.server, "dualstream_forks_total")
+            lost = metric_of_workers(played.server, "dualstream_lost_records_total")
+    assert run.verdict == "held" and run.lost >= 1
+    # Each worker counts what it had applied; whoever acknowledged it had.
+    assert sum(forks) >= 1
+    assert sum(lost) >= run.lost
+
+
+def test_in_a_cluster_a_killed_primary_and_a_moved_slot_lose_nothing(tmp_path: Path):
+    with cluster_or_skip() as cluster:
+        run = Run("failover, moved slots, `replicated:1`", CLUSTER, seeds=[SEED])
+        key = f"ds:{{{DUAL}}}:log"
+
+        def move_slot(clients: Clients) -> float:
+            source = cluster.owner(key)
+            primaries = [server for server in cluster.servers if cluster.is_followed(server, 1)]
+            target = next(server for server in primaries if server is not source)
+            cluster.move_slot(key_slot(DUAL.encode()), target, lambda: time.sleep(0.02))
+            run.faults["slot moved"] += 1
+            return time.monotonic()
+
+        def kill_primary(clients: Clients) -> float:
+            primary = cluster.owner(key)
+            primary.kill()
+            over = time.monotonic()
+            run.faults["primary of a model's slot killed"] += 1
+            replace(cluster, key, primary)
+            return over
+
+        with scene(run, cluster.url, "replicated:1", tmp_path) as played:
+            asyncio.run(played.play([move_slot, kill_primary] * ROUNDS))
+    assert run.verdict == "held" and run.acknowledged and not run.lost
+
+
+def replace(cluster: ClusterSet, key: str, killed: RedisServer) -> None:
+    """Wait for another owner of the key, and start the one that was killed as its replica."""
+    until(lambda: cluster.owner(key) is not killed, "another owner")
+    killed.start()
+    until(lambda: cluster.is_followed(cluster.owner(key), 1), "its replica")
+    until(cluster.is_whole, "the cluster")
