@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from service.api import certificate, health, members, models
+from service.api import certificate, health, members, models, samples
 from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
@@ -64,7 +64,7 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
     app.state.catalog = catalog
     app.state.startup = startup
     app.state.telemetry = telemetry
-    for module in (models, members, certificate, health):
+    for module in (models, members, samples, certificate, health):
         app.include_router(module.router)
     for kind in (
         Problem,

@@ -5,10 +5,11 @@ No timer and no added delay: while an append is on its way the next group gather
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -281,6 +282,12 @@ class Committer:
     def is_idle(self) -> bool:
         """Whether nobody waits here, and nobody moves the replica."""
         return self._worker is None and not self._moving.locked()
+
+    @contextlib.asynccontextmanager
+    async def between_groups(self) -> AsyncIterator[None]:
+        """While held, nobody moves the replica on: it stands between two groups."""
+        async with self._moving:
+            yield
 
     async def drain(self) -> None:
         """Wait until all that was submitted is answered, and nobody moves the replica."""

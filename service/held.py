@@ -103,6 +103,7 @@ class Held:
         del self._models[model.record.id]
         self._leaving.pop(model.record.id, None)
         self.bytes -= model.bytes
+        model.clean_up.stop()
         return True
 
     def weigh(self, model: Model, before: int) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from service.clean_up import LEFT_TO_OTHERS_S, CleanUp
 from service.codecs import Door
 from service.committer import AnyRequest, Committer, ControlRequest, Receipt
 from service.contact import STALE_S
@@ -67,6 +68,9 @@ class Model:
         """Of memory, as it was measured last."""
         self._measured_again_at = 0
         self._measure()
+        self.clean_up = CleanUp(replica, self.committer, catalog.journal, catalog.outside)
+        if replica.retained.unlearned_seq:  # whoever was asked may have died over it
+            self.clean_up.begin(LEFT_TO_OTHERS_S)
 
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it. Raises what the journal's append raises."""
@@ -112,10 +116,11 @@ class Model:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is appended, applied, or written as a snapshot just now."""
-        return self.committer.is_idle and self._snapshot is None
+        """Whether nothing is appended, applied, written as a snapshot or cleaned up just now."""
+        return self.committer.is_idle and self._snapshot is None and not self.clean_up.is_busy
 
     async def close(self) -> None:
+        await self.clean_up.close()
         await self.committer.drain()
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
@@ -152,6 +157,8 @@ class Model:
             self.start_snapshot()
         if after >= self._measured_again_at:
             self._weigh()
+        if self.replica.retained.unlearned_seq > before:
+            self.clean_up.begin(LEFT_TO_OTHERS_S)
 
     # -- memory ----------------------------------------------------------------------------------
 

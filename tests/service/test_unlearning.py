@@ -1,0 +1,305 @@
+"""DELETE of a sample: the state is without it at once, and soon the store is, whoever dies."""
+
+import asyncio
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service import clean_up
+from service.catalog import Catalog
+from service.codecs import ListedRows
+from service.committer import ControlRequest, Request
+from service.journal import open_journal
+from service.journal.protocol import JournalUnavailable, Trimmed, Version
+from service.settings import Settings
+from service.telemetry import Telemetry
+from tests.journal.leftovers import is_in, kept_bytes
+from tests.service.conftest import assert_problem
+from tests.service.test_replica import bits, replica_of
+from tests.service.test_retained import unlearning
+
+DIM = 60
+SPEC = {
+    "algorithm": "dual_ascent",
+    "loss": "hinge",
+    "window": "exponential",
+    "features": {"kind": "indexed", "dim": DIM},
+    "retain": 20,
+}
+
+
+def sample(id_: str) -> dict[str, Any]:
+    x = np.random.default_rng(zlib.crc32(id_.encode())).standard_normal(DIM)
+    return {"x": x.tolist(), "y": int(x[0] > 0), "id": id_}
+
+
+def mark(id_: str) -> bytes:
+    """The bytes of the sample's row in any file."""
+    return np.array(sample(id_)["x"]).tobytes()
+
+
+def unlearn(client, id_: str, model: str = "m"):
+    return client.delete(f"/models/{model}/samples/{id_}")
+
+
+def unlearn_wholly(client, id_: str, model: str = "m") -> dict[str, Any]:
+    """Ask until the store is clean."""
+    deadline = time.monotonic() + 20
+    answer = unlearn(client, id_, model)
+    assert answer.status_code in (200, 202), answer.text
+    while answer.status_code == 202:
+        assert answer.json()["status"] == "cleaning" and time.monotonic() < deadline
+        time.sleep(0.005)
+        answer = unlearn(client, id_, model)
+    assert answer.status_code == 200 and answer.json()["status"] == "done"
+    return answer.json()
+
+
+def test_an_unlearned_sample_leaves_state_and_store(serve, store):
+    client, other = serve(store=store, snapshot_every=10), serve(store=store)
+    assert client.put("/models/m", json=SPEC).status_code == 201
+    for i in range(25):
+        client.post("/models/m/learn", json=sample(f"person/{i}"))
+    assert is_in(mark("person/22"), kept_bytes(store))
+    before = replica_of(client).learner.weights
+    told = unlearn_wholly(client, "person/22")
+    assert told == {"model": "m", "sample": "person/22", "seq": 26, "status": "done"}
+    assert not is_in(mark("person/22"), kept_bytes(store))
+    assert is_in(mark("person/23"), kept_bytes(store))
+    assert replica_of(client).learner.retained == 19
+    assert not np.array_equal(replica_of(client).learner.weights, before)
+    # Whoever read of it has the same state, and so has one who starts now.
+    assert other.get("/models/m/predict?x=1:1&min_seq=26").json()["seq"] == 26
+    assert unlearn(other, "person/22").json() == told
+    fresh = serve(store=store)
+    assert fresh.get("/models/m").json()["seq"] == 26
+    assert bits(replica_of(fresh)) == bits(replica_of(other)) == bits(replica_of(client))
+    # A late repetition of the old request is not learned, as its id is still known.
+    again = fresh.post("/models/m/learn", json=sample("person/22")).json()
+    assert again["duplicate"] is True and again["seq"] == 23
+    assert fresh.post("/models/m/learn", json=sample("new")).json()["seq"] == 27
+    assert unlearn_wholly(fresh, "new")["seq"] == 28
+
+
+def test_the_journal_from_before_is_gone(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    for i in range(5):
+        client.post("/models/m/learn", json=sample(str(i)))
+    assert unlearn_wholly(client, "1")["seq"] == 6
+    client.post("/models/m/learn", json=sample("later"))
+
+    async def look() -> None:
+        journal = await open_journal(store)
+        try:
+            record = await journal.get("m")
+            where = ("m", record.incarnation)
+            assert [place.seq for place in await journal.snapshots(*where)] == [6]
+            assert [entry.seq for entry in await journal.read(*where, 6)] == [7]
+            with pytest.raises(Trimmed):
+                await journal.read(*where, 5)
+        finally:
+            await journal.close()
+
+    asyncio.run(look())
+
+
+def test_what_cannot_be_unlearned_is_refused_with_the_reason(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    for i in range(22):
+        client.post("/models/m/learn", json=sample(str(i)))
+    client.post("/models/m/learn", json=sample("weightless") | {"weight": 0})
+    assert_problem(unlearn(client, "never"), 404, "unknown-sample")
+    assert_problem(unlearn(client, "1", "none"), 404, "unknown-model")
+    assert_problem(unlearn(client, "x" * 256), 422, "invalid-sample-id")
+    for id_, seq in (("1", 2), ("weightless", 23)):
+        told = assert_problem(unlearn(client, id_), 409, "sample-not-retained")
+        assert f"at seq {seq}," in told["detail"] and "20 rows" in told["detail"]
+    assert client.get("/models/m").json()["seq"] == 23
+    sgd = {"algorithm": "sgd", "features": SPEC["features"]}
+    for name, spec in (("sgd", sgd), ("balanced", SPEC | {"scaling": "balanced"})):
+        client.put(f"/models/{name}", json=spec)
+        client.post(f"/models/{name}/learn", json=sample("1"))
+        told = assert_problem(unlearn(client, "1", name), 409, "cannot-unlearn")
+        assert name in told["detail"]
+
+
+class Dying:
+    """A journal of a process that dies at its n-th step of a clean-up."""
+
+    STEPS = (
+        "snapshot_put", "snapshot_get", "snapshots_drop", "versions", "version_delete", "trim",
+        "copies", "copy_get", "copy_delete", "scrub", "append",
+    )  # fmt: skip
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+        self.left = 10**9
+        self.done: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._journal, name)
+        if name not in self.STEPS:
+            return method
+
+        async def step(*given: Any, **more: Any) -> Any:
+            if self.left <= 0:
+                raise JournalUnavailable("planted: dead")
+            self.left -= 1
+            self.done.append(name)
+            return await method(*given, **more)
+
+        return step
+
+
+def catalog_on(journal: Any) -> Catalog:
+    return Catalog(journal, Settings(), Telemetry())
+
+
+async def prepared(store: str, journal: Any) -> Catalog:
+    """A model of five samples, with a snapshot, a version and a copy without a name."""
+    catalog = catalog_on(journal)
+    if await journal.count():
+        await catalog.delete("m")
+    model, _ = await catalog.create("m", SPEC)
+    for i in range(5):
+        given = sample(str(i))
+        rows = ListedRows(
+            [0, DIM], [*range(DIM)], given["x"], [given["y"]], [1.0], DIM, ids={0: given["id"]}
+        )
+        await model.submit(Request.of(rows, None, None))
+    await model.write_snapshot()
+    where = ("m", model.record.incarnation)
+    snapshot = model.replica.capture().encode()
+    digest = await journal.copy_put(*where, snapshot.data)
+    version = Version("v", snapshot.seq, snapshot.chain, digest, len(snapshot.data))
+    await journal.version_put(*where, version)
+    await journal.copy_put(*where, snapshot.data + b" ")
+    return catalog
+
+
+async def cleaned(catalog: Catalog) -> Any:
+    model = await catalog.get("m")
+    for _ in range(1000):
+        if await model.clean_up.is_done(6):
+            return model
+        await asyncio.sleep(0.005)
+    raise AssertionError("the clean-up is never done")
+
+
+def test_a_death_at_any_step_is_made_good_by_the_next_process(store, monkeypatch):
+    monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
+    monkeypatch.setattr("service.model.LEFT_TO_OTHERS_S", 0.001)
+
+    async def dies_after(steps: int) -> list[str]:
+        journal = await open_journal(store)
+        dying = Dying(journal)
+        try:
+            catalog = await prepared(store, dying)
+            model = await catalog.get("m")
+            dying.done, dying.left = [], steps + 1  # the control itself comes first
+            await model.submit(ControlRequest.of(unlearning("2")))
+            model.clean_up.begin()
+            if steps < 1000:
+                while dying.left:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.01)
+                assert not await model.clean_up.is_done(6)
+            else:
+                await cleaned(catalog)
+            expected = bits(model.replica)
+            await catalog.close()
+            done = dying.done
+            catalog = catalog_on(journal)
+            model = await cleaned(catalog)
+            assert bits(model.replica) == expected
+            where = ("m", model.record.incarnation)
+            assert not await journal.versions(*where) and not await journal.copies(*where)
+            await catalog.close()
+            assert not is_in(mark("2"), kept_bytes(store))
+            return done
+        finally:
+            await journal.close()
+
+    steps = asyncio.run(dies_after(1000))[1:]
+    assert set(steps) == set(Dying.STEPS)
+    for number in range(len(steps)):
+        asyncio.run(dies_after(number))
+
+
+def test_nothing_goes_before_a_good_snapshot_is_there(store, monkeypatch):
+    monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        damaged = Damaging(journal, 3)
+        try:
+            catalog = await prepared(store, damaged)
+            model = await catalog.get("m")
+            where = ("m", model.record.incarnation)
+            await model.submit(ControlRequest.of(unlearning("2")))
+            model.clean_up.begin()
+            while damaged.left:
+                assert len(await journal.read(*where, 0)) == 6
+                assert len(await journal.versions(*where)) == 1
+                await asyncio.sleep(0.001)
+            await cleaned(catalog)
+            await catalog.close()
+            assert bits((await catalog_on(journal).get("m")).replica) == bits(model.replica)
+            assert not is_in(mark("2"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+class Damaging:
+    """A journal that keeps some snapshots otherwise than they were written, from the second on."""
+
+    def __init__(self, journal: Any, count: int) -> None:
+        self._journal, self.left = journal, count
+        self._is_first = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def snapshot_put(self, *given: Any) -> bool:
+        *place, data, replaces = given
+        if self.left and not self._is_first:
+            self.left -= 1
+            data = data[:-9] + bytes(9)
+        self._is_first = False
+        return await self._journal.snapshot_put(*place, data, replaces)
+
+
+def test_a_clean_up_that_others_overtake_is_done_all_the_same(store, monkeypatch):
+    monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = await prepared(store, journal)
+            model = await catalog.get("m")
+            others = [catalog_on(journal), catalog_on(journal)]
+            for other in others:
+                await other.get("m")
+            await model.submit(ControlRequest.of(unlearning("2")))
+            for one in (catalog, *others):
+                held = await one.get("m")
+                await held.refresh()
+                held.clean_up.begin()
+            for one in (catalog, *others):
+                await cleaned(one)
+            states = [bits((await one.get("m")).replica) for one in (catalog, *others)]
+            assert states[0] == states[1] == states[2]
+            for one in (catalog, *others):
+                await one.close()
+            assert not is_in(mark("2"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
