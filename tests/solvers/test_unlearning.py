@@ -161,24 +161,33 @@ def test_parts_are_the_whole_and_a_restored_learner_goes_on(name):
     assert 0 < whole.retained <= whole.spec["retain"]
 
 
-@pytest.mark.parametrize("name", ABLE)
-def test_a_rejected_row_does_not_bring_an_unlearned_one_back(name):
-    spec = ALL[name]
+@pytest.mark.parametrize("task", ["binary", "multiclass"])
+def test_a_rejected_row_does_not_bring_an_unlearned_one_back(task):
+    spec = FEATURES | {"algorithm": "dual_ascent", "task": task, "strength": 1e-12, "retain": 20}
     batch, more = _stream(spec, 40), _stream(spec, 20, seed=1)
-    values = more.values.copy()
-    values[more.indptr[5] : more.indptr[6]] = 1e100
-    huge = Batch(
-        more.indptr, more.indices, values, more.labels, more.weights, more.dim, more.classes
-    )
+    values, weights = more.values.copy(), more.weights.copy()
+    values[more.indptr[5] : more.indptr[6]], weights[5] = 1e100, 1e100
+    huge = Batch(more.indptr, more.indices, values, more.labels, weights, more.dim, more.classes)
     learner, other = make_learner(spec), make_learner(spec)
-    for one, last in ((learner, huge), (other, None)):
+    for one in (learner, other):
         one.learn(batch)
         one.unlearn(2)
-        if last is not None:
-            rejected = one.learn(last).rejected
-        else:
-            one.learn(huge.take(~rejected))
+    rejected = learner.learn(huge).rejected
+    assert rejected.tolist() == [place == 5 for place in range(20)]
+    other.learn(huge.take(~rejected))
     assert bytes_of(learner) == bytes_of(other)
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass"])
+@pytest.mark.parametrize("stage", [{"norm": "row"}, {"map": {"kind": "fourier", "components": 7}}])
+def test_no_copy_of_what_was_before_is_kept_to_go_back_to(stage, task):
+    spec = FEATURES | {"algorithm": "dual_ascent", "task": task, "retain": 20} | stage
+    learner = make_learner(spec)
+    learner.learn(_stream(spec, 40))
+    rewind = getattr(learner._prefix, "_rewind", learner._prefix)
+    assert rewind._saved is not None
+    learner.unlearn(2)
+    assert rewind._saved is None and not rewind._since
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ABLE])
