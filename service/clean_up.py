@@ -132,7 +132,8 @@ async def clean_up(
 ) -> bool:
     """Leave nothing in the store that is older than the control at `seq`; False if that failed.
 
-    The snapshot is of a state after it. Nothing goes before it can be read back from the store.
+    The snapshot is of a state after it. Nothing goes before it can be read back from the store, nor
+    once the store has lost what it is a snapshot of.
 
     Raises ModelChanged, Conflict, JournalUnavailable, OutcomeUnknown.
     """
@@ -143,7 +144,7 @@ async def clean_up(
     for version in await journal.versions(*where):
         if version.seq < seq:
             await journal.version_delete(*where, version.name)
-    await journal.trim(*where, snapshot.seq)
+    await journal.trim(*where, snapshot.seq, behind=0)
     return await _drop_copies(journal, where, seq) and await journal.scrub(*where)
 
 

@@ -410,7 +410,7 @@ class Journal(Copies, Protocol):
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         """Let go of the snapshots of a seq < `before`, those being written included.
 
-        Raises ModelChanged.
+        Raises ModelChanged; Conflict, and nothing goes, where no snapshot from there on is held.
         """
 
     async def scrub(self, model: str, incarnation: str) -> bool:

@@ -119,6 +119,10 @@ async def test_the_places_of_snapshots_are_told_and_older_ones_dropped(store: St
         await journal.snapshots_drop(*where, 8)
         assert await journal.snapshots(*where) == [Place(8, chain[4])]
         assert pieces(store) == 1
+        # Never the last one that the log holds.
+        with pytest.raises(Conflict, match="no snapshot from seq 9 on"):
+            await journal.snapshots_drop(*where, 9)
+        assert await journal.snapshots(*where) == [Place(8, chain[4])]
 
 
 async def test_a_log_is_trimmed_no_further_than_its_snapshots_allow(journal: Journal):

@@ -5,7 +5,7 @@
 --   find      n   Answers {0, token, seq, chain, parts}, {0} where there is none
 --   piece     number of the part   Answers {0, its bytes or nil}
 --   places    Answers {0, seq, chain, ...}, the newest first
---   drop      seq   Lets go of all before it. Answers {0}
+--   drop      seq   Lets go of all before it. Answers {0}, {5} where none from there on is held
 -- All: {1} another incarnation; begin: {5} the log does not hold the chain at that seq.
 --
 -- A complete snapshot makes every other of the same or an older seq useless, but the one before
@@ -105,6 +105,10 @@ if task == 'places' then
 end
 
 if task == 'drop' then
+  local newest = held_snapshots(KEYS[2], KEYS[3], place)[1]
+  if not newest or newest[2] < tonumber(ARGV[3]) then
+    return {5}
+  end
   for _, snapshot in ipairs(snapshots_in(KEYS[3])) do
     if snapshot[2] < tonumber(ARGV[3]) then
       remove(snapshot[1])

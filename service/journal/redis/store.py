@@ -298,7 +298,9 @@ class RedisJournal(RedisCopies, RedisMoving):
         return [Place(seq, chain.decode()) for seq, chain in found]
 
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
-        await self._snapshot(model, "", "drop", incarnation, before)
+        answer = await self._snapshot(model, "", "drop", incarnation, before)
+        if answer[0] == 5:
+            raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
 
     async def scrub(self, model: str, incarnation: str) -> bool:
         keys = keys_of(model)

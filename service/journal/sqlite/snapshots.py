@@ -116,7 +116,10 @@ def drop(model: str, incarnation: str, before: int) -> Task[None]:
     """The task behind `Journal.snapshots_drop`."""
 
     def task(connection: sqlite3.Connection) -> None:
-        older = (find_head(connection, model, incarnation).model, before)
+        head = find_head(connection, model, incarnation)
+        if not any(seq >= before for _, seq in held_ones(connection, head)):
+            raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
+        older = (head.model, before)
         connection.execute(
             "DELETE FROM snapshot_parts WHERE snapshot IN"
             " (SELECT snapshot FROM snapshots WHERE model = ? AND seq < ?)",
