@@ -13,6 +13,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
+import service.clean_up
 import service.committer
 import service.recovery
 import service.replica
@@ -24,6 +25,7 @@ from service.journal.protocol import Entry, ModelChanged, Snapshot
 from service.journal.record import Control, decode_merged
 from service.model import Model
 from service.replica import Replica, as_batch
+from service.retained import RetainedIds
 from service.states import Captured
 from solvers import Outcome
 from tests.simulation.store import Store
@@ -254,6 +256,26 @@ def _whoever_uses_it(true: Any, self: Held, model: Model) -> bool:
     return model.is_idle
 
 
+# -- unlearning --------------------------------------------------------------------------------
+
+
+async def _promised(true: Any, *given: Any) -> bool:
+    """The store is told to be clean before it is."""
+    return True
+
+
+def _forgotten(true: Any, self: RetainedIds, state: Any) -> None:
+    """A snapshot does not bring back who the retained rows are."""
+    true(self, {})
+
+
+def _by_seq(true: Any, self: RetainedIds, digest: bytes) -> None:
+    """The rows behind an unlearned one keep their numbers."""
+    entered = self._entered
+    true(self, digest)
+    self._entered = entered
+
+
 BUGS = {
     "no nonce on retry": Bug([(Committer, "_append", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
@@ -276,6 +298,9 @@ BUGS = {
     "snapshot without a count": Bug([(Replica, "restore", _uncounted)]),
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
     "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
+    "store taken for clean too early": Bug([(service.clean_up, "clean_up", _promised)]),
+    "snapshot without who is in it": Bug([(RetainedIds, "restore", _forgotten)]),
+    "ids out of step with their rows": Bug([(RetainedIds, "_close_up", _by_seq)]),
     "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
     "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),
 }

@@ -13,6 +13,7 @@ from service.journal.protocol import Entry
 from service.journal.record import Control, Header, decode_merged
 from service.model import Model
 from service.replica import as_batch
+from service.retained import Named, RetainedIds
 from solvers import Learner, Progressive, make_learner
 from tests.history import Acknowledged, HistoryBroken, check_entries
 from tests.simulation import models
@@ -117,17 +118,24 @@ class Truth:
         self.id = log.id
         self.learner: Learner = make_learner(kind.resolved)
         self.progress = Progressive.of(kind.resolved)
+        self.retained = RetainedIds(kind.resolved)
         self.rejected = self.refused = self.rows = 0
         self.scores: list[float] = []
         """By seq - 1; NaN in the place of a control."""
         self.losses: list[float] = []
         self.verdicts: dict[int, Verdict] = {}
         self.controls: dict[int, Control] = {}
-        self.headers: Sequence[Header] = ()
+        self.headers: Sequence[Header]
         self._see(b"".join(entry.body for entry in log.whole))
+
+    @property
+    def seq(self) -> int:
+        """Of the last record that was seen."""
+        return len(self.scores)
 
     def _see(self, body: bytes) -> None:
         self.headers, blocks = decode_merged(body)
+        named = Named.within(self.headers, 1)
         for block in blocks:
             if isinstance(block, Control):
                 self._obey(block)
@@ -135,6 +143,7 @@ class Truth:
             batch = as_batch(block, models.DIM)
             outcome = self.learner.learn(batch)
             self.progress.count(batch, outcome)
+            self.retained.keep(named, batch, self.seq + 1, outcome)
             self.rejected += int(np.count_nonzero(outcome.rejected))
             self.rows += len(batch)
             self.scores += outcome.scores.tolist()
@@ -151,6 +160,7 @@ class Truth:
     def state(self) -> dict[str, Any]:
         state = {f"learner.{name}": array for name, array in self.learner.state().items()}
         state |= {f"progress.{name}": array for name, array in self.progress.state().items()}
+        state |= {f"retained.{name}": array for name, array in self.retained.state().items()}
         state["rejected"] = np.array(self.rejected, np.int64)
         state["refused_controls"] = np.array(self.refused, np.int64)
         return {name: array.tobytes() for name, array in state.items()}
@@ -173,6 +183,7 @@ def check_world(world: "World") -> None:
             problems.append(f"{log.id}: a snapshot took the place of a newer one: {seqs}")
         for one in acked:
             problems += _answer(log, truth, one)
+        problems += _unlearned(log, truth)
         expected = truth.state()
         for name, model in world.notes.settled:
             if model.record.id == log.id:
@@ -245,6 +256,16 @@ def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
         return [f"{log.id}: other scores were told for {placed}"]
     if receipt.losses is not None and receipt.losses != truth.losses[place]:
         return [f"{log.id}: other losses were told for {placed}"]
+    return []
+
+
+def _unlearned(log: Log, truth: Truth) -> list[str]:
+    """What was unlearned is not in the store: the journal's part that held it, nor snapshots."""
+    last = truth.retained.unlearned_seq
+    snapshots = [snapshot.seq for snapshot in log.snapshots if snapshot.seq < last]
+    entries = [entry.seq for entry in log.entries if entry.seq < last]
+    if snapshots or entries:
+        return [f"{log.id}: from before {last} are kept: snapshots {snapshots}, entries {entries}"]
     return []
 
 

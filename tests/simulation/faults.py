@@ -18,6 +18,8 @@ from service.journal.protocol import (
     Part,
     Place,
     Snapshot,
+    StoredCopy,
+    Version,
 )
 from tests.simulation.loop import Loop, Scheduler
 from tests.simulation.store import Store
@@ -184,6 +186,18 @@ class Connection:
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
         return (await self._call(_READ, "snapshot_get", model, incarnation, n))[0]
+
+    async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
+        await self._call(_WRITE, "snapshots_drop", model, incarnation, before)
+
+    async def versions(self, model: str, incarnation: str) -> "list[Version]":
+        return (await self._call(_READ, "versions", model, incarnation))[0]
+
+    async def copies(self, model: str, incarnation: str) -> "list[StoredCopy]":
+        return (await self._call(_READ, "copies", model, incarnation))[0]
+
+    async def scrub(self, model: str, incarnation: str) -> bool:
+        return (await self._call(_WRITE, "scrub", model, incarnation))[0]
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         return (await self._call(_READ, "cursor", model, incarnation, name))[0]

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from service.catalog import canonical
-from service.committer import ControlRequest, Request
-from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote
+from service.codecs import ListedRows
+from service.committer import ControlRequest, Receipt, Request
+from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, Unlearn
+from service.journal.protocol import Placed
 from service.journal.record import KeyKind, Rows, make_key
-from solvers import Batch, make_learner, member_learner, resolve_spec
+from service.retained import digest_of
+from solvers import Batch, make_learner, member_learner, resolve_spec, why_not_unlearn
 
 DIM = 3
 SCALE = 16.0
@@ -22,17 +25,21 @@ FEATURES = {"kind": "indexed", "dim": DIM}
 MEMBERS = [{"name": "a", "algorithm": "perceptron"}, {"name": "b", "algorithm": "ogd"}]
 PAIR = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 4}
 STEPS = {"algorithm": "sgd", "features": FEATURES}
+DUALS = {"algorithm": "dual_ascent", "loss": "hinge", "features": FEATURES, "retain": 6}
 MISTAKES = {"algorithm": "perceptron", "features": FEATURES}
 
 
 class Kind:
-    """A model that schedules use: its spec, resolved and as bytes."""
+    """A model that schedules use: its spec, resolved and as bytes; whether its rows have ids."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.given = given
         self.resolved = resolve_spec(given)
         self.spec, self.as_given = canonical(self.resolved), canonical(given)
         self.orders: Sequence[Order] = (Demote(), Promote("a"))
+        self.names_rows = why_not_unlearn(self.resolved) is None
+        if self.names_rows:
+            self.orders = [unlearning(tag) for tag in range(1, 9)]
         learner = member_learner(make_learner(self.resolved))
         if learner is not None:
             added = learner.resolve_member({"algorithm": "perceptron"})
@@ -49,9 +56,9 @@ class Kind:
 
 @lru_cache
 def kinds() -> tuple[Kind, ...]:
-    """Those with members are the slowest: there is one of five."""
+    """Those with members are the slowest: there is one of six."""
     steps, mistakes = Kind(STEPS), Kind(MISTAKES)
-    return (steps, Kind(PAIR), steps, mistakes, mistakes)
+    return (steps, Kind(PAIR), steps, mistakes, mistakes, Kind(DUALS))
 
 
 def size_of(tag: int) -> int:
@@ -74,6 +81,37 @@ def learn_request(tag: int, key: str | None) -> Request:
     if key is None:
         return Request.of(rows_of(tag), None, None)
     return Request.of(rows_of(tag), make_key(KeyKind.REQUEST, key), tag.to_bytes(16, "big"))
+
+
+@lru_cache(10_000)
+def named_request(tag: int) -> Request:
+    """The first row of the tag, with an id, which makes repeating harmless."""
+    row = rows_of(tag)[:1]
+    return Request.of(
+        ListedRows(
+            row.indptr.tolist(),
+            row.indices.tolist(),
+            row.values.tolist(),
+            row.labels.tolist(),
+            [1.0],
+            DIM,
+            ids={0: str(tag)},
+        ),
+        None,
+        None,
+    )
+
+
+def place_of(receipt: Receipt) -> Placed:
+    """Where the rows of a request stand, or the only one, where its id was known."""
+    for _, seq in receipt.duplicates:
+        return Placed(seq, seq, 1, duplicate=True)
+    return receipt.placed
+
+
+def unlearning(tag: int) -> Unlearn:
+    """The order to unlearn the row of `named_request`."""
+    return Unlearn(digest_of(make_key(KeyKind.SAMPLE, str(tag))).hex())
 
 
 @lru_cache(10_000)

@@ -23,6 +23,7 @@ from service.journal.protocol import (
     Part,
     Place,
     Snapshot,
+    StoredCopy,
     Trimmed,
     UnknownCopy,
     UnknownModel,
@@ -335,6 +336,16 @@ class Store:
 
     def snapshots(self, model: str, incarnation: str) -> "list[Place]":
         return [Place(s.seq, s.chain) for s in reversed(self.log(model, incarnation).snapshots)]
+
+    def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
+        log = self.log(model, incarnation)
+        if not any(kept.seq >= before for kept in self._held(log)):
+            raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
+        log.snapshots = [kept for kept in log.snapshots if kept.seq >= before]
+
+    def copies(self, model: str, incarnation: str) -> "list[StoredCopy]":
+        stored = self.log(model, incarnation).stored.items()
+        return [StoredCopy(digest, len(data)) for digest, data in sorted(stored)]
 
     def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
         digest = sha256(data).hexdigest()

@@ -198,6 +198,8 @@ class Worker:
                 await self.startup.finished.wait()
                 model = await self.catalog.get(model_id)
                 await model.refresh()
+                while model.clean_up.is_busy:
+                    await asyncio.sleep(1.0)
                 await model.close()
                 return model
             except ModelChanged:
@@ -406,6 +408,8 @@ class Client:
 
     async def _learn(self, model_id: str) -> None:
         tag = next(self._world._tags)
+        if self._world.kind_of(model_id).names_rows:
+            return await self._send(model_id, models.named_request(tag), tag, str(tag))
         key = f"k{tag}" if self._chance.random() < 0.65 else None
         await self._send(model_id, models.learn_request(tag, key), tag, key)
         if key is not None and self._chance.random() < 0.2:
@@ -429,6 +433,7 @@ class Client:
             answer = await self._try(lambda worker: worker.submit(model_id, request), worker)
             if answer is not None:
                 incarnation, receipt = answer
+                receipt.placed = models.place_of(receipt)
                 acked = Acked(model_id, incarnation, tag, request, receipt, began)
                 self._world.notes.acked.append(acked)
                 self._world.tell(f"client got {receipt.placed}")
