@@ -10,7 +10,7 @@ from typing import Any
 
 from load_tests.measure import FEW_ROUNDS, HEADING, ROUNDS, Row
 
-BENCHMARKS = ("kernel", "http", "start", "learners", "portfolio", "recovery")
+BENCHMARKS = ("kernel", "http", "start", "learners", "portfolio", "recovery", "many_models")
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
