@@ -38,7 +38,8 @@ chaos: $(STAMP)-dev
 # The property tests of whatever reads bytes from outside, with many more examples.
 fuzz: $(STAMP)-dev
 	DUALSTREAM_FUZZ_SCALE=10 $(BIN)/python -m pytest -n 2 tests/service/test_codecs.py \
-	  tests/service/test_line_formats.py tests/service/test_compression.py \
+	  tests/service/test_line_formats.py tests/service/test_arrow.py \
+	  tests/service/test_compression.py \
 	  tests/solvers/test_libsvm.py tests/solvers/test_batch.py tests/journal/test_record.py
 
 clean:

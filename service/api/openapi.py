@@ -42,6 +42,9 @@ PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
     "text/x-libsvm": {"LIBSVM lines": "1:1 3:0.5\n2:1\n"},
 }
 
+# Streams of bytes, which have no example.
+BINARY = ("application/vnd.apache.arrow.stream",)
+
 _TYPES = (Sample, Samples, Columns, Learned, Predicted, PredictedMany)
 
 
@@ -124,6 +127,7 @@ def _body(rows: Any, examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
         }
         for media, named in examples.items()
     }
+    content |= {media: {"schema": {"type": "string", "format": "binary"}} for media in BINARY}
     return {"required": True, "content": content}
 
 

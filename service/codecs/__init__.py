@@ -5,6 +5,7 @@ intake.py      what a body holds; rows on their way to a Batch
 json_rows.py   application/json: one sample, a list of samples, columns
 ndjson.py      application/x-ndjson: one sample a line
 csv_rows.py    text/csv with a header
+arrow_rows.py  application/vnd.apache.arrow.stream, where pyarrow is installed
 vw.py          text/x-vw: lines of Vowpal Wabbit's format
 libsvm.py      text/x-libsvm
 query.py       the x=3:1,11:0.5 of GET predict
@@ -12,6 +13,7 @@ query.py       the x=3:1,11:0.5 of GET predict
 
 from collections.abc import Callable
 
+from service.codecs.arrow_rows import parse_arrow
 from service.codecs.csv_rows import parse_csv
 from service.codecs.door import LONGEST_KEY, Door, is_key
 from service.codecs.intake import (
@@ -33,6 +35,7 @@ __all__ = [
     "Door",
     "Intake",
     "LONGEST_KEY",
+    "PARSERS",
     "ListedRows",
     "Rows",
     "class_texts",
@@ -50,6 +53,9 @@ PARSERS: dict[str, Callable[[Door, bytes, bool, dict[str, str]], Intake]] = {
     "application/x-ndjson": lambda door, body, labelled, _: parse_ndjson(door, body, labelled),
     "text/csv": lambda door, body, labelled, _: parse_csv(door, body, labelled),
     "text/x-vw": parse_vw,
+    "application/vnd.apache.arrow.stream": lambda door, body, labelled, _: parse_arrow(
+        door, body, labelled
+    ),
     "text/x-libsvm": lambda door, body, labelled, _: parse_libsvm(door, body, labelled),
 }
 # Byte order marks are no part of text, and have no place in JSON (RFC 8259, section 8.1).
@@ -83,6 +89,6 @@ def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: b
     if parser is None:
         accepted = ", ".join(PARSERS)
         raise Problem(415, "unsupported-media-type", f"{kind} is not accepted, send {accepted}")
-    if kind != "application/json":
+    if kind.startswith("text/") or kind == "application/x-ndjson":
         body = body.removeprefix(_MARK)
     return parser(door, body, labelled, parameters)

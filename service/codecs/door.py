@@ -155,6 +155,10 @@ class Door:
         """Whether there is room for names that were not told yet."""
         return self.is_hashed and len(self._told) < MAX_NAMES
 
+    def untold(self, names: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Those of these places and names that do not stand in the journal yet, as far as known."""
+        return [pair for pair in names if pair[1] not in self._told]
+
     @property
     def told_places(self) -> Indices:
         """The places whose names stand in the journal, as `solvers.text` looks them up."""

@@ -1,5 +1,7 @@
 """Rows on their way from text to a Batch: arrays that kernels fill, and slow readers add to."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from service.codecs.door import MAX_NAMES, Door
@@ -76,14 +78,17 @@ class RowArrays:
         self.weights[row], self.places[row] = one.weights[0], place
         label = one.labels[0]
         if self.label_kind == PLACES:
-            kind = self._kinds.setdefault(label, len(self._kinds))
-            self.labels[row] = -1 - kind
-            self._know_label(text, kind)
+            self.labels[row] = self.kind_of(label)
+            self._know_label(text, self._kinds[label])
         else:
             self.labels[row] = label
         self.drain_names()
         self._tell(one.names)
         self.at[3] = row + 1
+
+    def kind_of(self, label: float | str) -> float:
+        """How this label of the learner stands in `labels`, where labels are places."""
+        return -1.0 - self._kinds.setdefault(label, len(self._kinds))
 
     def _tell(self, names: list[tuple[int, str]]) -> None:
         for place, name in names:
@@ -107,8 +112,10 @@ class RowArrays:
         if last >= MAX_NAMES:  # no replica keeps more
             self.is_telling = False
 
-    def intake(self, errors: list[RowError]) -> Intake:
-        """All rows, beside the bad ones."""
+    def intake(
+        self, errors: list[RowError], names: Sequence[tuple[int, str]] | None = None
+    ) -> Intake:
+        """All rows, beside the bad ones; with those names, or those that were met."""
         self.drain_names()
         n = self.count
         nnz = int(self.indptr[n])
@@ -125,15 +132,26 @@ class RowArrays:
             self._door.dim,
             classes,
         )
-        return Intake(batch, self.places[:n].tolist(), errors, names_beside=self._told)
+        return Intake(
+            batch,
+            self.places[:n].tolist(),
+            errors,
+            names_beside=self._told if names is None else names,
+        )
 
     def _resolved(self, places: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
         """The labels of a Batch, and its classes, of what kernels and `take` left."""
         written = np.array([*self._kind_of_written, 0])
         kinds = np.where(places >= 0, written[np.maximum(places, -1)], -1 - places)
-        if self._door.task == "multiclass":
-            return kinds.astype(np.float64), tuple(map(str, self._kinds))
-        return np.array(list(self._kinds), np.float64)[kinds], ()
+        if self._door.task != "multiclass":
+            return np.array(list(self._kinds), np.float64)[kinds], ()
+        # The classes of these rows, in their order of arrival.
+        used, first, of_used = np.unique(kinds, return_index=True, return_inverse=True)
+        arrival = np.argsort(first)
+        rank = np.empty(len(used))
+        rank[arrival] = np.arange(len(used))
+        names = list(map(str, self._kinds))
+        return rank[of_used], tuple(names[kind] for kind in used[arrival].tolist())
 
     def _know_label(self, text: np.ndarray, kind: int) -> None:
         """Put the label that a kernel did not know into its table."""

@@ -4,6 +4,7 @@ _read.py      what they share: numbers, names, labels, the end of a row
 _ndjson.py    a sample a line
 _csv.py       records of fields
 _vw.py        lines of Vowpal Wabbit's format
+_columns.py   rows of a table that stands as columns
 
 Each reads on until a line is not of the usual form, and says where it stopped.
 """
@@ -13,6 +14,7 @@ from collections.abc import Collection
 import numpy as np
 
 from solvers._jit import Indices
+from solvers.text._columns import read_rows
 from solvers.text._csv import FEATURE, LABEL, NOTHING, WEIGHT, read_records
 from solvers.text._ndjson import read_samples
 from solvers.text._read import (
@@ -43,6 +45,7 @@ __all__ = [
     "label_slot",
     "read_examples",
     "read_records",
+    "read_rows",
     "read_samples",
     "slot_of",
 ]

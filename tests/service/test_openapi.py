@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from service.api.openapi import LEARN_EXAMPLES, PREDICT_EXAMPLES
+from service.api.openapi import BINARY, LEARN_EXAMPLES, PREDICT_EXAMPLES
+from service.codecs import PARSERS
 
 EXAMPLES = [
     (route, media, name, value)
@@ -22,6 +23,14 @@ def test_every_example_is_accepted(client, route, media, name, value):
     answer = client.post(f"/models/example/{route}", content=body, headers={"content-type": media})
     assert answer.status_code == 200, answer.text
     assert "errors" not in answer.json()
+
+
+def test_every_format_is_told_of(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    for route in ("learn", "predict"):
+        body = paths[f"/models/{{model_id}}/{route}"]["post"]["requestBody"]
+        assert set(body["content"]) == set(PARSERS)
+    assert set(PARSERS) == {*LEARN_EXAMPLES, *BINARY} == {*PREDICT_EXAMPLES, *BINARY}
 
 
 def test_examples_and_types_stand_in_the_document(client):

@@ -1,0 +1,192 @@
+"""Arrow streams: tables as rows, by kernel and row by row; what is no table, or too much of one."""
+
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.codecs import arrow_rows, as_batch, parse_body
+from service.codecs.column_names import columns_of
+from service.codecs.door import LONGEST_NAME
+from service.errors import Problem
+from tests.fuzzing import examples
+from tests.service.conftest import assert_problem
+from tests.service.test_formats import (
+    ARROW,
+    CSV,
+    HASHED,
+    INDEXED,
+    bits,
+    door_of,
+    learn,
+    stream_of,
+)
+from tests.service.test_line_formats import DOORS, labels_of, outcome
+
+floats = st.floats(allow_nan=True) | st.sampled_from([0.0, -0.0, 1.0, 1e100, 2e100, 0.1])
+words = st.sampled_from(
+    ["", "Oslo", "é", "a=b", "ham", "n" * LONGEST_NAME, "n" * (LONGEST_NAME + 1), "é" * 600]
+)
+KINDS = [
+    (floats, pa.float64()),
+    (st.floats(width=32), pa.float32()),
+    (st.integers(-(2**63), 2**63 - 1), pa.int64()),
+    (st.integers(0, 200), pa.uint8()),
+    (st.booleans(), pa.bool_()),
+    (words, pa.string()),
+    (words, pa.large_string()),
+    (words, pa.string_view()),
+    (words, pa.dictionary(pa.int8(), pa.string())),
+    (st.integers(0, 9), pa.dictionary(pa.int8(), pa.int64())),
+]
+
+
+@st.composite
+def tables(draw, door):
+    """A table of some columns, with few nulls."""
+    names = ["a", "city", "a", "1", "é"] if door.is_hashed else ["5", "1", "3"]
+    n = draw(st.integers(0, 6))
+    columns = []
+    for name in draw(st.lists(st.sampled_from(names), max_size=4, unique=not door.is_hashed)):
+        values, kind = draw(st.sampled_from(KINDS if door.is_hashed else KINDS[:5]))
+        columns.append((name, draw(cells(values, n)), kind))
+    labels = labels_of(door)
+    if door.class_names:
+        columns.append(("y", draw(cells(st.sampled_from([*labels, "x"]), n)), pa.string()))
+    else:
+        columns.append(
+            ("label", draw(cells(st.sampled_from([*map(float, labels), 7.0]), n)), pa.float64())
+        )
+    if draw(st.booleans()):
+        columns.append(
+            ("weight", draw(cells(st.sampled_from([1.0, 2.5, -1.0, 0.0]), n)), pa.float64())
+        )
+    columns = draw(st.permutations(columns))
+    arrays = [pa.array(values, kind) for _, values, kind in columns]
+    return pa.RecordBatch.from_arrays(arrays, [name for name, *_ in columns])
+
+
+@st.composite
+def cells(draw, values, n):
+    found = draw(st.lists(values, min_size=n, max_size=n))
+    if n and draw(st.integers(0, 3)) == 0:
+        found[draw(st.integers(0, n - 1))] = None
+    return found
+
+
+@given(st.sampled_from(DOORS), st.data(), st.booleans())
+@examples(200)
+def test_tables_by_kernel_are_tables_row_by_row(door, data, labelled):
+    table = data.draw(tables(door))
+    cut = data.draw(st.integers(0, table.num_rows))
+    batches = [table.slice(0, cut), table.slice(cut)]
+    columns = columns_of(door, table.schema.names, labelled)
+    quick = arrow_rows.parse_quickly(pa, door, batches, columns, labelled)
+    slow = arrow_rows.parse_slowly(door, batches, columns, labelled)
+    assert outcome(quick) == outcome(slow)
+
+
+STREAM = stream_of(pa.table({"1": [1.0, 2.0], "y": [1, 0], "weight": [1.0, 2.0]}))
+TEXTS = stream_of(
+    pa.table({"a": pa.array(["x", "y"]).dictionary_encode(), "b": ["é", "f"], "y": [1, 0]})
+)
+
+
+@given(st.sampled_from([STREAM, TEXTS]), st.data())
+@examples(150)
+def test_damaged_streams_are_refused_or_rows(stream, data):
+    damaged = bytearray(stream)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+    body = bytes(damaged)[: data.draw(st.integers(0, len(stream)) | st.just(len(stream)))]
+    for spec in (INDEXED, HASHED):
+        try:
+            intake = parse_body(door_of(spec), ARROW, body, labelled=True)
+        except Problem as problem:
+            assert problem.status in (400, 413, 415, 422)
+        else:
+            assert len(as_batch([intake.rows])) == len(intake.places)
+
+
+def test_nulls_and_strange_numbers_are_bad_rows():
+    table = pa.table(
+        {
+            "a": [1.0, None, float("nan"), 1.0, 1.0],
+            "b": ["x", "y", "z", None, "w" * (LONGEST_NAME + 1)],
+            "y": [1, 1, 1, 0, 0],
+        }
+    )
+    intake = parse_body(door_of(HASHED), ARROW, stream_of(table), labelled=True)
+    assert list(intake.places) == [0]
+    told = [(error.index, error.pointer) for error in intake.errors]
+    assert told == [(1, "/x/a"), (2, "/x/a"), (3, "/x/b"), (4, "/x/b")]
+    assert "null" in intake.errors[0].reason and "nan" in intake.errors[1].reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "columns", "reason"),
+    [
+        (HASHED, {"a": [1.0]}, "no column is called y or label"),
+        (HASHED, {"a": [[1.0]], "y": [1]}, "cannot hold list"),
+        (INDEXED, {"1": ["x"], "y": [1]}, "cannot hold string"),
+        (INDEXED, {"age": [1.0], "y": [1]}, "not an index"),
+        (INDEXED, {"1": [1.0], "y": [1], "weight": ["2"]}, "'weight' cannot hold"),
+        (HASHED, {"a": [None], "y": [1]}, "cannot hold null"),
+    ],
+)
+def test_columns_that_no_row_can_use_refuse_the_body(client, spec, columns, reason):
+    client.put("/models/m", json=spec)
+    told = assert_problem(learn(client, stream_of(pa.table(columns)), ARROW), 422, "invalid-body")
+    assert reason in told["detail"]
+
+
+def test_what_is_no_plain_stream_is_refused(client, monkeypatch):
+    client.put("/models/m", json=INDEXED)
+    for body in (b"", b"x", STREAM[:-60], b"\xff" * 64, STREAM[8:]):
+        answer = learn(client, body, ARROW)
+        assert answer.status_code in (400, 422), body
+    packed = stream_of(
+        pa.table({"1": np.zeros(100_000), "y": np.zeros(100_000)}),
+        options=pa.ipc.IpcWriteOptions(compression="zstd"),
+    )
+    assert len(packed) < 10_000
+    told = assert_problem(learn(client, packed, ARROW), 415, "unsupported-media-type")
+    assert "compressed buffers" in told["detail"]
+    wide = pa.table(
+        {
+            "1": pa.array(np.zeros(arrow_rows.MOST_ROWS + 8, np.bool_)),
+            "y": pa.nulls(arrow_rows.MOST_ROWS + 8, pa.bool_()),
+        }
+    )
+    assert_problem(learn(client, stream_of(wide), ARROW), 413, "body-too-large")
+    assert learn(client, STREAM, ARROW).json()["learned"] == 2
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    told = assert_problem(learn(client, STREAM, ARROW), 415, "unsupported-media-type")
+    assert "pip install 'dualstream[arrow]'" in told["detail"]
+
+
+def test_ids_of_a_table_are_learned_once(client):
+    client.put("/models/m", json=HASHED)
+    table = pa.table({"a": [1.0, 2.0, 3.0], "id": ["x", None, "z"], "y": [1, 0, 1]})
+    assert learn(client, stream_of(table), ARROW).json()["count"] == 3
+    told = learn(client, stream_of(table), ARROW).json()
+    assert told["count"] == 1 and [one["index"] for one in told["duplicates"]] == [0, 2]
+    # The same samples are the same in another format.
+    told = learn(client, "a,y,id\n1,1,x\n3,1,z\n", CSV).json()
+    assert told["count"] == 0 and len(told["duplicates"]) == 2
+
+
+def test_a_table_of_numbers_is_a_batch_of_them():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((700, 5)) * (rng.random((700, 5)) < 0.8)
+    table = pa.table({str(j + 1): x[:, j] for j in (3, 0, 4, 1)} | {"y": x[:, 0] > 0})
+    intake = parse_body(door_of(INDEXED), ARROW, stream_of(table), labelled=True)
+    x[:, 2] = 0
+    expected = as_batch([intake.rows]).from_dense(x, np.where(x[:, 0] > 0, 1.0, -1.0))
+    assert as_batch([intake.rows]).values.tobytes() == expected.values.tobytes()
+    assert as_batch([intake.rows]).indices.tobytes() == expected.indices.tobytes()
+    assert bits(intake)["labels"] == expected.labels.tobytes()
