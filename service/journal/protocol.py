@@ -335,8 +335,9 @@ class Journal(Copies, Protocol):
         kept itself.
 
         When nothing is new there is no entry, but cursor, nonce and request key are kept.
-        The append is announced to other processes: Redis publishes "<model> <seq>" on the channel
-        `ds:appends`; with SQLite `PRAGMA data_version` changes.
+        The append is announced to other processes: "<model> <seq>" is published on Redis's channel
+        `ds:appends`, of many appends that follow one another the last; with SQLite
+        `PRAGMA data_version` changes.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
         ModelChanged, CursorMoved, UnknownCopy; ValueError for parts that break the rules of `Part`.

@@ -19,6 +19,7 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.redis import RedisJournal
+from service.journal.redis.announcer import Announcer
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, places, rows
 from tests.journal.proxy import running_proxy
@@ -94,6 +95,7 @@ async def test_a_read_of_which_the_answer_is_lost_is_no_unknown_outcome(
     async with running_proxy(redis_server.port) as proxy, opened(proxy.url) as journal:
         log = await Log.create(journal)
         await log.append(rows(1))
+        await settled(journal)
         for _ in range(2):
             proxy.swallow = 1
             with pytest.raises(JournalUnavailable):
@@ -321,10 +323,55 @@ async def test_an_append_is_published_with_model_and_seq(redis_store: Store, cli
             subscription.subscribe("ds:appends")
             assert subscription.get_message(timeout=2)["type"] == "subscribe"
             await log.append(rows(1, 2, id="a"))
+            await settled(journal)
             await log.append(rows(3, id="a"))
             await log.append(rows(4))
+            await settled(journal)
             messages = [subscription.get_message(timeout=2)["data"] for _ in range(2)]
             assert messages == [b"adult 2", b"adult 3"]
+
+
+class Sent:
+    """A line that keeps what it is given, and may refuse."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple] = []
+        self.is_away = False
+
+    async def call(self, *command, is_read=False) -> None:
+        if self.is_away:
+            raise JournalUnavailable("planted")
+        self.commands.append(command)
+        await asyncio.sleep(0)
+
+
+async def test_appends_that_follow_one_another_are_told_of_together():
+    line = Sent()
+    announcer = Announcer(line)
+    for seq in range(1, 100):
+        announcer.tell("m", seq)
+        announcer.tell("other", 1000 - seq)
+    await asyncio.sleep(0.001)
+    assert line.commands == [
+        ("PUBLISH", "ds:appends", "m 99"),
+        ("PUBLISH", "ds:appends", "other 999"),
+    ]
+    announcer.tell("m", 100)
+    await announcer.close()  # what is due is told before it ends
+    assert line.commands[2:] == [("PUBLISH", "ds:appends", "m 100")]
+    line.is_away = True
+    announcer.tell("m", 101)
+    await asyncio.sleep(0.001)
+    line.is_away = False
+    announcer.tell("m", 102)
+    await announcer.close()
+    assert line.commands[3:] == [("PUBLISH", "ds:appends", "m 102")]
+
+
+async def settled(journal: RedisJournal) -> None:
+    """Until all appends are announced: no command of that is on its way."""
+    while journal._announcer._task is not None:
+        await asyncio.sleep(0.002)
 
 
 async def test_a_creation_that_died_before_it_was_listed_is_mended_by_the_next(

@@ -4,7 +4,7 @@
 --   2 continues one, and so on for each part], or "" when no part has a key, 7 keys and
 --   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
 --   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
---   14 bytes of unseen entries to answer with, 15 model, 16 none, or the digest of the copy that
+--   14 bytes of unseen entries to answer with, 15 none, or the digest of the copy that
 --   the entry names
 -- Answers one string: u64 the last seq among the unseen entries, u64 trimmed, u32 bytes of the result,
 --   the result as under the nonce, the unseen entries (one string, because Python takes longer to
@@ -151,7 +151,7 @@ local function append_new()
   if ARGV[6] ~= '' then
     body, seq, left, keys, order = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
-  local copy = seq > before and ARGV[16]
+  local copy = seq > before and ARGV[15]
   if copy and string.sub(redis.call('HGET', key_of('copies'), copy) or '', -2) ~= ' 1' then
     return nil, {6}
   end
@@ -163,7 +163,6 @@ local function append_new()
     if copy then
       redis.call('ZADD', key_of('uses'), seq, string.format('%.0f ', seq) .. copy)
     end
-    redis.call('PUBLISH', 'ds:appends', ARGV[15] .. string.format(' %.0f', seq))
   end
   local result = cmsgpack.pack({before, seq, head[3], left})
   redis.call('HSET', KEYS[3], nonce, result)

@@ -33,6 +33,7 @@ from service.journal.protocol import (
 )
 from service.journal.redis import scripts
 from service.journal.redis.address import Address, parse_address
+from service.journal.redis.announcer import CHANNEL, Announcer
 from service.journal.redis.cluster import Lines, Topology
 from service.journal.redis.copies import PART_BYTES, RedisCopies, refuse
 from service.journal.redis.keys import keys_of
@@ -49,7 +50,6 @@ from service.journal.redis.records import (
 from service.journal.redis.scripts import pack
 from service.journal.redis.servers import Server, Standing, Watched
 
-_APPENDS = "ds:appends"
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
 _ANSWER = Struct("<QQI")
@@ -92,12 +92,15 @@ class RedisJournal(RedisCopies, RedisMoving):
                 Line(_server(address, timeout_s), of_disk, replicas, timeout_s) for _ in range(2)
             )
 
+        self._announcer = Announcer(self._others)
+
     async def open(self) -> None:
         self._appends.open()
         self._others.open()
         await self.ping()
 
     async def close(self) -> None:
+        await self._announcer.close()
         await self._appends.close()
         await self._others.close()
 
@@ -133,7 +136,7 @@ class RedisJournal(RedisCopies, RedisMoving):
         return found
 
     async def announcements(self) -> AsyncGenerator[Announced, None]:
-        async with aclosing(self._others.listen(_APPENDS)) as messages:
+        async with aclosing(self._others.listen(CHANNEL)) as messages:
             async for message in messages:
                 if message is None:
                     yield Announced()
@@ -186,16 +189,21 @@ class RedisJournal(RedisCopies, RedisMoving):
             *(_packed_parts(parts) if has_keys else (b"", b"")),
             *_packed_cursor(cursor),
         )
-        last = (model,) if copy is None else (model, copy)
-        packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits, *pack(last)]
-        count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS + len(last)
+        packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
+        count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS
+        if copy is not None:
+            packed += pack((copy,))
+            count += 1
         shortfall = None
         try:
             answer = await self._appends.run_packed(keys.head, scripts.APPEND, count, packed)
         except TooFewReplicas as short:
             answer, shortfall = short.answer, str(short)
         if isinstance(answer, bytes):
-            return _appended(nonce, known_seq, parts, answer, shortfall)
+            appended = _appended(nonce, known_seq, parts, answer, shortfall)
+            if appended.seq is not None:
+                self._announcer.tell(model, appended.seq)
+            return appended
         if answer[0] == 2:
             assert cursor is not None
             raise CursorMoved(cursor.name, None if answer[1] is None else answer[1].decode())
