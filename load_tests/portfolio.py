@@ -181,7 +181,8 @@ def http_rows() -> list[Row]:
             store: stack.enter_context(serving(*where, MODELS)) for store, where in stores.items()
         }
         singles = single_rows(sides, folder)
-        return [*singles, bulk_row(sides["Redis everysec"]["eight"].url, redis.url, folder)]
+        side = sides["Redis everysec"]["eight"]
+        return [*singles, bulk_row(side.url, side.server, redis.url, folder)]
 
 
 def single_rows(sides: Mapping[str, Mapping[str, Side]], folder: Path) -> list[Row]:
@@ -233,14 +234,14 @@ def least_cpu(side: Side) -> float:
     return min(side.server_cpu)
 
 
-def bulk_row(url: str, store: str, folder: Path) -> Row:
+def bulk_row(url: str, server: int, store: str, folder: Path) -> Row:
     """Each round learns into a new model, so that the store does not grow with the rounds."""
     lines = adult_lines()
     n = COPIES * len(lines)
     (folder / "libsvm").write_bytes(b"\n".join(lines) + b"\n")
     what = Load(folder / "libsvm", BULK_ROWS, "text/x-libsvm", BULK_CONNECTIONS)
     check = partial(checked, store, "bulk", rows_each=BULK_ROWS)
-    side = Side(url, 0, "/models/bulk/learn", check)
+    side = Side(url, server, "/models/bulk/learn", check)
 
     def ours() -> float:
         create(url, "bulk", BULK)
