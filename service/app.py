@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from service.api import certificate, health, members, models, samples
+from service.api import certificate, health, members, models, samples, versions
 from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
@@ -33,7 +33,11 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
     settings = settings or Settings()
     check_binding(settings)
     if journal is None:
-        limits = Limits(key_ttl_s=settings.key_ttl_s, max_keys=settings.max_keys)
+        limits = Limits(
+            key_ttl_s=settings.key_ttl_s,
+            max_keys=settings.max_keys,
+            max_versions=settings.max_versions,
+        )
         journal = make_journal(settings.store, settings.durability, limits)
     telemetry = Telemetry()
     catalog = Catalog(journal, settings, telemetry)
@@ -64,7 +68,7 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
     app.state.catalog = catalog
     app.state.startup = startup
     app.state.telemetry = telemetry
-    for module in (models, members, samples, certificate, health):
+    for module in (models, members, samples, versions, certificate, health):
         app.include_router(module.router)
     for kind in (
         Problem,

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from service.answers import Answer, Answers, Asked
 from service.codecs import ListedRows, Rows, as_batch, class_texts
-from service.controls import Order, Verdict, control_of
+from service.controls import Order, Verdict, control_of, copy_named_by
 from service.journal.protocol import (
     Appended,
     Journal,
@@ -26,6 +26,7 @@ from service.journal.protocol import (
     Part,
     Placed,
     Trimmed,
+    UnknownCopy,
 )
 from service.journal.record import (
     Control,
@@ -46,6 +47,8 @@ from solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
 
+TOLD = (OutcomeUnknown, JournalUnavailable, ModelChanged, UnknownCopy)
+"""Whoever submitted what fails so is told; there is nothing to look for in a log."""
 # Requests join a group until it holds this much; a larger request is a group of its own.
 GROUP_BYTES = 1024 * 1024
 GROUP_ROWS = 4096
@@ -157,13 +160,17 @@ class ControlRequest:
         return self.part.key
 
     @classmethod
-    def of(cls, order: Order, key: bytes | None = None) -> Self:
-        """A request of this order, under the stored `key` if it has one."""
+    def of(cls, order: Order, key: bytes | None = None, asked: bytes | None = None) -> Self:
+        """A request of this order, under the stored `key` if it has one.
+
+        What the client has `asked` for tells it from another request under the key, where the
+        order says more than that.
+        """
         given = control_of(order)
         plain = body = encode_control(given.kind, given.fields)
         fingerprint = None
         if key is not None:
-            fingerprint = hashlib.sha256(plain).digest()[:16]
+            fingerprint = hashlib.sha256(plain if asked is None else asked).digest()[:16]
             body = encode_control(given.kind, given.fields, key=key, fingerprint=fingerprint)
         # As everyone else will read it: what is given may have its fields in another order.
         ((_, control),) = decode(plain)
@@ -315,7 +322,7 @@ class Committer:
             self._on_failure(error)
             if isinstance(error, NotReplicated):
                 self._on_advance(before, self._replica.seq)
-            elif not isinstance(error, OutcomeUnknown | JournalUnavailable | ModelChanged):
+            elif not isinstance(error, TOLD):
                 log.exception("model %r: a group of %d failed", self._replica.id, len(group))
             for _, future in group:
                 if not future.done():
@@ -350,7 +357,8 @@ class Committer:
         began = self._outside.clock()
         self._replica.watched[nonce] = None
         try:
-            appended = await self._append(nonce, [p for request in requests for p in request.parts])
+            parts = [part for request in requests for part in request.parts]
+            appended = await self._append(nonce, parts, _copy_named_by(requests[0]))
             rows = sum(len(r.rows) for r in requests if isinstance(r, Request))
             self._on_group(rows, self._outside.clock() - began)
             placed = _by_request(requests, appended.placed)
@@ -366,7 +374,9 @@ class Committer:
             return [Receipt(appended.placed[0], verdict=applied)]
         return _receipts(requests, placed, applied, self._replica.answers)
 
-    async def _append(self, nonce: bytes, parts: Sequence[Part]) -> Appended:
+    async def _append(
+        self, nonce: bytes, parts: Sequence[Part], copy: str | None = None
+    ) -> Appended:
         """Append until the outcome is known: the same nonce makes a repetition harmless.
 
         Raises JournalUnavailable when nothing was done, OutcomeUnknown at the deadline.
@@ -378,7 +388,7 @@ class Committer:
         while True:
             try:
                 return await self._journal.append(
-                    replica.id, replica.incarnation, nonce, replica.seq, parts
+                    replica.id, replica.incarnation, nonce, replica.seq, parts, None, copy
                 )
             except OutcomeUnknown as error:
                 unknown = error
@@ -405,7 +415,8 @@ class Committer:
         replica = self._replica
         try:
             if appended.entries:
-                await replica.apply([e for e in appended.entries if e.seq > replica.seq])
+                unseen = [e for e in appended.entries if e.seq > replica.seq]
+                await replica.apply(unseen, self._journal)
             if appended.more:
                 await replica.catch_up(self._journal)
             handed_over = replica.watched[nonce]
@@ -430,7 +441,9 @@ class Committer:
             return replica.watched[nonce]
         if isinstance(requests[0], ControlRequest):
             control = requests[0].control
-            return await replica.apply_own_control(appended.seq, appended.chain, control)
+            return await replica.apply_own_control(
+                appended.seq, appended.chain, control, self._journal
+            )
         own = _New()
         for request, places in zip(requests, placed, strict=True):
             assert isinstance(request, Request)
@@ -473,6 +486,11 @@ class Committer:
         lost = await replica.rebuild(record, self._journal)
         if isinstance(cause, Forked):
             self._on_loss(lost)
+
+
+def _copy_named_by(request: AnyRequest) -> str | None:
+    """The digest of the copy that a control restores, which the store has to hold then."""
+    return copy_named_by(request.control) if isinstance(request, ControlRequest) else None
 
 
 def _size(request: AnyRequest) -> tuple[int, int]:

@@ -42,6 +42,9 @@ class Subject(Protocol):
     seq: int
     """Of the record before the control."""
 
+    def become(self, digest: str) -> None:
+        """Take on the state of this copy, which was fetched before."""
+
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fields of a control."""
@@ -77,6 +80,15 @@ class Unlearn(Order, frozen=True):
     """The digest of the id, in hex."""
 
 
+class Rollback(Order, frozen=True):
+    """The state becomes what it was at `seq`: the copy of this digest. The journal goes on."""
+
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    seq: int
+    version: str | None = None
+    """The name by which it was asked for."""
+
+
 def control_of(order: Order) -> Control:
     """The control that holds this order."""
     return Control(_KIND_OF[type(order)], msgspec.to_builtins(order))
@@ -99,6 +111,24 @@ def obey(subject: Subject, control: Control) -> Verdict:
         return Verdict(member=kind.do(subject, order))
     except (MemberError, InvalidSpec, UnlearningError) as error:
         return Verdict(refusal=str(error))
+
+
+def copy_named_by(control: Control) -> str | None:
+    """The digest of the copy that a control restores."""
+    return str(control.fields["digest"]) if control.kind == "rollback" else None
+
+
+def copy_needed_by(subject: Subject, control: Control) -> str | None:
+    """The digest of the copy that has to be fetched before the control is obeyed here."""
+    digest = copy_named_by(control)
+    if digest is None or _is_forgotten(subject, control.fields["seq"]):
+        return None
+    return digest
+
+
+def _is_forgotten(subject: Subject, seq: int) -> bool:
+    """Whether the state at `seq` still knew a sample that was unlearned since."""
+    return seq < subject.retained.unlearned_seq
 
 
 def find_member(learner: MemberLearner, name: str) -> MemberView | None:
@@ -161,6 +191,15 @@ def _unlearn(subject: Subject, order: Unlearn) -> None:
     subject.retained.unlearn(subject.learner, digest, subject.seq + 1)
 
 
+def _rollback(subject: Subject, order: Rollback) -> None:
+    if _is_forgotten(subject, order.seq):
+        raise UnlearningError(
+            f"a sample was unlearned at seq {subject.retained.unlearned_seq}: there is no way back "
+            f"to seq {order.seq}, before it"
+        )
+    subject.become(order.digest)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of control."""
@@ -177,6 +216,7 @@ KINDS = {
     "member_remove": Kind(MemberRemove, _member_remove),
     "promote": Kind(Promote, _promote),
     "demote": Kind(Demote, _demote),
+    "rollback": Kind(Rollback, _rollback),
     "unlearn": Kind(Unlearn, _unlearn),
 }
 _KIND_OF = {kind.fields: name for name, kind in KINDS.items()}

@@ -7,6 +7,7 @@
       solvers.MemberError       409 conflict
       journal UnknownModel      404 unknown-model
       journal Conflict          409 conflict
+      journal TooManyVersions   409 too-many-versions
       journal ModelChanged      409 model-changed
       journal OutcomeUnknown    503 outcome-unknown
       journal NotReplicated     503 not-replicated
@@ -29,6 +30,7 @@ from service.journal.protocol import (
     ModelChanged,
     NotReplicated,
     OutcomeUnknown,
+    TooManyVersions,
     UnknownModel,
 )
 from service.journal.record import RecordError
@@ -130,6 +132,8 @@ def as_problem(error: Exception) -> Problem | None:
             return Problem(409, "conflict", str(error))
         case UnknownModel():
             return Problem(404, "unknown-model", str(error))
+        case TooManyVersions():
+            return Problem(409, "too-many-versions", f"{error}; delete one first")
         case ModelChanged():
             return Problem(409, "model-changed", str(error))
         case Conflict():

@@ -61,6 +61,7 @@ class Model:
             on_failure=self._let_go_after,
             outside=catalog.outside,
         )
+        self._names_since = replica.names_since
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
         self._snapshot_seq = replica.restored_seq
@@ -159,6 +160,9 @@ class Model:
             self._weigh()
         if self.replica.retained.unlearned_seq > before:
             self.clean_up.begin(LEFT_TO_OTHERS_S)
+        if self.replica.names_since != self._names_since:
+            self._names_since = self.replica.names_since
+            self.door.tell_names_again(self._names_since)
 
     # -- memory ----------------------------------------------------------------------------------
 

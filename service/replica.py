@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 
 from service.answers import KEPT, Answers, Asked, AskedIn
 from service.codecs import labels_and_classes
-from service.controls import Verdict, check_control, obey
+from service.controls import Verdict, check_control, copy_named_by, copy_needed_by, obey
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import (
     ENTRY_OVERHEAD,
@@ -25,11 +26,19 @@ from service.journal.protocol import (
     ModelRecord,
     Snapshot,
 )
-from service.journal.record import Control, Rows, decode_merged
+from service.journal.record import Control, Rows, decode_merged, holds_control
 from service.outside import REAL, Outside
 from service.recovery import Forked, recover
 from service.retained import NOBODY, Named
-from service.states import Captured, ModelState, by_part, header_of, read_state
+from service.states import (
+    Captured,
+    ModelState,
+    UnreadableCopy,
+    by_part,
+    header_of,
+    read_copy,
+    read_state,
+)
 from service.trail import Lost, Trail
 from solvers import (
     Batch,
@@ -67,6 +76,10 @@ class Replica:
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers
         self.trail = Trail()
+        # The state of the copy that the next control names.
+        self._fetched: ModelState | None = None
+        self.names_since = 0
+        """Names that were told by records up to this one may be missing from the state."""
         self.seq, self.chain = 0, ""
         self.start_over()
         self.is_forked = False
@@ -146,17 +159,22 @@ class Replica:
         self._stand_at(seq, chain)
         return outcome
 
-    async def apply_own_control(self, seq: int, chain: str, control: Control) -> Verdict:
-        """Obey the control that this process appended itself, an entry of its own at `seq`."""
-        verdict = await self._obey(control)
+    async def apply_own_control(
+        self, seq: int, chain: str, control: Control, journal: Journal
+    ) -> Verdict:
+        """Obey the control that this process appended itself, an entry of its own at `seq`.
+
+        Raises UnreadableCopy, before anything is changed.
+        """
+        verdict = await self._obey(control, journal)
         self._stand_at(seq, chain)
         return verdict
 
-    async def apply(self, entries: Sequence[Entry]) -> None:
+    async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
         """Apply entries read from the journal, skipping records already applied.
 
-        Raises Forked, or UnknownRecord for a control of a later version, before anything is
-        applied.
+        Raises Forked before anything is applied; UnknownRecord for a control of a later version
+        and UnreadableCopy for a rollback, standing at an entry's end before it.
         """
         chain, seq = self.chain, self.seq
         for entry in entries:
@@ -167,22 +185,38 @@ class Replica:
                     f"from seq {seq} of this replica"
                 )
             seq = entry.seq
-        if not entries:
-            return
+        for some in _parted_at_rollbacks(entries):
+            await self._apply_in_one(some, journal)
+
+    async def apply_part(self, entry: Entry, until: int) -> None:
+        """Learn the rows of the next entry up to `until`, which lies in its midst.
+
+        It stands there with the chain from before the entry. Raises Forked.
+        """
+        if next_chain(self.chain, entry.nonce) != entry.chain or entry.first_seq > self.seq + 1:
+            raise Forked(f"model {self.id!r}: the journal does not follow from seq {self.seq}")
+        names, (record,), _, named = self._records_of([entry])
+        assert isinstance(record, Batch)  # a control has no midst
+        self.names.keep(names)
+        first_seq, rows = self.seq + 1, record[: until - self.seq]
+        self.retained.keep(named, rows, first_seq, await self._learn(rows))
+
+    async def _apply_in_one(self, entries: Sequence[Entry], journal: Journal) -> None:
+        """Apply entries that follow: a rollback alone, or others."""
         names, records, asked, named = self._records_of(entries)
         self.names.keep(names)
         done: list[tuple[int, Applied]] = []
         for record in records:
             first_seq = self.seq + 1
             if isinstance(record, Control):
-                done.append((first_seq, await self._obey(record)))
+                done.append((first_seq, await self._obey(record, journal)))
             else:
                 outcome = await self._learn(record)
                 whole = asked.within(first_seq, self.seq, self._kept_answers)
                 self.answers.keep(whole, first_seq, record, outcome)
                 self.retained.keep(named, record, first_seq, outcome)
                 done.append((first_seq, outcome))
-        self.seq, self.chain = entries[-1].seq, chain
+        self.seq, self.chain = entries[-1].seq, entries[-1].chain
         self.trail.pass_entries(entries)
         self._hand_over(entries, done)
 
@@ -213,8 +247,11 @@ class Replica:
             self._s_per_row += 0.2 * (spent - self._s_per_row)
         return outcome
 
-    async def _obey(self, control: Control) -> Verdict:
+    async def _obey(self, control: Control, journal: Journal) -> Verdict:
         """In a thread, as it may take long: a new member learns the retained rows."""
+        digest = copy_needed_by(self, control)
+        if digest is not None:
+            self._fetched = await self.fetch(digest, journal)
         async with self._turn:
             verdict = await asyncio.to_thread(obey, self, control)
             self.seq += 1
@@ -229,6 +266,22 @@ class Replica:
                     verdict.refusal,
                 )
         return verdict
+
+    async def fetch(self, digest: str, journal: Journal) -> ModelState:
+        """The state in a copy of this model. Raises UnreadableCopy."""
+        data = await journal.copy_get(self.id, self.incarnation, digest)
+        try:
+            found = await asyncio.to_thread(read_copy, data, digest, self.spec, self.incarnation)
+        except UnreadableCopy as error:
+            raise UnreadableCopy(f"model {self.id!r} at seq {self.seq}: {error}") from error
+        return found[0]
+
+    def become(self, digest: str) -> None:
+        """Take on the state that was fetched; first answers stay, and names are told anew."""
+        state, self._fetched = self._fetched, None
+        assert state is not None
+        self._hold(state)
+        self.names_since = self.seq + 1
 
     def _records_of(
         self, entries: Sequence[Entry]
@@ -281,7 +334,7 @@ class Replica:
             if sum(len(entry.body) + ENTRY_OVERHEAD for entry in entries) > READ_BYTES // 2:
                 ahead = asyncio.create_task(self._read(journal, entries[-1].seq))
             try:
-                await self.apply(entries)
+                await self.apply(entries, journal)
             except BaseException:
                 if ahead is not None:
                     # Left to its end, with nobody to wait for it.
@@ -354,6 +407,7 @@ class Replica:
         self.incarnation = other.incarnation
         self.spec = other.spec
         self._hold(other.state)
+        self.names_since = other.seq
         self.answers = other.answers
         self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
@@ -395,6 +449,24 @@ def as_batch(rows: Rows, dim: int) -> Batch:
     assert rows.labels is not None  # only rows that wait for their labels have none
     labels, classes = labels_and_classes(rows.labels)
     return Batch(rows.indptr, rows.indices, rows.values, labels, weights, dim, classes)
+
+
+def _parted_at_rollbacks(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
+    """Runs of consecutive entries, in which each rollback stands alone.
+
+    Names come into the state in its place, and what cannot be fetched stops the replica before it.
+    """
+    rollbacks = [
+        n
+        for n, entry in enumerate(entries)
+        if holds_control(entry.body)
+        and any(
+            isinstance(block, Control) and copy_named_by(block)
+            for block in decode_merged(entry.body)[1]
+        )
+    ]
+    edges = sorted({0, len(entries), *rollbacks, *(n + 1 for n in rollbacks)})
+    return [entries[first:last] for first, last in pairwise(edges)]
 
 
 def _within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:

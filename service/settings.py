@@ -53,6 +53,13 @@ class Settings(BaseSettings):
     keep_records: int = Field(
         0, ge=0, description="Keep at least so many of the last records of a journal."
     )
+    max_versions: int = Field(100, ge=1, description="Most versions of a model.")
+    versions_held: int = Field(
+        8, ge=1, description="Most versions in memory to predict by, per worker."
+    )
+    versions_bytes: int = Field(
+        256 * 1024**2, ge=1, description="Memory for versions to predict by, per worker."
+    )
     key_ttl_s: int = Field(3600, ge=1, description="How long idempotency keys are remembered.")
     max_keys: int = Field(1_000_000, ge=1, description="Most idempotency keys kept per model.")
     kept_answers: int = Field(

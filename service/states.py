@@ -10,6 +10,7 @@ import numpy as np
 
 from service.feature_names import FeatureNames
 from service.journal.protocol import Snapshot
+from service.journal.record import RecordError
 from service.retained import RetainedIds
 from solvers import (
     CorruptState,
@@ -22,6 +23,10 @@ from solvers import (
 )
 
 Arrays = Mapping[str, np.ndarray]
+
+
+class UnreadableCopy(RecordError):
+    """A full copy of a state is gone or damaged."""
 
 
 @dataclass(slots=True)
@@ -74,6 +79,11 @@ class Captured:
     def encode(self) -> Snapshot:
         return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
 
+    def as_copy(self) -> Snapshot:
+        """The state alone, without the answers kept beside it: equal states give equal bytes."""
+        state = {name: a for name, a in self.arrays.items() if not name.startswith("answers.")}
+        return Snapshot(self.seq, self.chain, dump(state, self.header))
+
     def state_digest(self) -> str:
         """64 hex characters, equal where two states have the same bits.
 
@@ -112,6 +122,26 @@ def read_state(
         return arrays, int(header["seq"]), header["chain"]
     except (KeyError, ValueError) as error:
         raise CorruptState(f"its header has no place in a journal: {error!r}") from error
+
+
+def read_copy(
+    data: bytes | None, digest: str, spec: dict[str, Any], incarnation: str
+) -> tuple[ModelState, int, str]:
+    """The state in the copy of this digest, its seq and chain, on whatever machine it was made.
+
+    Raises UnreadableCopy where there are no bytes, or others.
+    """
+    try:
+        if data is None:
+            raise CorruptState("the store does not hold it")
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise CorruptState("the bytes do not match their SHA-256")
+        arrays, seq, chain = read_state(data, incarnation, any_identity=True)
+        state = ModelState.new(spec)
+        state.restore(arrays)
+    except CorruptState as error:
+        raise UnreadableCopy(f"the copy {digest} cannot be read: {error}") from error
+    return state, seq, chain
 
 
 def by_part(arrays: Arrays) -> defaultdict[str, dict[str, np.ndarray]]:

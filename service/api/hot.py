@@ -54,7 +54,8 @@ from service.schemas import Predicted, PredictedMany
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
-from solvers import Batch, class_label
+from service.versions import LoadedVersions
+from solvers import Batch, Learner, class_label
 
 if TYPE_CHECKING:
     from solvers.multiclass import Multiclass
@@ -81,6 +82,7 @@ class HotPath:
     ) -> None:
         self._app = app
         self._catalog = catalog
+        self._versions = LoadedVersions(settings.versions_held, settings.versions_bytes)
         self.startup = startup
         self._max_body_bytes = settings.max_body_bytes
         self._telemetry = telemetry
@@ -194,23 +196,24 @@ class HotPath:
 
     async def _predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         if scope["method"] == "GET":
-            query = read_query(scope, ("x", "min_seq"), named="x.")
+            query = read_query(scope, ("x", "min_seq", "version"), named="x.")
             return await self._predict_row(model_id, query)
         _check_method(scope, "POST")
         head = read_head(scope)
-        model = await self._found(model_id, read_query(scope, ("min_seq",)))
+        query = read_query(scope, ("min_seq", "version"))
+        model = await self._found(model_id, query)
         body = await read_body(receive, head, self._max_body_bytes)
         intake = await _parse(model, head, body, labelled=False)
         if intake.count == 0:
             raise Problem(422, "invalid-rows", "the request holds no row")
         if not intake.places:
             raise refusal(intake, intake.errors)
-        return await self._score(model, intake)
+        return await self._score(model, intake, query)
 
     async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
         """The model, too, is named in the query."""
         _check_method(scope, "GET")
-        query = read_query(scope, ("model", "x", "min_seq"), named="x.")
+        query = read_query(scope, ("model", "x", "min_seq", "version"), named="x.")
         if "model" not in query:
             raise Problem(422, "invalid-query", "model is missing: model=ID")
         with self._catalog.pinned(query["model"]):
@@ -218,19 +221,27 @@ class HotPath:
 
     async def _predict_row(self, model_id: str, query: dict[str, str]) -> Any:
         model = await self._found(model_id, query)
-        return await self._score(model, _queried_row(model, query))
+        return await self._score(model, _queried_row(model, query), query)
 
-    async def _score(self, model: Model, intake: Intake) -> Any:
+    async def _score(self, model: Model, intake: Intake, query: dict[str, str]) -> Any:
         batch = as_batch([intake.rows])
+        if "version" in query:
+            return await self._score_by_version(model, intake, batch, query["version"])
         async with model.replica.serving():
             seq, chain = model.replica.seq, model.replica.chain
             answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
-            answered = answer_of(model, intake, batch, seq)
+            answered = answer_of(model, model.replica.learner, intake, batch, seq)
         age_s = model.stale_s
         if age_s is None:
             return _encode(answered), [(b"etag", etag_of(seq, chain).encode())]
         answered.stale, answered.age_seconds = True, round(age_s, 3)
         return _encode(answered), []
+
+    async def _score_by_version(self, model: Model, intake: Intake, batch: Batch, name: str) -> Any:
+        version = await self._versions.get(model, self._catalog.journal, name)
+        answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
+        answered = answer_of(model, version.learner, intake, batch, version.seq)
+        return _encode(answered), [(b"etag", etag_of(version.seq, version.chain).encode())]
 
     async def _found(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or beyond. Raises Problem 503 where it does not get there."""
@@ -264,10 +275,10 @@ async def _request_of(intake: Intake, key: bytes | None, fingerprint: bytes | No
 def _remember_told(model: Model, intake: Intake, receipt: Receipt) -> None:
     """Which names the journal has: a row that was left out as another's did not bring its own."""
     if not receipt.conflicts:
-        model.door.told(intake.names)
+        model.door.told(intake.names, receipt.placed.seq)
     elif isinstance(intake.rows, ListedRows):
         for row in receipt.rows or ():
-            model.door.told(intake.rows.names_of(row, row + 1))
+            model.door.told(intake.rows.names_of(row, row + 1), receipt.placed.seq)
 
 
 def _fingerprint(head: Head, query: dict[str, str], body: bytes) -> bytes:
@@ -289,8 +300,10 @@ def _queried_row(model: Model, query: dict[str, str]) -> Intake:
     return parse_query_row(model.door, query["x"])
 
 
-def _predicted(model: Model, intake: Intake, batch: Batch, seq: int) -> Predicted | PredictedMany:
-    door, learner = model.door, model.replica.learner
+def _predicted(
+    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
+) -> Predicted | PredictedMany:
+    door = model.door
     scores = learner.predict(batch)
     found = learner.probabilities(scores)
     if intake.single:
@@ -310,11 +323,11 @@ def _predicted(model: Model, intake: Intake, batch: Batch, seq: int) -> Predicte
 
 
 def _predicted_classes(
-    model: Model, intake: Intake, batch: Batch, seq: int
+    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     """The best class of each row: its score, its name, its probability."""
-    learner: Multiclass = model.replica.learner  # type: ignore[assignment]
-    found = learner.predict_classes(batch)
+    of_classes: Multiclass = learner  # type: ignore[assignment]
+    found = of_classes.predict_classes(batch)
     best = found.best.tolist()
     scores = [float(found.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)]
     labels = [class_label(found.classes[b]) if b >= 0 else None for b in best]

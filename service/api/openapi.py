@@ -75,6 +75,7 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
     min_seq = _parameter(
         "query", "min_seq", "Wait until the state holds this seq, up to 2 s.", kind="integer"
     )
+    version = _parameter("query", "version", "Score by the version of this name.")
     flags = [
         _parameter("query", "scores", "Answer each row's score.", kind="boolean"),
         _parameter("query", "atomic", "Learn all rows or none.", kind="boolean"),
@@ -95,15 +96,15 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
             )
         },
         "/models/{model_id}/predict": {
-            "get": _operation("Score one row.", [model, x, min_seq], predicted),
+            "get": _operation("Score one row.", [model, x, min_seq, version], predicted),
             "post": _operation(
                 "Score rows; nothing is changed.",
-                [model, min_seq],
+                [model, min_seq, version],
                 scored,
                 _body(rows, PREDICT_EXAMPLES),
             ),
         },
-        "/predict": {"get": _operation("Score one row.", [named, x, min_seq], predicted)},
+        "/predict": {"get": _operation("Score one row.", [named, x, min_seq, version], predicted)},
     }
 
 

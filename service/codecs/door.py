@@ -81,6 +81,7 @@ class Door:
         self._place_of = {} if self.is_hashed else _places_of_indices(min(self.dim, _INDEXED_TEXTS))
         # Names that stand in the journal.
         self._told: set[str] = set()
+        self._told_since = 0
         self._told_places = PlaceTable()
         self._labels: dict[Label, float] = dict(_BINARY)
         if self.class_names:
@@ -164,16 +165,17 @@ class Door:
         """The places whose names stand in the journal, as `solvers.text` looks them up."""
         return self._told_places.slots
 
-    def told(self, names: Sequence[tuple[int, str]]) -> None:
-        """Remember that these names stand in the journal now."""
-        if names:
+    def told(self, names: Sequence[tuple[int, str]], seq: int | None = None) -> None:
+        """Remember that these names stand in the journal now, in records up to `seq`."""
+        if names and (seq is None or seq > self._told_since):
             self._told.update(name for _, name in names)
             # A longer one can be `name=text` of which both are short enough, or a name too long.
             self._place_of |= {name: place for place, name in names if len(name) <= LONGEST_NAME}
             self._told_places.add({place for place, _ in names})
 
-    def tell_names_again(self) -> None:
-        """Let every name ride along once more: the journal may have lost some."""
+    def tell_names_again(self, since: int = 0) -> None:
+        """Let every name ride along once more: those told up to `since` may be lost."""
+        self._told_since = since
         if self.is_hashed:
             self._told.clear()
             self._place_of.clear()

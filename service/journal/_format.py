@@ -36,6 +36,11 @@ FLOAT32, FLOAT64, INT64 = np.dtype("<f4"), np.dtype("<f8"), np.dtype("<i8")
 MAX_INDEX = 2**31 - 1
 
 
+def holds_control(body: bytes) -> bool:
+    """Whether the first part of a body is a control."""
+    return bool(body[1] & CONTROL)
+
+
 class RecordError(Exception):
     """A body that cannot be read."""
 

@@ -57,6 +57,7 @@ from service.journal._format import (
     RecordError,
     Rows,
     UnknownRecord,
+    holds_control,
     make_key,
 )
 from service.journal._parts import Parts
@@ -75,5 +76,6 @@ __all__ = [
     "encode_control",
     "encode_opening",
     "encode_rows",
+    "holds_control",
     "make_key",
 ]

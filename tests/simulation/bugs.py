@@ -66,11 +66,11 @@ class _Renonced:
         return await self._journal.append(model, incarnation, nonce, *given)
 
 
-async def _fresh_nonce(true: Any, self: Committer, nonce: bytes, parts: Any) -> Any:
+async def _fresh_nonce(true: Any, self: Committer, nonce: bytes, *given: Any) -> Any:
     """What is repeated is taken for something new."""
     journal, self._journal = self._journal, _Renonced(self._journal, self._outside.nonce)
     try:
-        return await true(self, nonce, parts)
+        return await true(self, nonce, *given)
     finally:
         self._journal = journal
 
@@ -93,7 +93,7 @@ def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
     return true(self, mine)
 
 
-async def _learned_early(true: Any, self: Committer, nonce: bytes, parts: Any) -> Any:
+async def _learned_early(true: Any, self: Committer, nonce: bytes, parts: Any, *given: Any) -> Any:
     """Learn first, journal then."""
     replica = self._replica
     _, (block,) = decode_merged(b"".join(part.body for part in parts))
@@ -102,7 +102,7 @@ async def _learned_early(true: Any, self: Committer, nonce: bytes, parts: Any) -
         self.early = await replica._learn(as_batch(block, replica.dim))  # type: ignore[attr-defined]
         replica.early = self.early  # type: ignore[attr-defined]
         replica.seq = stood
-    return await true(self, nonce, parts)
+    return await true(self, nonce, parts, *given)
 
 
 async def _not_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
@@ -130,7 +130,7 @@ def _nothing(true: Any, self: Any, *given: Any) -> None:
 # -- following the journal ---------------------------------------------------------------------
 
 
-async def _any_chain(true: Any, self: Replica, entries: Sequence[Entry]) -> None:
+async def _any_chain(true: Any, self: Replica, entries: Sequence[Entry], *given: Any) -> None:
     """Whatever comes next is taken to follow."""
     chain, seq, fitting = self.chain, self.seq, []
     for entry in entries:
@@ -138,7 +138,7 @@ async def _any_chain(true: Any, self: Replica, entries: Sequence[Entry]) -> None
         first_seq = min(entry.first_seq, seq + 1)
         fitting.append(msgspec.structs.replace(entry, chain=chain, first_seq=first_seq))
         seq = entry.seq
-    await true(self, fitting)
+    await true(self, fitting, *given)
     if entries:
         self.chain = entries[-1].chain
 

@@ -124,8 +124,9 @@ class Connection:
         known_seq: int,
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
+        copy: str | None = None,
     ) -> Appended:
-        given = (model, incarnation, nonce, known_seq, tuple(parts), cursor)
+        given = (model, incarnation, nonce, known_seq, tuple(parts), cursor, copy)
         appended, done_at = await self._call(_APPEND, "append", *given)
         self.known[incarnation] = done_at
         return appended
@@ -190,6 +191,17 @@ class Connection:
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         await self._call(_WRITE, "snapshots_drop", model, incarnation, before)
 
+    async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
+        return (await self._call(_WRITE, "copy_put", model, incarnation, data))[0]
+
+    async def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
+        return (await self._call(_READ, "copy_get", model, incarnation, digest))[0]
+
+    async def version_put(
+        self, model: str, incarnation: str, version: Version
+    ) -> tuple[Version, bool]:
+        return (await self._call(_WRITE, "version_put", model, incarnation, version))[0]
+
     async def versions(self, model: str, incarnation: str) -> "list[Version]":
         return (await self._call(_READ, "versions", model, incarnation))[0]
 
@@ -198,6 +210,9 @@ class Connection:
 
     async def scrub(self, model: str, incarnation: str) -> bool:
         return (await self._call(_WRITE, "scrub", model, incarnation))[0]
+
+    async def version_delete(self, model: str, incarnation: str, name: str) -> bool:
+        return (await self._call(_WRITE, "version_delete", model, incarnation, name))[0]
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         return (await self._call(_READ, "cursor", model, incarnation, name))[0]

@@ -1,0 +1,165 @@
+"""Versions of a model: taken by name, gone back to, and loaded to predict by."""
+
+import asyncio
+import re
+from collections import OrderedDict
+from typing import NamedTuple
+
+from service.committer import ControlRequest, Receipt
+from service.controls import Rollback
+from service.errors import Problem
+from service.journal.protocol import Journal, JournalUnavailable, UnknownCopy, Version
+from service.model import Model
+from service.states import UnreadableCopy
+from service.time_travel import NotKept, state_at
+from solvers import Learner
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# A copy that was just written is collected only where its writer seems to have died.
+TRIES = 3
+
+
+async def take_version(
+    model: Model, journal: Journal, name: str | None, note: str
+) -> tuple[Version, bool]:
+    """Name the state at the journal's end; (it, False) where the name stands for it already.
+
+    Raises Problem 409 where the name stands for another state.
+    """
+    if name is not None and not NAME.fullmatch(name):
+        detail = "a version's name has 1 to 128 characters of A-Z a-z 0-9 . _ - and begins with"
+        raise Problem(422, "invalid-name", f"{detail} a letter or digit, got {name!r}")
+    await model.refresh()
+    async with model.committer.between_groups():
+        captured = model.replica.capture()
+    copy = await asyncio.to_thread(captured.as_copy)
+    where = (model.record.id, model.record.incarnation)
+    for tried in range(TRIES):
+        digest = await journal.copy_put(*where, copy.data)
+        named = name or f"seq-{copy.seq}"
+        version = Version(named, copy.seq, copy.chain, digest, len(copy.data), note=note)
+        try:
+            return await journal.version_put(*where, version)
+        except UnknownCopy:
+            if tried == TRIES - 1:
+                raise
+    raise AssertionError("not reached")
+
+
+async def known_version(model: Model, journal: Journal, name: str) -> Version:
+    """The version of this name. Raises Problem 404."""
+    record = model.record
+    version = await journal.version_get(record.id, record.incarnation, name)
+    if version is None:
+        raise unknown_version(record.id, name)
+    return version
+
+
+def unknown_version(model_id: str, name: str) -> Problem:
+    return Problem(404, "unknown-version", f"model {model_id!r} has no version {name!r}")
+
+
+async def go_back_to_version(
+    model: Model, journal: Journal, name: str, key: bytes | None, asked: bytes
+) -> tuple[Rollback, Receipt]:
+    """Make the state that of a version. Raises Problem 404, 503 where it is damaged."""
+    version = await known_version(model, journal, name)
+    try:
+        await model.replica.fetch(version.digest, journal)
+    except UnreadableCopy as error:
+        raise _unreadable(name, error) from error
+    order = Rollback(version.digest, version.seq, name)
+    try:
+        return order, await model.submit(ControlRequest.of(order, key, asked))
+    except UnknownCopy:
+        raise unknown_version(model.record.id, name) from None
+
+
+async def go_back_to_seq(
+    model: Model, journal: Journal, seq: int, key: bytes | None, asked: bytes
+) -> tuple[Rollback, Receipt]:
+    """Make the state what it was at `seq`. Raises Problem 410 where that is no longer kept."""
+    record = await journal.get(model.record.id)
+    try:
+        then = await state_at(journal, record, seq)
+    except NotKept as error:
+        raise Problem(410, "not-kept", str(error), first=error.first, last=error.last) from None
+    copy = await asyncio.to_thread(then.capture().as_copy)
+    for tried in range(TRIES):
+        digest = await journal.copy_put(record.id, record.incarnation, copy.data)
+        order = Rollback(digest, seq)
+        try:
+            return order, await model.submit(ControlRequest.of(order, key, asked))
+        except UnknownCopy:
+            if tried == TRIES - 1:
+                raise
+    raise AssertionError("not reached")
+
+
+def _unreadable(name: str, error: UnreadableCopy) -> Problem:
+    detail = f"version {name!r} is of no use: {error}"
+    return Problem(503, "unreadable-version", detail, retry_after_s=60)
+
+
+class LoadedVersion(NamedTuple):
+    """A version in memory, to predict by."""
+
+    learner: Learner
+    seq: int
+    chain: str
+    bytes: int
+
+
+class LoadedVersions:
+    """The versions that this process predicted by last, of all models.
+
+    most        so many of them
+    most_bytes  so many bytes of their copies together; the one used last always stays
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._loaded: OrderedDict[tuple[str, str], LoadedVersion] = OrderedDict()
+        self._digests: dict[tuple[str, str], Version] = {}
+        self._turn = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    async def get(self, model: Model, journal: Journal, name: str) -> LoadedVersion:
+        """The version of this name. Raises Problem 404, 503 where it is damaged."""
+        version = await self._named(model, journal, name)
+        place = (model.record.incarnation, version.digest)
+        async with self._turn:  # whoever waits finds it loaded
+            found = self._loaded.get(place)
+            if found is None:
+                try:
+                    state = await model.replica.fetch(version.digest, journal)
+                except UnreadableCopy as error:
+                    raise _unreadable(name, error) from error
+                found = LoadedVersion(state.learner, version.seq, version.chain, version.bytes)
+                self._loaded[place] = found
+            self._loaded.move_to_end(place)
+            self._let_go()
+        return found
+
+    async def _named(self, model: Model, journal: Journal, name: str) -> Version:
+        """As the store has it; while it is away, as it was the last time."""
+        place = (model.record.incarnation, name)
+        try:
+            version = await known_version(model, journal, name)
+        except JournalUnavailable:
+            if place not in self._digests:
+                raise
+            return self._digests[place]
+        if len(self._digests) >= 10 * self._most:
+            self._digests.clear()
+        self._digests[place] = version
+        return version
+
+    def _let_go(self) -> None:
+        while len(self._loaded) > 1 and (
+            len(self._loaded) > self._most
+            or sum(version.bytes for version in self._loaded.values()) > self._most_bytes
+        ):
+            self._loaded.popitem(last=False)
