@@ -1,8 +1,12 @@
 """What the URL of a Redis store says."""
 
 import pytest
+from redis.asyncio import SSLConnection
 
+from service.journal import open_journal
+from service.journal.protocol import JournalUnavailable
 from service.journal.redis.address import Address, parse_address
+from service.journal.redis.servers import Standing, Watched
 
 
 def told(address: Address) -> tuple[object, ...]:
@@ -73,3 +77,23 @@ def test_what_is_wrong_with_an_address_is_said_without_its_password(url: str, wr
     with pytest.raises(ValueError) as refused:
         parse_address(with_password)
     assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["", "+sentinel", "+cluster"])
+@pytest.mark.parametrize("tls", ["", "s"])
+@pytest.mark.anyio
+async def test_where_nobody_answers_the_store_is_away(kind: str, tls: str):
+    path = "/main" if kind == "+sentinel" else ""
+    options = "?ssl_cert_reqs=none" if tls else ""
+    with pytest.raises(JournalUnavailable):
+        await open_journal(f"redis{tls}{kind}://u:p@127.0.0.1:1{path}{options}")
+
+
+def test_with_tls_every_connection_uses_it():
+    address = parse_address("rediss+sentinel://u:p@a:1/main?ssl_ca_certs=/ca.pem")
+    for server in (Watched(address, 1.0), Standing(address, ("a", 1), 1.0)):
+        connection = server.make_connection()
+        assert isinstance(connection, SSLConnection)
+        assert connection.ssl_context.ca_certs == "/ca.pem"
+        assert (connection.username, connection.password) == ("u", "p")
+        assert connection.retry.get_retries() == 0

@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 import redis
+from redis.asyncio.sentinel import Sentinel
 from redis.crc import key_slot
 
 from service.journal import open_journal
@@ -18,6 +19,7 @@ from service.journal.protocol import (
     Journal,
     JournalUnavailable,
     NotReplicated,
+    UnknownModel,
 )
 from service.journal.redis import line
 from tests.history import check_history
@@ -103,6 +105,33 @@ async def test_where_a_replica_is_missing_nothing_is_done(sentinels: SentinelSet
             replica.start()
         until(lambda: sentinels.is_followed(primary, 2), "the replica")
         assert (await log.append(rows(3))).shortfall is None
+
+
+async def test_a_primary_that_the_sentinels_have_left_is_left(
+    sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch
+):
+    """As where it was parted from them: it goes on, and takes what will be lost."""
+    primary = sentinels.primary()
+    former = next(server for server in sentinels.servers if server is not primary)
+    sentinels.ask(former, "REPLICAOF", "NO", "ONE")
+
+    async def told_late(self: Sentinel, service: str) -> tuple[str, int]:
+        return "127.0.0.1", former.port
+
+    async with opened(sentinels.url) as journal, opened(sentinels.url) as other:
+        with monkeypatch.context() as before:
+            before.setattr(Sentinel, "discover_master", told_late)
+            await journal.close()
+            await journal.open()
+            await journal.create("elsewhere", b"{}", b"{}")
+            with pytest.raises(UnknownModel):
+                await other.get("elsewhere")
+        # The Sentinels say where the primary is: it is found at the next look.
+        await journal.ping()
+        with pytest.raises(UnknownModel):
+            await journal.get("elsewhere")
+    sentinels.ask(former, "REPLICAOF", "127.0.0.1", primary.port)
+    until(lambda: sentinels.is_followed(primary, 2), "the replica")
 
 
 async def test_without_a_sentinel_or_service_the_store_is_away(sentinels: SentinelSet):

@@ -155,6 +155,10 @@ local function append_new()
   if copy and string.sub(redis.call('HGET', key_of('copies'), copy) or '', -2) ~= ' 1' then
     return nil, {6}
   end
+  if copy then
+    -- Looked at before anything is written: of a slot that is being moved it may not be here.
+    redis.call('EXISTS', key_of('uses'))
+  end
   if seq > before then
     local chain = redis.sha1hex(head[3] .. nonce)
     local entry = struct.pack('<I8I4I4I8', before + 1, seq - before, #body, time_ms)

@@ -93,8 +93,9 @@ class Line:
     async def ping(self) -> None:
         """Return when the server answers, keeps what was asked for and has its replicas.
 
-        Raises JournalUnavailable.
+        Leaves one that is no longer the primary. Raises JournalUnavailable.
         """
+        await self._leave_former()
         await self._call([b"*1\r\n", *pack(("PING",))], is_read=True)
         if self._replicas:
             info = await self._call([b"*2\r\n", *pack(("INFO", "replication"))], is_read=True)
@@ -226,6 +227,15 @@ class Line:
             self._may_be_short = True
             raise TooFewReplicas(answer, answers[-1], self._replicas)
         return answer
+
+    async def _leave_former(self) -> None:
+        connection = self._connection
+        if connection is None or await self._server.is_current(connection):
+            return
+        async with self._turn:
+            if self._connection is connection:
+                self._connection = None
+                await connection.disconnect(nowait=True)
 
     async def _connected(self) -> Connection:
         if self._connection is not None and await _is_broken(self._connection):

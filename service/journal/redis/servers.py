@@ -11,6 +11,7 @@ from redis.asyncio.sentinel import (
     SentinelManagedSSLConnection,
 )
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from service.journal.redis.address import Address, Where
 
@@ -26,6 +27,9 @@ class Server(Protocol):
 
     def make_connection(self) -> Connection:
         """A connection that is not connected yet, and sends nothing twice."""
+
+    async def is_current(self, connection: Connection) -> bool:
+        """Whether a new connection would lead to the same server, as far as that can be told."""
 
     async def close(self) -> None:
         """Let go of what was needed to find the server."""
@@ -48,6 +52,9 @@ class Standing:
         made: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         return made
 
+    async def is_current(self, connection: Connection) -> bool:
+        return True
+
     async def close(self) -> None:
         pass
 
@@ -60,6 +67,7 @@ class Watched:
     def __init__(self, address: Address, timeout_s: float) -> None:
         tls = {"ssl": True} if address.is_tls else {}
         brief = {"socket_timeout": FINDING_S, "socket_connect_timeout": FINDING_S, "protocol": 2}
+        self._service = address.service
         self._sentinel = Sentinel(  # type: ignore[no-untyped-call]
             list(address.hosts),
             sentinel_kwargs=address.of_sentinels | tls | brief | {"retry": _never()},
@@ -76,6 +84,14 @@ class Watched:
     def make_connection(self) -> Connection:
         made: Connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         return made
+
+    async def is_current(self, connection: Connection) -> bool:
+        """A primary that was parted from its Sentinels may go on, alone and overtaken."""
+        try:
+            where = await self._sentinel.discover_master(self._service)
+        except RedisError:
+            return True  # they know of no other
+        return bool(where == (connection.host, connection.port))
 
     async def close(self) -> None:
         await self._sentinel.aclose()
