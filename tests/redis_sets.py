@@ -23,7 +23,7 @@ DOWN_AFTER_MS = 500
 NODE_TIMEOUT_MS = 800
 FORMING_MS = 15_000
 SLOTS = 1 << 14
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 T = TypeVar("T", bound=RedisServer)
 
 
