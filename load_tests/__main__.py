@@ -10,7 +10,16 @@ from typing import Any
 
 from load_tests.measure import FEW_ROUNDS, HEADING, ROUNDS, Row
 
-BENCHMARKS = ("kernel", "http", "start", "learners", "portfolio", "recovery", "many_models")
+BENCHMARKS = (
+    "kernel",
+    "http",
+    "start",
+    "learners",
+    "portfolio",
+    "recovery",
+    "replicas",
+    "many_models",
+)
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"
 

@@ -1,0 +1,129 @@
+"""What a second worker costs: CPU of all processes per request, at a rate that does not change.
+
+64 connections send single samples in turn, each at its time, whatever the answers take. Workers and
+store are counted, who sends is not. Afterwards the journal is read: what was answered stands in it
+once and is in the state, or the row is void.
+"""
+
+import asyncio
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from load_tests.http import CONNECTIONS, SPEC, as_json, checked, create
+from load_tests.measure import FEW_ROUNDS, Row, interleaved
+from load_tests.recovery import cpu_seconds
+from service.demo.adult import adult_lines
+from service.demo.server_process import ServerProcess
+from tests.redis_server import running_redis
+
+TITLE = "Two workers"
+RATE = 1000
+SECONDS = 5
+WARM_SECONDS = 1
+
+
+def rows() -> list[Row]:
+    return [against_one(store) for store in ("SQLite normal", "Redis everysec")]
+
+
+def against_one(store: str) -> Row:
+    void: list[str] = []
+    figures = interleaved(
+        {str(workers): partial(cost, store, workers, void) for workers in (1, 2)}, FEW_ROUNDS
+    )
+    what = f"{RATE:,} a second, {CONNECTIONS} connections, {store}"
+    return Row(
+        f"CPU per durable single-sample learn, {what}",
+        "us",
+        figures["2"],
+        "one worker",
+        figures["1"],
+        gate=1.25,
+        smaller_is_better=True,
+        void=void[0] if void else "",
+    )
+
+
+def cost(store: str, workers: int, void: list[str]) -> float:
+    """Microseconds of CPU per request, the store's included."""
+    with new_store(store) as (url, of_store):
+        flags = ["--workers", str(workers), "--durability", store.split()[1]]
+        with ServerProcess(url, flags) as server:
+            create(server.url, "bench", SPEC)
+            acks = asyncio.run(send(server.url, WARM_SECONDS))
+            counted = [*family(server.process.pid), *of_store]
+            before = sum(map(cpu_seconds, counted))
+            answered = asyncio.run(send(server.url, SECONDS))
+            spent = sum(map(cpu_seconds, counted)) - before
+        wrong = checked(url, "bench", acks + answered)
+        if wrong:
+            void.append(wrong)
+        return 1e6 * spent / len(answered)
+
+
+@contextmanager
+def new_store(name: str) -> Iterator[tuple[str, list[int]]]:
+    """The URL of an empty store, and the processes that are part of it."""
+    with ExitStack() as stack:
+        if name.startswith("Redis"):
+            redis = stack.enter_context(running_redis(appendfsync=name.split()[1]))
+            yield redis.url, [redis.pid]
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dualstream-bench-"))
+            yield f"sqlite:///{Path(folder) / 'bench.db'}", []
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that come from it."""
+    children = [
+        int(child)
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+    return [pid, *(each for child in children for each in family(child))]
+
+
+async def send(url: str, seconds: float) -> list[int]:
+    """Requests at RATE; the seq of each answer. Raises RuntimeError where one is refused."""
+    host, port = url.removeprefix("http://").split(":")
+    requests = [request_of(as_json(line).encode()) for line in adult_lines()[:2000]]
+    acks: list[int] = []
+    begins = time.perf_counter() + 0.2
+
+    async def one_connection(first: int) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for number in range(first, int(RATE * seconds), CONNECTIONS):
+            await asyncio.sleep(max(0.0, begins + number / RATE - time.perf_counter()))
+            writer.write(requests[number % len(requests)])
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+            assert size is not None
+            body = await reader.readexactly(int(size[1]))
+            seq = re.search(rb'"seq":(\d+)', body)
+            if not head.startswith(b"HTTP/1.1 200") or seq is None:
+                raise RuntimeError(f"refused: {body.decode()}")
+            acks.append(int(seq[1]))
+        writer.close()
+
+    await asyncio.gather(*(one_connection(first) for first in range(CONNECTIONS)))
+    return acks
+
+
+def request_of(body: bytes) -> bytes:
+    head = "POST /models/bench/learn HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def about() -> list[str]:
+    return [
+        "`python -m load_tests replicas` runs these alone: "
+        f"{os.cpu_count()} cores, no process pinned; {SECONDS} s each after {WARM_SECONDS} s to "
+        "warm up, on a new store. At the same rate each of two workers has smaller groups to "
+        "append, and applies those of the other too.",
+    ]
