@@ -7,6 +7,8 @@ line with an escape, an `id`, a number that is not read exactly, anything that i
 anything that the model does not take, is not usual.
 """
 
+import numpy as np
+
 from solvers._jit import (
     F8,
     I4,
@@ -39,6 +41,12 @@ from solvers.text._read import (
 
 _MOST = 1e100
 
+# Bytes within a string: as they are, not of ASCII, or what ends it or is not usual.
+_PLAIN, _BEYOND_ASCII, _OTHER = range(3)
+_KIND = np.zeros(256, np.uint8)
+_KIND[128:] = _BEYOND_ASCII
+_KIND[:32] = _KIND[34] = _KIND[92] = _OTHER
+
 
 @kernel(i8(RO_U1, i8))
 def skip_space(text: Bytes, p: int) -> int:
@@ -49,20 +57,23 @@ def skip_space(text: Bytes, p: int) -> int:
 
 
 @kernel(i8(RO_U1, i8, b1, U1, i8))
-def read_string(text: Bytes, p: int, ascii_only: bool, out: Bytes, at: int) -> int:
-    """Copy the string whose first byte is at p to out[at:]; the place of its quote, or -1.
+def read_string(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) -> int:
+    """Copy the string whose first byte is at `start` to out[at:]; the place of its quote, or -1.
 
     Strings with escapes, of more than LONGEST_NAME bytes, or beyond ASCII where only that is
     known to be good, are left to others.
     """
-    last = at + LONGEST_NAME
-    while text[p] != 34:
-        c = text[p]
-        if c < 32 or c == 92 or at >= last or (ascii_only and c > 127):
-            return -1
-        out[at] = c
-        at += 1
+    p = start
+    while True:
+        kind = _KIND[text[p]]
+        if kind == _OTHER or (kind == _BEYOND_ASCII and ascii_only):
+            break
         p += 1
+    length = p - start
+    if text[p] != 34 or length > LONGEST_NAME:
+        return -1
+    for k in range(length):
+        out[at + k] = text[start + k]
     return p
 
 
