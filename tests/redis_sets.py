@@ -1,7 +1,7 @@
 """Several Redis servers that stand in for each other: watched by Sentinels, or a Cluster.
 
 All on loopback and free ports, gone afterwards. Their timeouts are short, so that a failover takes
-about two seconds.
+about three seconds.
 """
 
 import os
@@ -19,7 +19,7 @@ from redis.crc import key_slot
 from tests.redis_server import NoRedis, RedisServer, _program
 
 SERVICE = "main"
-DOWN_AFTER_MS = 500
+DOWN_AFTER_MS = 1000
 NODE_TIMEOUT_MS = 800
 FORMING_MS = 15_000
 SLOTS = 1 << 14
