@@ -11,6 +11,7 @@ from rich.console import Console
 
 from service import forks
 from service.journal.protocol import JournalError
+from service.journal.record import RecordError
 from service.settings import Settings, UnsafeBinding
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -112,6 +113,47 @@ def migrate(
         typer.echo(msgspec.json.encode({"models": moved}).decode())
     else:
         _say(f"all {len(moved)} models of {without_password(of)} are in {without_password(to)}")
+
+
+@app.command("replay")
+def replay_model(
+    model: Annotated[str, typer.Argument(help="The model's id.")],
+    until: Annotated[
+        int | None, typer.Option(help="The seq whose state to compute; the journal's end if unset.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="PATH=VALUE: another spec, as in rho=0.01, window.beta=0.999."),
+    ] = None,
+    store: Annotated[str | None, _flag("store", _help("store"))] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Compute a state of the past, or what another spec would have made of the same journal.
+
+    Reads alone: neither the model nor its server is touched.
+
+    Example: dualstream replay clicks --until 5000 --set rho=0.01
+    """
+    from service.recovery import Forked
+    from service.what_if import Refused, parse_changes, replay
+
+    where = _settings({} if store is None else {"store": store}).store
+    try:
+        told = asyncio.run(replay(where, model, until, parse_changes(changes or [])))
+    except (Refused, JournalError, RecordError, Forked, ValueError) as refused:
+        _fail(str(refused))
+    if as_json:
+        typer.echo(msgspec.json.encode(told).decode())
+        return
+    kept = "a kept state" if told.from_seq == 0 else f"records {told.from_seq} to {told.seq}"
+    _say(f"{told.model} at seq {told.seq}, from {kept}")
+    if changes and told.from_seq > 1:
+        _say(f"the journal is kept from seq {told.from_seq} on: what came before is not learned")
+    if told.left_out_rollbacks:
+        _say(f"{told.left_out_rollbacks} rollbacks are left out: they name states of another spec")
+    _say(f"samples {told.samples}, rejected {told.rejected}, state {told.state_digest}")
+    for view in ("since_start", "rolling", "fading"):
+        _say(f"{view}: {msgspec.json.encode(told.metrics[view]).decode()}")
 
 
 def _say(line: str) -> None:

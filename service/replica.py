@@ -185,8 +185,12 @@ class Replica:
                     f"from seq {seq} of this replica"
                 )
             seq = entry.seq
-        for some in _parted_at_rollbacks(entries):
-            await self._apply_in_one(some, journal)
+        for some in parted_at_rollbacks(entries):
+            await self.apply_run(some, journal)
+
+    def pass_by(self, entry: Entry) -> None:
+        """Leave out an entry: stand behind it as if it changed nothing."""
+        self._stand_at(entry.seq, entry.chain)
 
     async def apply_part(self, entry: Entry, until: int) -> None:
         """Learn the rows of the next entry up to `until`, which lies in its midst.
@@ -195,14 +199,18 @@ class Replica:
         """
         if next_chain(self.chain, entry.nonce) != entry.chain or entry.first_seq > self.seq + 1:
             raise Forked(f"model {self.id!r}: the journal does not follow from seq {self.seq}")
+        await self.learn_part(entry, until)
+
+    async def learn_part(self, entry: Entry, until: int) -> None:
+        """As `apply_part`, of an entry that is known to follow."""
         names, (record,), _, named = self._records_of([entry])
         assert isinstance(record, Batch)  # a control has no midst
         self.names.keep(names)
         first_seq, rows = self.seq + 1, record[: until - self.seq]
         self.retained.keep(named, rows, first_seq, await self._learn(rows))
 
-    async def _apply_in_one(self, entries: Sequence[Entry], journal: Journal) -> None:
-        """Apply entries that follow: a rollback alone, or others."""
+    async def apply_run(self, entries: Sequence[Entry], journal: Journal) -> None:
+        """Apply entries that are known to follow: a rollback alone, or others."""
         names, records, asked, named = self._records_of(entries)
         self.names.keep(names)
         done: list[tuple[int, Applied]] = []
@@ -451,7 +459,7 @@ def as_batch(rows: Rows, dim: int) -> Batch:
     return Batch(rows.indptr, rows.indices, rows.values, labels, weights, dim, classes)
 
 
-def _parted_at_rollbacks(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
+def parted_at_rollbacks(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
     """Runs of consecutive entries, in which each rollback stands alone.
 
     Names come into the state in its place, and what cannot be fetched stops the replica before it.

@@ -1,8 +1,10 @@
-"""The commands of the README and of docs/PORTFOLIO.md run as they are written there."""
+"""The commands of the README and of documents run as they are written there."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, preset
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
 PORTFOLIO = (ROOT / "docs" / "PORTFOLIO.md").read_text()
+VERSIONS = (ROOT / "docs" / "VERSIONS.md").read_text()
 
 
 def session(text: str) -> str:
@@ -26,7 +29,9 @@ def session(text: str) -> str:
 def answers_of(script: str, tmp_path: Path) -> tuple[list[dict], str]:
     """Run it against a server of its own; the objects that came back, and all that was said."""
     script = script.replace("curl -s", "curl -sf -w '\\n'")
-    with ServerProcess(f"sqlite:///{tmp_path / 'readme.db'}") as server:
+    script = script.replace("dualstream replay", f"{sys.executable} -m service replay")
+    store = f"sqlite:///{tmp_path / 'readme.db'}"
+    with ServerProcess(store) as server:
         script = script.replace("localhost:8000", server.url.removeprefix("http://"))
         done = subprocess.run(
             ["bash", "-e", "-c", script],
@@ -34,6 +39,7 @@ def answers_of(script: str, tmp_path: Path) -> tuple[list[dict], str]:
             text=True,
             timeout=60,
             cwd=tmp_path,
+            env=os.environ | {"DUALSTREAM_STORE": store, "PYTHONPATH": str(ROOT)},
         )
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"], done.stdout
@@ -66,6 +72,17 @@ def test_the_commands_of_the_portfolio_run_as_written(tmp_path):
     assert answers[-1]["member"] == "dual-30" and answers[-1]["gap"] >= 0.0
     promoted = next(answer for answer in answers if answer.get("name") == "dual-3")
     assert promoted["weight"] == 1.0
+
+
+def test_the_commands_of_versions_run_as_written(tmp_path):
+    answers, said = answers_of(session(VERSIONS), tmp_path)
+    _, _, monday, _, listed, by_monday, undone, read, redone, what_if = answers
+    assert listed["versions"] == [monday] and listed["kept_from"] == 1
+    assert by_monday["seq"] == monday["seq"] == 1
+    assert (undone["seq"], undone["to_seq"], read["samples"]) == (3, 1, 1)
+    assert (redone["seq"], redone["to_seq"]) == (4, 2)
+    assert "clicks at seq 2, from " in said
+    assert what_if["left_out_rollbacks"] == 2 and what_if["spec"]["rho"] == 0.01
 
 
 def test_every_member_of_a_list_is_described():
