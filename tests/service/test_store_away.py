@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from service import app as app_module
@@ -149,6 +150,43 @@ def test_a_file_that_is_locked_refuses_appends_until_it_is_free(serve, tmp_path,
     assert learn(client) == 3
     until(lambda: "degraded" not in client.get("/readyz").json(), PATIENCE_S)
     assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
+
+
+@pytest.mark.parametrize("shape", ["rows", "control"])
+def test_what_too_few_replicas_have_is_journalled_and_answered_when_they_have_it(
+    client, monkeypatch, shape
+):
+    # Given a store whose replicas lag behind two appends
+    spec = {"algorithm": "portfolio", "features": SPEC["features"]}
+    assert client.put("/models/m", json=spec).status_code == 201
+    journal = client.app._catalog.journal
+    append, short = journal.append, ["1 of 2 replicas had it"] * 2
+
+    async def append_short(*given, **named):
+        appended = await append(*given, **named)
+        return msgspec.structs.replace(appended, shortfall=short.pop() if short else None)
+
+    monkeypatch.setattr(journal, "append", append_short)
+    keyed = {"idempotency-key": "k"}
+
+    def ask():
+        if shape == "rows":
+            return client.post("/models/m/learn", json=ROW, headers=keyed)
+        spec = {"algorithm": "perceptron", "name": "new"}
+        return client.post("/models/m/members", json=spec, headers=keyed)
+
+    # When a client repeats its request until it is answered
+    for _ in range(2 if shape == "rows" else 1):
+        told = assert_problem(ask(), 503, "not-replicated")
+        assert told["outcome"] == "journalled" and "1 of 2 replicas had it" in told["detail"]
+        assert client.get("/models/m").json()["seq"] == 1
+    answered = ask()
+    # Then it was done once
+    assert answered.status_code == 200, answered.text
+    assert client.get("/models/m").json()["seq"] == 1
+    if shape == "rows":
+        assert answered.json()["duplicate"] is True and answered.json()["seq"] == 1
+        assert answered.headers["idempotency-replayed"] == "true"
 
 
 def test_predictions_do_not_ask_the_store(model, monkeypatch):
