@@ -12,10 +12,12 @@ from service import clean_up
 from service.catalog import Catalog
 from service.codecs import ListedRows
 from service.committer import ControlRequest, Request
+from service.errors import Problem
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, Trimmed, Version
 from service.settings import Settings
 from service.telemetry import Telemetry
+from service.versions import take_version
 from tests.journal.leftovers import is_in, kept_bytes
 from tests.service.conftest import assert_problem
 from tests.service.test_replica import bits, replica_of
@@ -105,6 +107,74 @@ def test_the_journal_from_before_is_gone(serve, store):
             await journal.close()
 
     asyncio.run(look())
+
+
+def test_there_is_no_way_back_to_before(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    for i in range(4):
+        client.post("/models/m/learn", json=sample(str(i)))
+    assert client.post("/models/m/versions", json={"name": "before"}).status_code == 201
+    assert unlearn_wholly(client, "1")["seq"] == 5
+    after = bits(replica_of(client))
+    assert client.post("/models/m/versions", json={"name": "after"}).json()["seq"] == 5
+    client.post("/models/m/learn", json=sample("4"))
+    assert_problem(
+        client.post("/models/m/rollback", json={"version": "before"}), 404, "unknown-version"
+    )
+    for seq in (0, 3, 4):
+        gone = client.post("/models/m/rollback", json={"seq": seq})
+        assert_problem(gone, 410, "not-kept")
+    told = client.get("/models/m/versions").json()
+    assert [version["name"] for version in told["versions"]] == ["after"]
+    assert told["kept_from"] == 6
+    assert client.post("/models/m/rollback", json={"version": "after"}).status_code == 200
+    now = bits(replica_of(client))
+    assert {n for n in after if now[n] != after[n]} <= {n for n in after if n[:7] == "answers"}
+    # What was gone back to knows that the sample was unlearned, too.
+    assert unlearn(client, "1").json()["status"] == "done"
+    assert unlearn_wholly(client, "2")["seq"] == 8
+
+
+def test_a_version_that_a_sample_is_unlearned_under_is_not_kept(store, monkeypatch):
+    class Late:
+        """A journal at which a version arrives after all that is under way."""
+
+        def __init__(self, journal: Any) -> None:
+            self._journal = journal
+            self.meanwhile: Any = None
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._journal, name)
+
+        async def version_put(self, *given: Any) -> Any:
+            await self.meanwhile()
+            return await self._journal.version_put(*given)
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = await prepared(store, journal)
+            other = catalog_on(journal)
+            model, late = await catalog.get("m"), Late(journal)
+
+            async def unlearned_by_another() -> None:
+                held = await other.get("m")
+                await held.submit(ControlRequest.of(unlearning("2")))
+                held.clean_up.begin()
+                await cleaned(other)
+
+            late.meanwhile = unlearned_by_another
+            with pytest.raises(Problem, match="unlearned while version 'w' was taken"):
+                await take_version(model, late, "w", "")
+            where = ("m", model.record.incarnation)
+            assert not await journal.versions(*where) and not await journal.copies(*where)
+            await catalog.close()
+            await other.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
 
 
 def test_what_cannot_be_unlearned_is_refused_with_the_reason(serve, store):
