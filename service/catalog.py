@@ -25,6 +25,7 @@ from service.journal.protocol import (
 from service.journal.record import RecordError
 from service.model import Model
 from service.outside import REAL, Outside
+from service.recovery import Forked
 from service.replica import Replica
 from service.settings import Settings
 from service.telemetry import Telemetry
@@ -130,6 +131,8 @@ class Catalog:
         reason = (
             str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
         )
+        if isinstance(error, RecordError | Forked):
+            reason = f"{self.journal.log_name(model_id)}: {reason}"
         if self._unreadable.get(model_id, ("", 0.0))[0] != reason:
             trace = None if isinstance(error, RecordError) else error
             log.error("model %r is not served: %s", model_id, reason, exc_info=trace)

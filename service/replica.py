@@ -26,7 +26,15 @@ from service.journal.protocol import (
     ModelRecord,
     Snapshot,
 )
-from service.journal.record import Control, Rows, decode_merged, holds_control
+from service.journal.record import (
+    Control,
+    CorruptRecord,
+    Parts,
+    RecordError,
+    Rows,
+    decode_merged,
+    holds_control,
+)
 from service.outside import REAL, Outside
 from service.recovery import Forked, recover
 from service.retained import NOBODY, Named
@@ -173,16 +181,22 @@ class Replica:
     async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
         """Apply entries read from the journal, skipping records already applied.
 
-        Raises Forked before anything is applied; UnknownRecord for a control of a later version
-        and UnreadableCopy for a rollback, standing at an entry's end before it.
+        Raises Forked, and CorruptRecord for an entry out of its place, before anything is applied;
+        CorruptRecord, UnknownRecord for what is of a later version (both name the entry) and
+        UnreadableCopy for a rollback, standing at an entry's end before it.
         """
-        chain, seq = self.chain, self.seq
+        chain, seq = self.chain, self.trail.end
         for entry in entries:
             chain = next_chain(chain, entry.nonce)
-            if chain != entry.chain or entry.first_seq > seq + 1:
+            if chain != entry.chain:
                 raise Forked(
                     f"model {self.id!r}: the journal at seq {entry.seq} does not follow "
                     f"from seq {seq} of this replica"
+                )
+            if entry.first_seq != seq + 1:
+                raise CorruptRecord(
+                    f"the entry at seq {entry.seq} begins at seq {entry.first_seq}, "
+                    f"the one before it ends at seq {seq}"
                 )
             seq = entry.seq
         for some in parted_at_rollbacks(entries):
@@ -297,9 +311,9 @@ class Replica:
         """The names in consecutive entries, and their records beyond those already applied.
 
         Rows between two controls are one batch. Last, the requests with a key and, where they may
-        be unlearned, the rows with an id. Raises UnknownRecord.
+        be unlearned, the rows with an id. Raises CorruptRecord, UnknownRecord.
         """
-        parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
+        parts, blocks = _decoded(entries)
         names: list[tuple[int, str]] = []
         records: list[Batch | Control] = []
         run: list[Batch] = []
@@ -469,12 +483,28 @@ def parted_at_rollbacks(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
         for n, entry in enumerate(entries)
         if holds_control(entry.body)
         and any(
-            isinstance(block, Control) and copy_named_by(block)
-            for block in decode_merged(entry.body)[1]
+            isinstance(block, Control) and copy_named_by(block) for block in _decoded([entry])[1]
         )
     ]
     edges = sorted({0, len(entries), *rollbacks, *(n + 1 for n in rollbacks)})
     return [entries[first:last] for first, last in pairwise(edges)]
+
+
+def _decoded(entries: Sequence[Entry]) -> tuple[Parts, list[Rows | Control]]:
+    """The records of consecutive entries. Raises RecordError, which names the entry."""
+    try:
+        parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
+        records = sum(1 if isinstance(block, Control) else len(block) for block in blocks)
+        expected = entries[-1].seq + 1 - entries[0].first_seq
+        if records != expected:
+            raise CorruptRecord(f"{records} records where there have to be {expected}")
+    except RecordError as error:
+        if len(entries) == 1:
+            raise type(error)(f"the entry at seq {entries[0].seq}: {error}") from error
+        for entry in entries:
+            _decoded([entry])
+        raise
+    return parts, blocks
 
 
 def _within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:

@@ -34,6 +34,11 @@ class Trail:
         self._kept = kept
         self._seqs, self._chains = array("Q"), array("Q")
 
+    @property
+    def end(self) -> int:
+        """The seq at the end of the last entry that was applied whole."""
+        return self._seqs[-1]
+
     def pass_by(self, seq: int, chain: str) -> None:
         """The replica stands at `seq` with `chain`, after an entry or with a snapshot.
 

@@ -38,7 +38,7 @@ MAX_INDEX = 2**31 - 1
 
 def holds_control(body: bytes) -> bool:
     """Whether the first part of a body is a control."""
-    return bool(body[1] & CONTROL)
+    return len(body) > 1 and bool(body[1] & CONTROL)
 
 
 class RecordError(Exception):

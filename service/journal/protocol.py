@@ -258,6 +258,12 @@ class Journal(Copies, Protocol):
         `replicated:N`, if it was asked for.
         """
 
+    def log_name(self, model: str) -> str:
+        """What the model's log is called in the store, for whoever has to look at it there.
+
+        Redis: its key. SQLite: the file and the table.
+        """
+
     async def claim_identity(self, mine: str) -> str:
         """Return the numeric identity in force, `mine` where the store had none. Atomic."""
 

@@ -30,7 +30,7 @@ BEFORE, REQUESTS = 5, 300
 CUTS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 WHAT = f"power cut at {CUTS} moments of {REQUESTS} requests"
 # So that there are snapshots and, on SQLite, checkpoints among the requests.
-FLAGS = ("--snapshot-every", "60")
+FLAGS = ("--snapshot-every", "60", "--keep-records", "100000000")
 
 
 def learn(url: str, first: int, count: int) -> list[Acknowledged]:
@@ -115,6 +115,13 @@ async def lost_in(store: str, known: Sequence[Acknowledged]) -> list[Acknowledge
         await journal.close()
 
 
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def check_cuts(
     run: Run,
     known: Sequence[Acknowledged],
@@ -138,10 +145,12 @@ def test_sqlite(level, tmp_path):
         with ServerProcess(f"sqlite:///{place}", flags) as server:
             known = begin(server.url)
             disk = Disk.of([place, Path(f"{place}-wal")])
+            moved = place.stat().st_mtime_ns
             with traced([server.process.pid], tmp_path / "trace"):
                 known += learn(server.url, BEFORE, REQUESTS)
+                wait_for(lambda: place.stat().st_mtime_ns != moved)  # a checkpoint
         seen = events(tmp_path / "trace")
-        assert any(event.target == str(place) for event in seen), "no checkpoint"
+        assert any(event.target == str(place) for event in seen)
         played = play(disk, seen, Random(1), in_order=False)
 
         def opened(files: dict[str, bytes]) -> str:

@@ -24,12 +24,12 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     """Starts applications; `serve(store=..., snapshot_every=...)` gives a client of a new one."""
     with ExitStack() as running:
 
-        def start(**given: object) -> TestClient:
+        def start(wait: bool = True, **given: object) -> TestClient:
             given.setdefault("store", f"sqlite:///{tmp_path / 'test.db'}")
             app = create_app(Settings(**given))
             client = running.enter_context(TestClient(app))
             deadline = time.monotonic() + 30
-            while client.get("/readyz").status_code != 200:
+            while wait and client.get("/readyz").status_code != 200:
                 assert time.monotonic() < deadline, client.get("/readyz").text
                 time.sleep(0.01)
             return client

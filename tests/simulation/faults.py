@@ -139,6 +139,9 @@ class Connection:
 
     ping = open
 
+    def log_name(self, model: str) -> str:
+        return f"the log of {model}"
+
     def durability(self) -> str:
         return "memory"
 

@@ -31,6 +31,7 @@ from service.journal.protocol import (
     UnknownCopy,
     UnknownModel,
 )
+from service.journal.record import CorruptRecord
 from service.journal.redis import scripts
 from service.journal.redis.address import Address, parse_address
 from service.journal.redis.announcer import CHANNEL, Announcer
@@ -110,6 +111,9 @@ class RedisJournal(RedisCopies, RedisMoving):
 
     def durability(self) -> str:
         return self._replicated or self._appends.durability
+
+    def log_name(self, model: str) -> str:
+        return str(keys_of(model).log, "ascii")
 
     async def claim_identity(self, mine: str) -> str:
         await self._others.call("SET", IDENTITY, mine, "NX")
@@ -429,11 +433,21 @@ def _appended(
 
 
 def _entries(joined: bytes, at: int = 0) -> list[Entry]:
-    entries = []
+    entries: list[Entry] = []
     while at < len(joined):
+        if at + ENTRY.size > len(joined):
+            raise CorruptRecord(f"the entry {_after(entries)} is cut off")
         first, count, size, time_ms, nonce, chain = ENTRY.unpack_from(joined, at)
         at += ENTRY.size
         body = joined[at : at + size]
-        entries.append(Entry(first, first + count - 1, nonce, chain.decode(), time_ms, body))
+        if len(body) < size:
+            raise CorruptRecord(f"the entry {_after(entries)} is cut off")
+        entries.append(
+            Entry(first, first + count - 1, nonce, chain.decode("ascii", "replace"), time_ms, body)
+        )
         at += size
     return entries
+
+
+def _after(entries: Sequence[Entry]) -> str:
+    return f"after seq {entries[-1].seq}" if entries else "that was read first"

@@ -61,6 +61,7 @@ class SqliteJournal(SqliteMoving):
             raise ValueError(f"SQLite's durability is normal or full, not {durability}")
         self._path = path
         self._limits = limits
+        self._path = path
         self._connect = partial(connect, path, self._durability.upper(), busy_timeout_s)
         self._make_workers()
 
@@ -92,6 +93,9 @@ class SqliteJournal(SqliteMoving):
 
     def durability(self) -> str:
         return self._durability
+
+    def log_name(self, model: str) -> str:
+        return f"{self._path}, table entries"
 
     async def claim_identity(self, mine: str) -> str:
         def task(connection: sqlite3.Connection) -> str:
@@ -276,10 +280,10 @@ class SqliteJournal(SqliteMoving):
             pass
 
     async def _write(self, task: Task[T]) -> T:
-        return await self._writer.run(in_write(task))
+        return await self._writer.run(in_write(task, self._path))
 
     async def _read(self, task: Task[T]) -> T:
-        return await self._reader.run(in_read(task))
+        return await self._reader.run(in_read(task, self._path))
 
     # Last, because below its name means this method.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:

@@ -78,7 +78,7 @@ def _deliver(future: "asyncio.Future[Any]", outcome: Any, is_error: bool) -> Non
         future.set_result(outcome)
 
 
-def in_write(task: Task[T]) -> Task[T]:
+def in_write(task: Task[T], path: str) -> Task[T]:
     """The task as one transaction that has the write lock from its beginning.
 
     Raises JournalUnavailable (nothing was done), OutcomeUnknown, and what `task` raises.
@@ -90,7 +90,7 @@ def in_write(task: Task[T]) -> Task[T]:
             result = task(connection)
         except sqlite3.Error as error:
             _roll_back(connection)
-            raise JournalUnavailable(f"SQLite: {error}") from error
+            raise JournalUnavailable(f"SQLite, {path}: {error}") from error
         except BaseException:
             _roll_back(connection)
             raise
@@ -98,13 +98,13 @@ def in_write(task: Task[T]) -> Task[T]:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             _roll_back(connection)
-            raise _commit_error(error) from error
+            raise _commit_error(error, path) from error
         return result
 
     return transaction
 
 
-def in_read(task: Task[T]) -> Task[T]:
+def in_read(task: Task[T], path: str) -> Task[T]:
     """The task as one transaction that sees one moment of the store.
 
     Raises JournalUnavailable, and what `task` raises.
@@ -115,7 +115,7 @@ def in_read(task: Task[T]) -> Task[T]:
             connection.execute("BEGIN")
             return task(connection)
         except sqlite3.Error as error:
-            raise JournalUnavailable(f"SQLite: {error}") from error
+            raise JournalUnavailable(f"SQLite, {path}: {error}") from error
         finally:
             _roll_back(connection)
 
@@ -128,8 +128,8 @@ def _roll_back(connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def _commit_error(error: sqlite3.Error) -> Exception:
+def _commit_error(error: sqlite3.Error, path: str) -> Exception:
     """A failed write or sync may leave the commit in the file, to be found after a crash."""
     if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
-        return OutcomeUnknown(f"SQLite: {error}")
-    return JournalUnavailable(f"SQLite: {error}")
+        return OutcomeUnknown(f"SQLite, {path}: {error}")
+    return JournalUnavailable(f"SQLite, {path}: {error}")

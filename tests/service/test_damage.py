@@ -1,0 +1,233 @@
+"""Damaged entries and files: refused by name, one model at a time, and never learned from."""
+
+import asyncio
+import random
+import sqlite3
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from service.journal import open_journal
+from service.journal.protocol import Part
+from service.replica import Replica
+from tests.service.conftest import assert_problem
+from tests.service.test_replica import SPEC, learn, loaded, until_reason
+
+Damage = Callable[[dict], None]
+"""Changes an entry in place: first_seq, count, nonce, chain, body."""
+
+HEADER = struct.Struct("<QIIQ16s40s")
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def damage_entry(store: str, number: int, damage: Damage) -> str:
+    """Damage an entry of model m, by its number from 0; the name of the log as errors tell it."""
+    if store.startswith("sqlite"):
+        path = store.removeprefix("sqlite:///")
+        _damage_row(path, number, damage)
+        return path
+    with redis.Redis.from_url(store) as client:
+        _damage_stream(client, number, damage)
+    return "ds:{m}:log"
+
+
+def _damage_row(path: str, number: int, damage: Damage) -> None:
+    with sqlite3.connect(path) as db:
+        names = ("rowid", "seq", "first_seq", "nonce", "chain", "body")
+        rows = db.execute(
+            "SELECT entries.rowid, seq, first_seq, nonce, chain, body FROM entries JOIN models"
+            " USING (model) WHERE id = 'm' ORDER BY seq"
+        ).fetchall()
+        entry = dict(zip(names, rows[number], strict=True))
+        entry["chain"] = entry["chain"].encode()
+        damage(entry)
+        db.execute(
+            "UPDATE entries SET first_seq = ?, nonce = ?, chain = ?, body = ? WHERE rowid = ?",
+            (
+                entry["first_seq"],
+                entry["nonce"],
+                entry["chain"].decode("latin-1"),
+                entry["body"],
+                entry["rowid"],
+            ),
+        )
+    db.close()
+
+
+def _damage_stream(client: "redis.Redis", number: int, damage: Damage) -> None:
+    """A stream's entries cannot be changed: it is written again."""
+    log = "ds:{m}:log"
+    entries = client.xrange(log)
+    client.delete(log)
+    for at, (entry_id, fields) in enumerate(entries):
+        if at == number:
+            packed = fields[b"e"]
+            first, count, _, time_ms, nonce, chain = HEADER.unpack_from(packed)
+            body = packed[HEADER.size :]
+            entry = {"first_seq": first, "nonce": nonce, "chain": chain, "body": body}
+            damage(entry)
+            header = HEADER.pack(
+                entry["first_seq"],
+                count,
+                len(entry["body"]),
+                time_ms,
+                entry["nonce"],
+                entry["chain"],
+            )
+            fields = {b"e": header + entry["body"]}
+        client.xadd(log, fields, id=entry_id)
+
+
+def flip(name: str, bit: int) -> Damage:
+    def damage(entry: dict) -> None:
+        bits = 8 * len(entry[name])
+        entry[name] = flipped(entry[name], bit % bits)
+
+    return damage
+
+
+def cut(entry: dict) -> None:
+    entry["body"] = entry["body"][:-3]
+
+
+def emptied(entry: dict) -> None:
+    entry["body"] = b""
+
+
+def of_later_version(entry: dict) -> None:
+    entry["body"] = b"\x02" + entry["body"][1:]
+
+
+def begin_earlier(entry: dict) -> None:
+    entry["first_seq"] -= 2
+
+
+def begin_later(entry: dict) -> None:
+    entry["first_seq"] += 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (flip("body", 300), "at seq 8: the part at byte 0 has another checksum"),
+        (cut, "at seq 8: "),
+        (emptied, "at seq 8: 0 records where there have to be 4"),
+        (of_later_version, "at seq 8: record version 2"),
+        (begin_earlier, "begins at seq 3, the one before it ends at seq 4"),
+        (begin_later, "begins at seq 6, the one before it ends at seq 4"),
+        (flip("nonce", 5), "the journal at seq 8 does not follow from seq 4"),
+        (flip("chain", 1), "the journal at seq 8 does not follow from seq 4"),
+    ],
+)
+def test_a_damaged_entry_stops_its_model_alone_and_is_named(serve, store, damage, reason):
+    client = serve(store=store)
+    for model in ("m", "other"):
+        client.put(f"/models/{model}", json=SPEC)
+    for first in range(0, 12, 4):
+        learn(client, first, first + 4)
+    kept: dict = {}
+    damage_entry(store, 1, kept.update)
+    name = damage_entry(store, 1, damage)
+
+    late = serve(store=store)
+    for path in ("", "/metrics", "/predict?x=1:1"):
+        told = assert_problem(late.get(f"/models/m{path}"), 503, "unreadable-journal")
+        assert name in told["detail"] and reason in told["detail"]
+    assert_problem(learn(late, 12, 13), 503, "unreadable-journal")
+    verbose = late.get("/readyz?verbose")
+    assert verbose.status_code == 200 and verbose.json()["unreadable"].keys() == {"m"}
+    assert learn(late, 0, 5, "other").json()["seq"] == 5
+
+    # Who has applied it already goes on from memory, and is right.
+    assert learn(client, 12, 14).json()["seq"] == 14
+    damage_entry(store, 1, lambda entry: entry.update(kept))
+    digest = client.get("/models/m?digest=true").json()["state_digest"]
+    assert digest == loaded(store).capture().state_digest()
+
+
+def test_any_bit_of_a_body_is_found(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    for first in range(0, 12, 4):
+        learn(client, first, first + 4, **{"idempotency-key": f"k{first}"})
+    chance = random.Random(5)
+
+    async def read() -> str:
+        journal = await open_journal(store)
+        try:
+            await Replica(await journal.get("m")).load(journal)
+        except Exception as error:
+            return str(error)
+        finally:
+            await journal.close()
+        return "nothing found"
+
+    for bit in chance.sample(range(8 * 100), 25):
+        damage_entry(store, 2, flip("body", bit))
+        assert "the entry at seq 12: " in asyncio.run(read()), bit
+        damage_entry(store, 2, flip("body", bit))
+    assert asyncio.run(read()) == "nothing found"
+
+
+def test_whoever_follows_stops_in_front_of_a_damaged_entry(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    client.put("/models/other", json=SPEC)
+    learn(client, 0, 4)
+
+    async def append_damaged() -> None:
+        journal = await open_journal(store)
+        try:
+            record = await journal.get("m")
+            (entry,) = await journal.read("m", record.incarnation, 0)
+            part = Part(flipped(entry.body, 100), 4)
+            await journal.append("m", record.incarnation, b"n" * 16, 4, [part])
+        finally:
+            await journal.close()
+
+    asyncio.run(append_damaged())
+    deadline = time.monotonic() + 30
+    while client.get("/models/m").status_code == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    told = assert_problem(client.get("/models/m"), 503, "unreadable-journal")
+    assert "the entry at seq 8" in told["detail"]
+    assert learn(client, 0, 4, "other").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda data: b"not a database at all" + data[21:], "file is not a database"),
+        (lambda data: data[:-8192], "malformed"),
+    ],
+)
+def test_a_damaged_file_is_named_while_the_service_waits(serve, tmp_path, spoil, reason):
+    path = tmp_path / "spoiled.db"
+    store = f"sqlite:///{path}"
+
+    async def fill() -> None:
+        journal = await open_journal(store)
+        await journal.create("m", b"{}" * 40_000, b"{}")
+        await journal.close()
+
+    asyncio.run(fill())
+    whole = path.read_bytes()
+    path.write_bytes(spoil(whole))
+    client = serve(store=store, wait=False)
+    told = until_reason(client, reason)
+    assert str(path) in told["reason"]
+    # Once the file is whole again, without a restart.
+    path.write_bytes(whole)
+    deadline = time.monotonic() + 10
+    while client.get("/readyz").status_code != 200:
+        assert time.monotonic() < deadline, client.get("/readyz").text
+        time.sleep(0.05)
