@@ -16,6 +16,7 @@ import math
 import os
 import struct
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,7 @@ DISABLED: bool = _config.DISABLE_JIT
 
 _CPU = _pin_cpu()
 _CACHE_DIR = None if DISABLED else _cache_dir()
+_MAKING = threading.Lock()
 _KERNELS: list[tuple[Any, Any]] = []
 
 
@@ -158,18 +160,20 @@ def kernel(
     def compile_it(function: _Function) -> _Function:
         if DISABLED:
             return _as_python(function)
-        # Only while this kernel is made: other users of numba keep their own cache.
-        before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR or ""
-        try:
-            jit: Any = numba.njit
-            # Nothing is allocated, so there are no references to count: numba would, by atomic
-            # additions for every view of a row, and that took a quarter of a portfolio's time.
-            options = {"nogil": True, "error_model": "numpy", "_nrt": False}
-            options |= {"cache": _CACHE_DIR is not None}
-            options |= {"forceinline": inline} | ({"noalias": True} if apart else {})
-            compiled = jit(signature, **options)(function)
-        finally:
-            _config.CACHE_DIR = before
+        jit: Any = numba.njit
+        # Nothing is allocated, so there are no references to count: numba would, by atomic
+        # additions for every view of a row, and that took a quarter of a portfolio's time.
+        options = {"nogil": True, "error_model": "numpy", "_nrt": False}
+        options |= {"cache": _CACHE_DIR is not None}
+        options |= {"forceinline": inline} | ({"noalias": True} if apart else {})
+        # Only while this kernel is made: other users of numba keep their own cache. One at a time:
+        # families are imported in threads, and numba reads the directory more than once.
+        with _MAKING:
+            before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR or ""
+            try:
+                compiled = jit(signature, **options)(function)
+            finally:
+                _config.CACHE_DIR = before
         _KERNELS.append((compiled, signature))
         return compiled  # type: ignore[no-any-return]
 

@@ -4,13 +4,16 @@ import ast
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
 import solvers
-from solvers import Batch, make_learner, numeric_identity, warm
+from solvers import Batch, _jit, make_learner, numeric_identity, warm
 from solvers._jit import APPLY_VERSION, DISABLED, SHARED_KERNELS, compiled_signatures
 from solvers.losses import LOSSES, MARGIN_LOSSES
 
@@ -203,3 +206,28 @@ def test_plain_python_gives_the_same():
     )
     results = {python(code, NUMBA_DISABLE_JIT=flag)[0] for flag in "01"}
     assert len(results) == 1
+
+
+@compiled_only
+def test_kernels_made_in_threads_are_cached_in_the_one_place(monkeypatch):
+    seen = []
+
+    def njit(signature, **options):
+        def make(function):
+            first = numba.config.CACHE_DIR
+            time.sleep(0.002)
+            seen.append((first, numba.config.CACHE_DIR))
+            return function
+
+        return make
+
+    monkeypatch.setattr(numba, "njit", njit)
+    monkeypatch.setattr(_jit, "_KERNELS", [])
+    before = numba.config.CACHE_DIR
+    threads = [threading.Thread(target=_jit.kernel("f8(f8)"), args=(abs,)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [(_jit._CACHE_DIR, _jit._CACHE_DIR)] * 20
+    assert numba.config.CACHE_DIR == before
