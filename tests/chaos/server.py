@@ -1,6 +1,7 @@
 """`dualstream serve`, with faults planted that a process cannot have from outside.
 
-DUALSTREAM_FULL_MARK   as long as this file exists, SQLite may not take one more page
+DUALSTREAM_FULL_MARK    as long as this file exists, SQLite may not take one more page
+DUALSTREAM_CRASH_MARK   see crash_points.py
 """
 
 import os
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from service.cli import app
+from tests.chaos.crash_points import plant, strike
 
 MARK = Path(os.environ.get("DUALSTREAM_FULL_MARK", "/nonexistent"))
 ALL_PAGES = 1 << 30
 
 
-class Bounded(sqlite3.Connection):
-    """A connection whose file does not grow while MARK exists."""
+class Planted(sqlite3.Connection):
+    """A connection whose file does not grow while MARK exists, and that may die in a commit."""
 
     is_full = False
 
@@ -25,11 +27,17 @@ class Bounded(sqlite3.Connection):
             self.is_full = not self.is_full
             # Never less than the file has: 1 stands for what it has now.
             super().execute(f"PRAGMA max_page_count = {1 if self.is_full else ALL_PAGES}")
-        return super().execute(statement, *given)
+        if statement != "COMMIT":
+            return super().execute(statement, *given)
+        strike("COMMIT is about to be")
+        done = super().execute(statement, *given)
+        strike("COMMIT is done")
+        return done
 
 
 # Workers import this module, too: multiprocessing makes their main module the server's.
-sqlite3.connect = partial(sqlite3.connect, factory=Bounded)  # type: ignore[assignment]
+sqlite3.connect = partial(sqlite3.connect, factory=Planted)  # type: ignore[assignment]
+plant()
 
 if __name__ == "__main__":
     app()

@@ -76,7 +76,7 @@ class Storm:
 
     async def judge(self, direct: str) -> None:
         """Hold what clients and workers say against the journal. Raises HistoryBroken."""
-        await examine(self._run, direct, self.clients, self._server)
+        await examine(self._run, direct, self.clients.told, self._server)
 
     async def end(self) -> None:
         """Stop the server, should it run; its log stays."""

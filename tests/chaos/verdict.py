@@ -5,7 +5,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from service.journal.protocol import Entry, Journal, ModelRecord
 from service.journal.record import Rows, decode_merged
 from service.replica import Replica, as_batch
 from solvers import Batch, Outcome, Progressive, make_learner
-from tests.chaos.clients import Clients, Told
+from tests.chaos.clients import Told
 from tests.chaos.report import Run
 from tests.history import HistoryBroken, Report, check_entries, read_all
 from tests.service.test_workers import children
@@ -36,15 +36,15 @@ class Found(NamedTuple):
     batch: Batch
 
 
-async def examine(run: Run, store: str, clients: Clients, server: ServerProcess) -> None:
+async def examine(run: Run, store: str, told: Mapping[str, Told], server: ServerProcess) -> None:
     """Check every model, and every worker's copy of it. Raises HistoryBroken, AssertionError."""
     found: dict[str, Found] = {}
     broken: HistoryBroken | None = None
     journal = await open_journal(store)
     try:
-        for model, told in clients.told.items():
+        for model, of_model in told.items():
             try:
-                found[model] = await _examine_model(journal, model, told, run.expects_loss)
+                found[model] = await _examine_model(journal, model, of_model, run.expects_loss)
                 run.saw(found[model].report)
             except HistoryBroken as error:
                 broken = error

@@ -1,0 +1,111 @@
+"""A process that kills itself at a chosen step between a request, the append, and the answer.
+
+DUALSTREAM_CRASH_MARK names a file. Whichever process comes first to the step whose name stands in
+it removes the file and is gone, as by `kill -9`.
+"""
+
+import functools
+import inspect
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import redis.asyncio
+
+import service.api.hot
+from service.committer import Committer
+from service.journal.redis import scripts
+from service.journal.redis.store import RedisJournal
+from service.journal.sqlite import append, snapshots
+from service.journal.sqlite.store import SqliteJournal
+from service.replica import Replica
+
+MARK = Path(os.environ.get("DUALSTREAM_CRASH_MARK", "/nonexistent"))
+
+LEARNING = (
+    "the request is parked",
+    "the group is about to be appended",
+    "the append is answered",
+    "the rows are learned, and their place not taken note of",
+    "the rows are applied",
+    "the answer is made",
+)
+SNAPSHOTS = ("the snapshot is about to be put", "the snapshot has all its parts")
+SQLITE = ("the rows are in the transaction", "COMMIT is about to be", "COMMIT is done")
+REDIS = ("the append is sent",)
+CREATING = ("the model is made, and not listed",)
+
+
+def strike(step: str) -> None:
+    """Die here, if this is the step."""
+    try:
+        chosen = MARK.read_text()
+    except OSError:
+        return
+    if chosen == step:
+        MARK.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def plant() -> None:
+    """Put the steps into the service's own classes."""
+    _before(Committer, "_commit", "the request is parked")
+    _before(Committer, "_append", "the group is about to be appended")
+    _after(Committer, "_append", "the append is answered")
+    _after(Replica, "_learn_slice", "the rows are learned, and their place not taken note of")
+    _after(Replica, "apply_own", "the rows are applied")
+    _after(service.api.hot, "answer_new", "the answer is made")
+    for store in (SqliteJournal, RedisJournal):
+        _before(store, "snapshot_put", "the snapshot is about to be put")
+    _before(snapshots, "complete", "the snapshot has all its parts")
+    _before(RedisJournal, "_snapshot", "the snapshot has all its parts", argument="complete")
+    _after(append, "_append_new", "the rows are in the transaction")
+    _after(RedisJournal, "_models", "the model is made, and not listed", argument="create")
+    _plant_sent()
+
+
+def _before(owner: Any, name: str, step: str, argument: str | None = None) -> None:
+    true = getattr(owner, name)
+
+    @functools.wraps(true)
+    def planted(*given: Any, **named: Any) -> Any:
+        if argument is None or argument in given:
+            strike(step)
+        return true(*given, **named)
+
+    setattr(owner, name, planted)
+
+
+def _after(owner: Any, name: str, step: str, argument: str | None = None) -> None:
+    true = getattr(owner, name)
+
+    @functools.wraps(true)
+    def planted(*given: Any, **named: Any) -> Any:
+        result = true(*given, **named)
+        if argument is None or argument in given:
+            strike(step)
+        return result
+
+    @functools.wraps(true)
+    async def planted_async(*given: Any, **named: Any) -> Any:
+        result = await true(*given, **named)
+        if argument is None or argument in given:
+            strike(step)
+        return result
+
+    setattr(owner, name, planted_async if inspect.iscoroutinefunction(true) else planted)
+
+
+def _plant_sent() -> None:
+    """Redis has the append, and nobody reads what it answers."""
+    true = redis.asyncio.Connection.send_packed_command
+
+    async def planted(self: Any, command: Any, *given: Any, **named: Any) -> Any:
+        result = await true(self, command, *given, **named)
+        whole = b"".join(command) if isinstance(command, list) else command
+        if scripts.APPEND.packed_digest[-1] in whole:
+            strike("the append is sent")
+        return result
+
+    redis.asyncio.Connection.send_packed_command = planted  # type: ignore[method-assign]

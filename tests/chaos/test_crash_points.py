@@ -1,0 +1,110 @@
+"""A worker dies at each step between a request and its answer: its client asks again, and is right.
+
+Two workers, so that the other one may be asked; who dies is replaced. At the end the journal, a
+replay, a snapshot and both workers agree to the bit, and every answer is what the journal says.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from service.demo.server_process import ServerProcess
+from tests.chaos import crash_points
+from tests.chaos.clients import Told
+from tests.chaos.report import Run, recorded
+from tests.chaos.samples import DUAL, SPECS
+from tests.chaos.verdict import examine
+from tests.history import Acknowledged
+
+FLAGS = ("--workers", "2", "--snapshot-every", "3", "--keep-records", "100000000")
+WHAT = "a crash at each step between request and answer"
+
+
+class Client:
+    """Sends what it has to say until it is answered."""
+
+    def __init__(self, url: str, mark: Path) -> None:
+        self._url, self._mark = url, mark
+        self.told = Told()
+        self.seq = 0
+
+    def learn(self, step: str, number: int) -> None:
+        """One request while a worker is to die at a step: learned once, and told as it was."""
+        key = f"k{number}"
+        samples = [{"x": {str(1 + number): 1, str(50 + at): 2}, "y": at % 2} for at in range(3)]
+        samples[1] |= {"id": f"id {number}"}
+        body, headers = {"samples": samples}, {"idempotency-key": key}
+        self.arm(step)
+        answer = self.send("POST", f"/models/{DUAL}/learn", body, headers)
+        self.wait_until_struck(step)
+        assert (answer["seq"], answer["count"], answer["learned"]) == (self.seq + 3, 3, 3)
+        self.seq += 3
+        again = self.send("POST", f"/models/{DUAL}/learn", body, headers)
+        assert again == answer | {"duplicate": True}
+        self.told.sent[key] = 3
+        self.told.acknowledged.append(Acknowledged(key, answer["seq"], 3))
+        self.told.answers.append(answer)
+
+    def arm(self, step: str) -> None:
+        partial = self._mark.with_suffix(".partial")
+        partial.write_text(step)
+        partial.rename(self._mark)
+
+    def wait_until_struck(self, step: str) -> None:
+        deadline = time.monotonic() + 60
+        while self._mark.exists():
+            assert time.monotonic() < deadline, f"nobody came to: {step}"
+            time.sleep(0.01)
+
+    def send(
+        self, method: str, path: str, body: Any, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                answer = httpx.request(
+                    method, self._url + path, json=body, headers=headers, timeout=10
+                )
+            except httpx.TransportError:
+                pass
+            else:
+                if answer.is_success:
+                    told: dict[str, Any] = answer.json()
+                    return told
+                assert answer.status_code == 503, answer.text
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_crash_at_each_step(store, tmp_path):
+    own = crash_points.SQLITE if store.startswith("sqlite") else crash_points.REDIS
+    steps = (*crash_points.LEARNING, *crash_points.SNAPSHOTS, *own)
+    mark = tmp_path / "crash"
+    run = Run(WHAT, "SQLite" if store.startswith("sqlite") else "Redis")
+    with (
+        (tmp_path / "log").open("wb") as log,
+        recorded(run),
+        ServerProcess(
+            store,
+            FLAGS,
+            env={"DUALSTREAM_CRASH_MARK": str(mark)},
+            stderr=log.fileno(),
+            module="tests.chaos.server",
+        ) as server,
+    ):
+        client = Client(server.url, mark)
+        if not store.startswith("sqlite"):
+            # Made and not yet listed: whoever asks again lists it.
+            client.arm(*crash_points.CREATING)
+        client.send("PUT", f"/models/{DUAL}", SPECS[DUAL])
+        client.wait_until_struck("the model is made")
+        listed = httpx.get(f"{server.url}/models", timeout=60).json()["models"]
+        assert [model["id"] for model in listed] == [DUAL]
+        for number, step in enumerate(steps):
+            client.learn(step, number)
+            run.faults["worker killed"] += 1
+        asyncio.run(examine(run, store, {DUAL: client.told}, server))
+    assert run.verdict == "held" and run.acknowledged == 3 * len(steps)
