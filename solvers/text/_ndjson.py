@@ -63,18 +63,20 @@ def read_string(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) 
     Strings with escapes, of more than LONGEST_NAME bytes, or beyond ASCII where only that is
     known to be good, are left to others.
     """
-    p = start
+    # Places that are never negative: nothing has to be added to them before they are used.
+    p = np.uint64(start)
+    q = np.uint64(at)
+    last = np.uint64(at + LONGEST_NAME)
+    one = np.uint64(1)
     while True:
-        kind = _KIND[text[p]]
-        if kind == _OTHER or (kind == _BEYOND_ASCII and ascii_only):
+        c = text[p]
+        kind = _KIND[c]
+        if kind == _OTHER or (kind == _BEYOND_ASCII and ascii_only) or q >= last:
             break
-        p += 1
-    length = p - start
-    if text[p] != 34 or length > LONGEST_NAME:
-        return -1
-    for k in range(length):
-        out[at + k] = text[start + k]
-    return p
+        out[q] = c
+        p += one
+        q += one
+    return int(p) if text[p] == 34 else -1
 
 
 @kernel(i8(RO_U1, i8))
