@@ -4,6 +4,8 @@ A field is bytes without a quote, or bytes without a quote between two of them. 
 number but is not read exactly, and what looks like one with more around it, is not usual.
 """
 
+import numpy as np
+
 from solvers._jit import (
     F8,
     I4,
@@ -40,6 +42,13 @@ _COMMA, _QUOTE, _FEED = 44, 34, 10
 FEATURE, LABEL, WEIGHT, NOTHING = range(4)
 # What a field may be.
 _TEXT, _TRUE, _FALSE, _NUMERAL, _STRANGE = range(5)
+# What a byte is to a field without quotes: a part, one not of ASCII, its end, or not usual.
+_PLAIN, _BEYOND_ASCII, _FIELD_END, _STRANGE_BYTE = range(4)
+_KIND = np.zeros(256, np.uint8)
+_KIND[128:] = _BEYOND_ASCII
+_KIND[:32] = _KIND[_QUOTE] = _STRANGE_BYTE
+_KIND[9] = _PLAIN
+_KIND[[_COMMA, _FEED, 13]] = _FIELD_END
 
 
 @kernel(i8(RO_U1, i8))
@@ -60,12 +69,16 @@ def field_end(text: Bytes, p: int, ascii_only: bool) -> int:
                 return -1
             p += 1
         return p
-    while text[p] != _COMMA and text[p] != _FEED and text[p] != 13:
-        c = text[p]
-        if (c < 32 and c != 9) or c == _QUOTE or (ascii_only and c > 127):
+    # A place that is never negative: nothing has to be added to it before it is used.
+    q = np.uint64(p)
+    one = np.uint64(1)
+    while True:
+        kind = _KIND[text[q]]
+        if kind == _STRANGE_BYTE or (kind == _BEYOND_ASCII and ascii_only):
             return -1
-        p += 1
-    return p
+        if kind == _FIELD_END:
+            return int(q)
+        q += one
 
 
 @kernel(i8(RO_U1, i8, i8))

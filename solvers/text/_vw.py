@@ -5,6 +5,8 @@
 The name of a feature is NAMESPACE^NAME; before a space, or the line's end, there is no namespace.
 """
 
+import numpy as np
+
 from solvers._jit import (
     F8,
     I4,
@@ -38,6 +40,13 @@ from solvers.text._read import (
 _MOST = 1e100
 _BAR, _COLON, _QUOTE, _CARET, _FEED = 124, 58, 39, 94, 10
 
+# What a byte is to a name: a part of it, one not of ASCII, what ends it, or not usual.
+_PLAIN, _BEYOND_ASCII, _END, _STRANGE = range(4)
+_KIND = np.zeros(256, np.uint8)
+_KIND[128:] = _BEYOND_ASCII
+_KIND[:32] = _STRANGE
+_KIND[[9, 10, 13, 32, _COLON, _BAR]] = _END
+
 
 @kernel(i8(RO_U1, i8))
 def skip_blanks(text: Bytes, p: int) -> int:
@@ -57,6 +66,31 @@ def token_end(text: Bytes, p: int, ascii_only: bool) -> int:
         if c < 32 or (ascii_only and c > 127):
             return -1
         p += 1
+
+
+@kernel(i8(RO_U1, i8, b1, U1, i8))
+def copy_name(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) -> int:
+    """Copy the name at `start` to out[at:], up to LONGEST_NAME bytes in all; where it ends, or -1.
+
+    Before a blank, a colon, a bar or the line's end.
+    """
+    # Places that are never negative: nothing has to be added to them before they are used.
+    p = np.uint64(start)
+    q = np.uint64(at)
+    last = np.uint64(LONGEST_NAME)
+    one = np.uint64(1)
+    while True:
+        c = text[p]
+        kind = _KIND[c]
+        if kind == _STRANGE or (kind == _BEYOND_ASCII and ascii_only):
+            return -1
+        if kind == _END:
+            return int(p)
+        if q >= last:
+            return -1
+        out[q] = c
+        p += one
+        q += one
 
 
 @kernel(i8(RO_U1, i8, b1, i8, RO_F8, F8, F8, i8, RO_I4, RO_I8, RO_U1, I8), inline=True)
@@ -145,15 +179,11 @@ def read_features(
             p += 1
             prefix = 0
             scale = 1.0
-            while True:
-                c = text[p]
-                if c == 32 or c == 9 or c == 13 or c == _FEED or c == _COLON:
-                    break
-                if c < 32 or c == _BAR or prefix >= LONGEST_NAME or (ascii_only and c > 127):
-                    return -1
-                buffer[prefix] = c
-                prefix += 1
-                p += 1
+            start = p
+            p = copy_name(text, start, ascii_only, buffer, 0)
+            if p < 0 or text[p] == _BAR:
+                return -1
+            prefix = p - start
             if prefix > 0:
                 buffer[prefix] = _CARET
                 prefix += 1
@@ -173,18 +203,10 @@ def read_features(
         if text[p] == _BAR:
             continue
         start = p
-        length = prefix
-        while True:
-            c = text[p]
-            if c == 32 or c == 9 or c == 13 or c == _FEED or c == _COLON or c == _BAR:
-                break
-            if c < 32 or length >= LONGEST_NAME or (ascii_only and c > 127):
-                return -1
-            buffer[length] = c
-            length += 1
-            p += 1
-        if p == start:
+        p = copy_name(text, start, ascii_only, buffer, prefix)
+        if p <= start:
             return -1
+        length = prefix + p - start
         if dim >= 0:
             if prefix > 0 or p - start > 10 or text[start] == 48:
                 return -1
