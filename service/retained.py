@@ -108,6 +108,22 @@ class RetainedIds:
         """Keep in step with the learner, which has learned the batch that begins at `first_seq`."""
         if not self._retain or not (self._rows or len(named.seqs)):
             return
+        if len(batch) == 1 and len(named.seqs) <= 1:
+            self._keep_one(named, batch, first_seq, outcome)
+        else:
+            self._keep_all(named, batch, first_seq, outcome)
+        while self._rows and self._age(self._rows[0]) >= self._retain:
+            self._rows.popleft()
+
+    def _keep_one(self, named: Named, batch: Batch, first_seq: int, outcome: Outcome) -> None:
+        """As `_keep_all`, in less time: of single rows there may be many."""
+        if outcome.rejected[0] or not batch.weights[0] > 0.0:
+            return
+        self._entered += 1
+        if len(named.seqs) and named.seqs[0] == first_seq:
+            self._rows.append(_ROW.pack(self._entered, first_seq, digest_of(named.key(0))))
+
+    def _keep_all(self, named: Named, batch: Batch, first_seq: int, outcome: Outcome) -> None:
         enters = ~outcome.rejected & (batch.weights > 0.0)
         numbers = self._entered + np.cumsum(enters)
         self._entered = int(numbers[-1]) if len(numbers) else self._entered
@@ -117,8 +133,6 @@ class RetainedIds:
         for at in np.flatnonzero(stays).tolist():
             place, digest = int(places[at]), digest_of(named.key(begin + at))
             self._rows.append(_ROW.pack(int(numbers[place]), first_seq + place, digest))
-        while self._rows and self._age(self._rows[0]) >= self._retain:
-            self._rows.popleft()
 
     def _age(self, row: bytes) -> int:
         number: int = _ROW.unpack(row)[0]

@@ -175,6 +175,27 @@ def batch_of(n: int) -> Batch:
     return Batch.from_dense(np.random.default_rng(0).standard_normal((n, DIM)), np.ones(n))
 
 
+def test_a_batch_of_ids_is_its_rows_one_by_one():
+    spec = resolve_spec(ANY)
+    x, n = np.random.default_rng(0).standard_normal((60, DIM)), 60
+    weights = np.where(np.arange(n) % 5 == 3, 0.0, 1.0)
+    plain = Batch.from_dense(x, np.where(x[:, 0] > 0, 1.0, -1.0))
+    batch = Batch(plain.indptr, plain.indices, plain.values, plain.labels, weights, DIM)
+    outcome = make_learner(spec).learn(batch)
+    outcome.rejected[::7] = True  # as a learner might say
+    all_named = [(seq, key_of(str(seq))) for seq in range(1, n + 1) if seq % 3]
+    whole, parts = RetainedIds(spec), RetainedIds(spec)
+    whole.keep(Named.of(all_named), batch, 1, outcome)
+    for i in range(n):
+        own = Named.of([one for one in all_named if one[0] == i + 1])
+        parts.keep(
+            own if i % 2 else Named.of(all_named), batch[i : i + 1], i + 1, outcome[i : i + 1]
+        )
+    assert len(whole.state()["seqs"]) > 3
+    for name, array in whole.state().items():
+        assert parts.state()[name].tobytes() == array.tobytes(), name
+
+
 def test_all_rows_of_one_id_are_unlearned_or_none():
     # Delta is 1e-300 without the newer rows, and no weight finite.
     spec = resolve_spec(ANY | {"rho": 1e-10})
