@@ -65,17 +65,26 @@ def scene(run: Run, store: str, durability: str, scratch: Path) -> Iterator[Scen
             server.stop()
 
 
-def bring_back(sentinels: SentinelSet, killed: RedisServer) -> None:
-    """Wait for another primary, and start the one that was killed as its replica."""
+def wait_for_another(sentinels: SentinelSet, former: RedisServer) -> None:
+    """Until another server is primary, and followed."""
 
     def has_taken_over() -> bool:
         primary = sentinels.primary()
-        return primary is not killed and sentinels.is_followed(primary, 1)
+        return primary is not former and sentinels.is_followed(primary, 1)
 
     until(has_taken_over, "another primary")
+
+
+def bring_back(sentinels: SentinelSet, killed: RedisServer) -> None:
+    """Wait for another primary, and start the one that was killed as its replica."""
+    wait_for_another(sentinels, killed)
     killed.options["replicaof"] = f"127.0.0.1 {sentinels.primary().port}"
     killed.start()
     # On a busy machine the Sentinels may take one for dead that only waits for its turn.
+    wait_for_replicas(sentinels)
+
+
+def wait_for_replicas(sentinels: SentinelSet) -> None:
     until(lambda: sentinels.is_followed(sentinels.primary(), 2), "two replicas")
     until(sentinels.agree, "the Sentinels to see them")
 
@@ -103,8 +112,22 @@ def test_with_replicated_2_nothing_that_was_acknowledged_is_lost(tmp_path: Path)
             bring_back(sentinels, primary)
             return over
 
+        def hang_primary(clients: Clients) -> float:
+            # When it goes on it takes itself for the primary, until the Sentinels see it.
+            primary = sentinels.primary()
+            primary.pause()
+            try:
+                wait_for_another(sentinels, primary)
+            finally:
+                primary.resume()
+            over = time.monotonic()
+            run.faults["primary hung until another took over"] += 1
+            wait_for_replicas(sentinels)
+            return over
+
+        befalls = [hang_primary if number % 3 == 2 else kill_primary for number in range(ROUNDS)]
         with scene(run, sentinels.url, "replicated:2", tmp_path) as played:
-            asyncio.run(played.play([kill_primary] * ROUNDS))
+            asyncio.run(played.play(befalls))
     assert run.verdict == "held" and run.acknowledged and not run.lost
 
 
