@@ -51,7 +51,7 @@ __all__ = [
 PARSERS: dict[str, Callable[[Door, bytes, bool, dict[str, str]], Intake]] = {
     "application/json": lambda door, body, labelled, _: parse_json(door, body, labelled),
     "application/x-ndjson": lambda door, body, labelled, _: parse_ndjson(door, body, labelled),
-    "text/csv": lambda door, body, labelled, _: parse_csv(door, body, labelled),
+    "text/csv": parse_csv,
     "text/x-vw": parse_vw,
     "application/vnd.apache.arrow.stream": lambda door, body, labelled, _: parse_arrow(
         door, body, labelled

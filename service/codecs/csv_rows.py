@@ -31,11 +31,14 @@ from solvers.text import (
 )
 
 
-def parse_csv(door: Door, body: bytes, labelled: bool) -> Intake:
+def parse_csv(door: Door, body: bytes, labelled: bool, parameters: dict[str, str]) -> Intake:
     """Rows of CSV. A record that does not parse is a bad row; blank lines are none.
 
-    Raises Problem 422 for a header that the model cannot take.
+    Raises Problem 415 where the media type says that there is no header, 422 for one that the
+    model cannot take.
     """
+    if parameters.get("header") == "absent":
+        raise Problem(415, "unsupported-media-type", "text/csv needs a header, got header=absent")
     if not body.strip():
         return IntakeBuilder(door, labelled).intake()
     reader = RecordReader(door, with_last_end(body), labelled)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from math import isnan
 from typing import Any
 
 from solvers import NamePlaces, class_text, sorted_row, width_of
@@ -140,7 +141,9 @@ class Door:
         pairs = self._indexed(x) if isinstance(x, dict) else self._dense(x)
         indices = [index for index, _ in pairs]
         values = [value for _, value in pairs]
-        if values and not (max(values) <= LARGEST and min(values) >= -LARGEST):
+        # No comparison sees a NaN that is not the first; a sum does.
+        is_good = max(values, default=0) <= LARGEST and min(values, default=0) >= -LARGEST
+        if not is_good or isnan(sum(values)):
             for index, value in pairs:
                 # The pointer names the index as the client wrote it: a list counts from 0.
                 self._number(f"/x/{index + 1 if isinstance(x, dict) else index}", value)

@@ -79,7 +79,7 @@ def cells(draw, values, n):
 
 
 @given(st.sampled_from(DOORS), st.data(), st.booleans())
-@examples(200)
+@examples(80)
 def test_tables_by_kernel_are_tables_row_by_row(door, data, labelled):
     table = data.draw(tables(door))
     cut = data.draw(st.integers(0, table.num_rows))
@@ -97,7 +97,7 @@ TEXTS = stream_of(
 
 
 @given(st.sampled_from([STREAM, TEXTS]), st.data())
-@examples(150)
+@examples(100)
 def test_damaged_streams_are_refused_or_rows(stream, data):
     damaged = bytearray(stream)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -125,6 +125,18 @@ def test_nulls_and_strange_numbers_are_bad_rows():
     told = [(error.index, error.pointer) for error in intake.errors]
     assert told == [(1, "/x/a"), (2, "/x/a"), (3, "/x/b"), (4, "/x/b")]
     assert "null" in intake.errors[0].reason and "nan" in intake.errors[1].reason
+
+
+def test_no_number_is_a_bad_row_wherever_it_stands():
+    for place in range(3):
+        row = [1.0, 2.0, 3.0]
+        row[place] = float("nan")
+        columns = {str(j + 1): [1.0, x] for j, x in enumerate(row)} | {"y": [1, 1]}
+        for more in ({}, {"id": ["a", "b"]}):
+            body = stream_of(pa.table(columns | more))
+            intake = parse_body(door_of(INDEXED), ARROW, body, labelled=True)
+            assert [error.pointer for error in intake.errors] == [f"/x/{place + 1}"]
+            assert list(intake.places) == [0] and "nan" in intake.errors[0].reason
 
 
 @pytest.mark.parametrize(

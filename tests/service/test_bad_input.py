@@ -270,6 +270,7 @@ def test_body_over_the_limit_is_413(serve):
     "headers",
     [
         {"content-type": "text/html"},
+        {"content-type": "text/csv; header=absent"},
         {"content-type": "application/json; charset=latin-1"},
         {"content-type": "application/json", "content-encoding": "br"},
     ],

@@ -26,7 +26,7 @@ SPECS = [
     {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 2}},
 ]
 DOORS = [Door(resolve_spec(spec)) for spec in SPECS]
-MANY = examples(150)
+MANY = examples(80)
 
 numbers = st.one_of(
     st.integers(-(10**20), 10**20).map(str),
