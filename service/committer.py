@@ -441,9 +441,14 @@ class Committer:
             return replica.watched[nonce]
         if isinstance(requests[0], ControlRequest):
             control = requests[0].control
-            return await replica.apply_own_control(
-                appended.seq, appended.chain, control, self._journal
-            )
+            try:
+                return await replica.apply_own_control(
+                    appended.seq, appended.chain, control, self._journal
+                )
+            except Trimmed as cause:
+                await self._rebuild(cause)
+                self._check_kept(appended)
+                return None
         own = _New()
         for request, places in zip(requests, placed, strict=True):
             assert isinstance(request, Request)

@@ -172,7 +172,7 @@ class Replica:
     ) -> Verdict:
         """Obey the control that this process appended itself, an entry of its own at `seq`.
 
-        Raises UnreadableCopy, before anything is changed.
+        Raises UnreadableCopy and Trimmed, before anything is changed.
         """
         verdict = await self._obey(control, journal)
         self._stand_at(seq, chain)
@@ -183,7 +183,7 @@ class Replica:
 
         Raises Forked, and CorruptRecord for an entry out of its place, before anything is applied;
         CorruptRecord, UnknownRecord for what is of a later version (both name the entry) and
-        UnreadableCopy for a rollback, standing at an entry's end before it.
+        UnreadableCopy and Trimmed for a rollback, standing at an entry's end before it.
         """
         chain, seq = self.chain, self.trail.end
         for entry in entries:
@@ -273,7 +273,12 @@ class Replica:
         """In a thread, as it may take long: a new member learns the retained rows."""
         digest = copy_needed_by(self, control)
         if digest is not None:
-            self._fetched = await self.fetch(digest, journal)
+            try:
+                self._fetched = await self.fetch(digest, journal)
+            except UnreadableCopy:
+                # Gone with the record itself, which was trimmed meanwhile? Raises Trimmed.
+                await journal.read(self.id, self.incarnation, self.seq, 1)
+                raise
         async with self._turn:
             verdict = await asyncio.to_thread(obey, self, control)
             self.seq += 1

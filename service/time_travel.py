@@ -33,7 +33,7 @@ async def kept_from(journal: Journal, record: ModelRecord) -> int:
 async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
     """A replica that stands at `seq`, by the nearest good snapshot or version before it.
 
-    Raises NotKept.
+    Raises NotKept; Forked, Trimmed where the journal changes meanwhile.
     """
     first = await kept_from(journal, record)
     bases = sorted(await _bases(journal, record, first), key=lambda base: base[0].seq)

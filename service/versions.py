@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from service.committer import ControlRequest, Receipt
 from service.controls import Rollback
-from service.errors import Problem
-from service.journal.protocol import Journal, JournalUnavailable, UnknownCopy, Version
+from service.errors import Problem, unavailable
+from service.journal.protocol import Journal, JournalUnavailable, Trimmed, UnknownCopy, Version
 from service.model import Model
+from service.recovery import Forked
 from service.states import UnreadableCopy
 from service.time_travel import NotKept, state_at
 from solvers import Learner
@@ -97,6 +98,8 @@ async def go_back_to_seq(
         then = await state_at(journal, record, seq)
     except NotKept as error:
         raise Problem(410, "not-kept", str(error), first=error.first, last=error.last) from None
+    except (Forked, Trimmed) as error:
+        raise unavailable(f"the journal has changed meanwhile: {error}") from None
     copy = await asyncio.to_thread(then.capture().as_copy)
     for tried in range(TRIES):
         digest = await journal.copy_put(record.id, record.incarnation, copy.data)

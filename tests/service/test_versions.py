@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from service.committer import ControlRequest
+from service.controls import Rollback
+from service.journal.protocol import Trimmed
 from tests.service.conftest import assert_problem
 from tests.service.snapshots import SPEC, Kept, bits, run, spoil
 
@@ -302,3 +305,26 @@ def test_store_that_goes_away_before_the_copy_is_read_is_made_up_for(
     assert told["seq"] == 21 and told["duplicate"] == (loses == "reading")
     assert state_of(client) == before
     assert_everywhere(store, client)
+
+
+def test_copy_that_went_with_the_trimmed_record_does_not_stop_who_had_read_it(store):
+    async def scenario(kept: Kept) -> None:
+        # Given a replica that has read of a rollback and not applied it yet
+        await kept.learn_and_write(1)
+        copy = kept.replica.capture().as_copy()
+        digest = await kept.journal.copy_put(*kept.where, copy.data)
+        await kept.committer.submit(ControlRequest.of(Rollback(digest, 10)))
+        late = Kept(kept.journal, kept.record)
+        entries = await kept.journal.read(*kept.where, 0)
+        # When the record is trimmed, and the copy goes with it
+        await kept.learn_and_write(2)
+        await kept.journal.trim(*kept.where, 100, behind=1)
+        assert await kept.journal.copy_get(*kept.where, digest) is None
+        # Then the replica is told so, at the record before, and takes the newest snapshot
+        with pytest.raises(Trimmed):
+            await late.replica.apply(entries, kept.journal)
+        assert late.replica.seq == late.replica.learner.samples == 10
+        await late.committer.refresh()
+        assert bits(late.replica) == bits(kept.replica)
+
+    run(store, scenario)

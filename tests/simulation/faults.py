@@ -200,10 +200,16 @@ class Connection:
     async def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
         return (await self._call(_READ, "copy_get", model, incarnation, digest))[0]
 
+    async def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
+        await self._call(_WRITE, "copy_delete", model, incarnation, digest)
+
     async def version_put(
         self, model: str, incarnation: str, version: Version
     ) -> tuple[Version, bool]:
         return (await self._call(_WRITE, "version_put", model, incarnation, version))[0]
+
+    async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
+        return (await self._call(_READ, "version_get", model, incarnation, name))[0]
 
     async def versions(self, model: str, incarnation: str) -> "list[Version]":
         return (await self._call(_READ, "versions", model, incarnation))[0]

@@ -82,6 +82,7 @@ class Log:
     """Entries that were trimmed."""
     stored: dict[str, bytes] = field(default_factory=dict)
     """Copies by their digests."""
+    ever_stored: dict[str, bytes] = field(default_factory=dict)
     versions: dict[str, Version] = field(default_factory=dict)
     uses: dict[int, str] = field(default_factory=dict)
     """Digests of the copies that kept entries name, by the last seq of these."""
@@ -125,6 +126,11 @@ class Log:
     def whole(self) -> list[Entry]:
         """All entries from the first one on, whether they are kept or were trimmed."""
         return self.let_go + self.entries
+
+    @property
+    def named(self) -> set[str]:
+        """The digests of copies that a version or a kept entry names."""
+        return {version.digest for version in self.versions.values()} | set(self.uses.values())
 
     @property
     def good(self) -> set[int]:
@@ -349,11 +355,19 @@ class Store:
 
     def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
         digest = sha256(data).hexdigest()
-        self.log(model, incarnation).stored.setdefault(digest, data)
+        log = self.log(model, incarnation)
+        log.stored.setdefault(digest, data)
+        log.ever_stored[digest] = data
         return digest
 
     def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
         return self.log(model, incarnation).stored.get(digest)
+
+    def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
+        log = self.log(model, incarnation)
+        if digest in log.named:
+            raise Conflict(f"a version or a kept record of {model!r} names the copy {digest}")
+        log.stored.pop(digest, None)
 
     def version_put(self, model: str, incarnation: str, version: Version) -> tuple[Version, bool]:
         log = self.log(model, incarnation)
@@ -383,8 +397,7 @@ class Store:
 
     def _collect(self, log: Log, digest: str) -> None:
         """Let go of a copy unless it is named."""
-        named = {version.digest for version in log.versions.values()} | set(log.uses.values())
-        if digest not in named:
+        if digest not in log.named:
             log.stored.pop(digest, None)
 
     def scrub(self, model: str, incarnation: str) -> bool:
