@@ -11,6 +11,7 @@ import pytest
 
 from service.journal.protocol import Journal
 from tests.history import Acknowledged, check_history
+from tests.journal.appender import APART
 from tests.journal.conftest import Store
 from tests.journal.groups import Log
 from tests.redis_server import redis_or_skip
@@ -21,8 +22,10 @@ ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "3"))
 
 
-async def start(store: Store, first: int, count: int, size: int) -> asyncio.subprocess.Process:
-    arguments = ["-m", "tests.journal.appender", store.url, "adult", first, count, size]
+async def start(
+    store: Store, first: int, count: int, size: int, models: str = "adult"
+) -> asyncio.subprocess.Process:
+    arguments = ["-m", "tests.journal.appender", store.url, models, first, count, size]
     return await asyncio.create_subprocess_exec(
         sys.executable, *map(str, arguments), cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )
@@ -90,6 +93,30 @@ async def test_what_a_killed_appender_was_acknowledged_is_journalled_once(store:
         process = await start(store, first, 10, 3)
         said += answers((await process.communicate())[0])
         assert await checked(journal, said, sent) == first + 30
+
+
+async def test_appends_that_shared_a_transaction_when_killed_are_whole(sqlite_store: Store):
+    models = [f"m{number}" for number in range(16)]
+    store = sqlite_store
+    async with store.journal() as journal:
+        for model in models:
+            await Log.create(journal, model)
+        process = await start(store, 0, 100_000, 3, ",".join(models))
+        assert process.stdout is not None
+        output = await process.stdout.readline()
+        await asyncio.sleep(0.1)
+        process.send_signal(signal.SIGKILL)
+        output += await process.stdout.read()
+        await process.wait()
+        said = answers(output)
+        for n, model in enumerate(models):
+            own = [answer for answer in said if answer.tag // APART == n]
+            report = await check_history(
+                journal, model, own, tags_of=lambda found: found.indices.tolist()
+            )
+            assert report.rows % 3 == 0  # whole appends
+            log = Log(journal, await journal.get(model))
+            assert await log.tags() == list(range(n * APART, n * APART + report.rows))
 
 
 async def test_what_was_acknowledged_outlives_a_killed_redis():

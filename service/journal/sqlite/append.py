@@ -24,7 +24,7 @@ from service.journal.protocol import (
 )
 from service.journal.sqlite import copies
 from service.journal.sqlite.heads import Head, find_head
-from service.journal.sqlite.worker import Task
+from service.journal.sqlite.transactions import Task
 
 # Keys that one append may remove beyond those that it adds: so no append pays for all of them.
 PURGE_KEYS = 64

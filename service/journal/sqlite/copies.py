@@ -10,7 +10,7 @@ import sqlite3
 from service.journal.copies import CopyUse, StoredCopy, Version
 from service.journal.protocol import Conflict, Limits, TooManyVersions, UnknownCopy
 from service.journal.sqlite.heads import find_head
-from service.journal.sqlite.worker import Task
+from service.journal.sqlite.transactions import Task
 
 PART_BYTES = 1 << 20
 

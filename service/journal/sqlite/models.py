@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from service.journal.chain import first_chain
 from service.journal.protocol import Conflict, Head, ModelChanged, ModelRecord, UnknownModel
-from service.journal.sqlite.worker import Task
+from service.journal.sqlite.transactions import Task
 
 SWEEP_ROWS = 1000
 LOOKED_UP_HEADS = 500

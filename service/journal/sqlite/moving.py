@@ -14,7 +14,7 @@ from service.journal.protocol import Conflict, Entry, ModelRecord
 from service.journal.sqlite import copies, models
 from service.journal.sqlite.append import Result, pack_result, unpack_result
 from service.journal.sqlite.heads import find_head
-from service.journal.sqlite.worker import Task
+from service.journal.sqlite.transactions import Task
 
 KEYS_AT_ONCE = 1000
 

@@ -12,7 +12,7 @@ from service.journal.chain import next_chain
 from service.journal.protocol import Conflict, Place, Snapshot
 from service.journal.sqlite.append import find_entries
 from service.journal.sqlite.heads import Head, find_head
-from service.journal.sqlite.worker import Task
+from service.journal.sqlite.transactions import Task
 
 PART_BYTES = 1 << 20
 KEPT = 2

@@ -33,7 +33,8 @@ from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.models import find_heads
 from service.journal.sqlite.moving import SqliteMoving
 from service.journal.sqlite.schema import connect
-from service.journal.sqlite.worker import Task, Worker, in_read, in_write
+from service.journal.sqlite.transactions import Task, in_read, in_write
+from service.journal.sqlite.worker import Worker
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class SqliteJournal(SqliteMoving):
         self._make_workers()
 
     def _make_workers(self) -> None:
-        self._writer = Worker("journal-writer", self._connect)
+        self._writer = Worker("journal-writer", self._connect, self._path)
         self._reader = Worker("journal-reader", self._connect)
         self._checkpointer = Checkpointer(self._connect)
 
@@ -164,12 +165,12 @@ class SqliteJournal(SqliteMoving):
         cursor: CursorMove | None = None,
         copy: str | None = None,
     ) -> Appended:
-        appended = await self._write(
-            append.append(
-                model, incarnation, nonce, known_seq, parts, cursor, copy, self._limits, _now_ms
-            )
+        task = append.append(
+            model, incarnation, nonce, known_seq, parts, cursor, copy, self._limits, _now_ms
         )
-        self._checkpointer.wrote(sum([len(part.body) for part in parts]))
+        size = sum([len(part.body) for part in parts])
+        appended = await self._writer.write(task, size)
+        self._checkpointer.wrote(size)
         return appended
 
     async def known(

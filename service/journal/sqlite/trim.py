@@ -4,7 +4,7 @@ import sqlite3
 
 from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.snapshots import held_ones
-from service.journal.sqlite.worker import Task
+from service.journal.sqlite.transactions import Task
 
 TRIM_ENTRIES = 1000
 

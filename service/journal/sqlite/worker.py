@@ -5,22 +5,47 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
 
-from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.journal.protocol import JournalUnavailable
+from service.journal.sqlite.transactions import Task, in_one_write, in_write
 
 T = TypeVar("T")
-Task = Callable[[sqlite3.Connection], T]
-_Job = tuple[Task[Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+
+# What waits joins a transaction until it has so many tasks or bytes; a larger task is alone.
+JOINED_TASKS = 64
+JOINED_BYTES = 1 << 20
+
+
+class _Job(NamedTuple):
+    task: Task[Any]
+    future: "asyncio.Future[Any]"
+    loop: asyncio.AbstractEventLoop
+    size: int | None
+    """About how many bytes it writes; None for a task that shares no transaction."""
+
+    def is_joined_by(self, other: "_Job", size: int) -> bool:
+        """Whether the other one goes into the transaction that this one began, of `size` bytes."""
+        if other.size is None or other.loop is not self.loop:
+            return False
+        return size + other.size <= JOINED_BYTES
 
 
 class Worker:
-    """Runs tasks in a thread of its own; a failed one is delivered to its caller alone."""
+    """Runs tasks in a thread of its own; a failed one is delivered to its caller alone.
 
-    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection]) -> None:
+    path   names the file, in what `write` raises
+    """
+
+    def __init__(
+        self, name: str, connect: Callable[[], sqlite3.Connection], path: str = ""
+    ) -> None:
         self._connect = connect
+        self._path = path
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        # Taken from the queue to look at, and not done yet.
+        self._held_over: _Job | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._is_closed = False
 
@@ -39,11 +64,24 @@ class Worker:
 
         Raises JournalUnavailable once stopped.
         """
+        return await self._put(task, None)
+
+    async def write(self, task: Task[T], size: int) -> T:
+        """As `run`, for a task that writes about `size` bytes, in a transaction.
+
+        It shares the transaction with other such tasks that wait just now, and it is all or none
+        for itself; see `in_one_write`. One that is cancelled may or may not be done.
+
+        Raises JournalUnavailable (nothing was done), OutcomeUnknown.
+        """
+        return await self._put(task, size)
+
+    async def _put(self, task: Task[T], size: int | None) -> T:
         if self._is_closed:
             raise JournalUnavailable("the journal is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put((task, future, loop))
+        self._jobs.put(_Job(task, future, loop, size))
         return await future
 
     async def stop(self) -> None:
@@ -55,81 +93,54 @@ class Worker:
 
     def _work(self) -> None:
         connection: sqlite3.Connection | None = None
-        while (job := self._jobs.get()) is not None:
-            task, future, loop = job
+        while jobs := self._take():
+            outcomes: list[Any]
             try:
                 connection = connection or self._connect()
-                outcome, is_error = task(connection), False
+                outcomes = _done(connection, jobs, self._path)
             except BaseException as error:
-                outcome, is_error = error, True
+                outcomes = [error] * len(jobs)
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(_deliver, future, outcome, is_error)
-            del job, task, future, outcome
+                jobs[0].loop.call_soon_threadsafe(_deliver, jobs, outcomes)
+            del jobs, outcomes
         if connection is not None:
             connection.close()
 
-
-def _deliver(future: "asyncio.Future[Any]", outcome: Any, is_error: bool) -> None:
-    if future.cancelled():
-        return
-    if is_error:
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
-
-
-def in_write(task: Task[T], path: str) -> Task[T]:
-    """The task as one transaction that has the write lock from its beginning.
-
-    Raises JournalUnavailable (nothing was done), OutcomeUnknown, and what `task` raises.
-    """
-
-    def transaction(connection: sqlite3.Connection) -> T:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            result = task(connection)
-        except sqlite3.Error as error:
-            _roll_back(connection)
-            raise JournalUnavailable(f"SQLite, {path}: {error}") from error
-        except BaseException:
-            _roll_back(connection)
-            raise
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            _roll_back(connection)
-            raise _commit_error(error, path) from error
-        return result
-
-    return transaction
+    def _take(self) -> list[_Job]:
+        """The next task, with those that wait and share its transaction; none at the end."""
+        job, self._held_over = self._held_over or self._jobs.get(), None
+        if job is None:
+            return []
+        jobs, size = [job], job.size or 0
+        while job.size is not None and len(jobs) < JOINED_TASKS:
+            try:
+                following = self._jobs.get_nowait()
+            except Empty:
+                break
+            if following is None:
+                self._jobs.put(None)  # the end, which comes after these
+                break
+            if not job.is_joined_by(following, size):
+                self._held_over = following
+                break
+            jobs.append(following)
+            size += following.size or 0
+        return jobs
 
 
-def in_read(task: Task[T], path: str) -> Task[T]:
-    """The task as one transaction that sees one moment of the store.
-
-    Raises JournalUnavailable, and what `task` raises.
-    """
-
-    def transaction(connection: sqlite3.Connection) -> T:
-        try:
-            connection.execute("BEGIN")
-            return task(connection)
-        except sqlite3.Error as error:
-            raise JournalUnavailable(f"SQLite, {path}: {error}") from error
-        finally:
-            _roll_back(connection)
-
-    return transaction
+def _done(connection: sqlite3.Connection, jobs: list[_Job], path: str) -> list[Any]:
+    """What the task of each returned, or raised."""
+    if len(jobs) > 1:
+        return in_one_write([job.task for job in jobs], path)(connection)
+    [job] = jobs
+    return [(job.task if job.size is None else in_write(job.task, path))(connection)]
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-
-
-def _commit_error(error: sqlite3.Error, path: str) -> Exception:
-    """A failed write or sync may leave the commit in the file, to be found after a crash."""
-    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
-        return OutcomeUnknown(f"SQLite, {path}: {error}")
-    return JournalUnavailable(f"SQLite, {path}: {error}")
+def _deliver(jobs: list[_Job], outcomes: list[Any]) -> None:
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if job.future.cancelled():
+            continue
+        if isinstance(outcome, BaseException):
+            job.future.set_exception(outcome)
+        else:
+            job.future.set_result(outcome)
