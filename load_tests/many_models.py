@@ -27,12 +27,12 @@ from load_tests.http import CONNECTIONS, GENERATOR_CORE, ROOT, SERVER_CORE, as_j
 from load_tests.http import wrk as path_of_wrk
 from load_tests.measure import Row, interleaved
 from service.catalog import canonical
-from service.committer import Request
 from service.demo.adult import adult_lines
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
 from service.journal.protocol import Journal, Part
 from service.replica import Replica
+from service.requests import Request
 from solvers import Batch, resolve_spec
 
 TITLE = "Many models"

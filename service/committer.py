@@ -6,16 +6,12 @@ No timer and no added delay: while an append is on its way the next group gather
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from service.answers import Answer, Answers, Asked
-from service.codecs import ListedRows, Rows, as_batch, class_texts
-from service.controls import Order, Verdict, control_of, copy_named_by
+from service.codecs import as_batch
+from service.controls import Verdict, copy_named_by
 from service.journal.protocol import (
     Appended,
     Journal,
@@ -28,22 +24,14 @@ from service.journal.protocol import (
     Trimmed,
     UnknownCopy,
 )
-from service.journal.record import (
-    Control,
-    KeyKind,
-    decode,
-    encode_control,
-    encode_opening,
-    encode_rows,
-    make_key,
-)
 from service.outliving import outliving
 from service.outside import REAL, Outside
+from service.receipts import New, Receipt, by_request, receipts_of
 from service.recovery import Forked
 from service.replica import Applied, Replica
-from service.retained import NOBODY, Named, names_a_row
+from service.requests import AnyRequest, ControlRequest, Request
+from service.retained import NOBODY, Named
 from service.trail import Lost
-from solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
 
@@ -54,157 +42,6 @@ GROUP_BYTES = 1024 * 1024
 GROUP_ROWS = 4096
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 0.5
-
-
-@dataclass(slots=True)
-class Request:
-    """One learn request: its parts, and beside them its rows and its stored key.
-
-    Each run of rows without an id is a part, and each row that has an id, with its own key.
-    """
-
-    parts: list[Part]
-    rows: Rows
-    key: bytes | None = None
-    names: Sequence[tuple[int, str]] = ()
-    """Places and names of features that the journal may not know yet."""
-
-    @property
-    def part(self) -> Part:
-        """The first one, where there is no other."""
-        return self.parts[0]
-
-    @classmethod
-    def of(
-        cls,
-        rows: Rows,
-        key: bytes | None,
-        fingerprint: bytes | None,
-        names: Sequence[tuple[int, str]] = (),
-    ) -> Self:
-        """A request of these rows, under the stored `key` if it has one.
-
-        `names` come with rows that are a Batch; listed ones bring their own.
-        """
-        if isinstance(rows, ListedRows):
-            if rows.ids:
-                return cls(list(_parts(rows, key, fingerprint)), rows, key, rows.names)
-            names = rows.names
-        body = encode_rows(
-            rows.indptr,
-            rows.indices,
-            rows.values,
-            class_texts(rows),
-            weights=rows.weights,
-            names=names,
-            key=key,
-            fingerprint=fingerprint,
-        )
-        return cls([Part(body, len(rows), key, fingerprint)], rows, key, names)
-
-
-def _parts(rows: ListedRows, key: bytes | None, fingerprint: bytes | None) -> Iterator[Part]:
-    """The parts of a request of which some rows have ids."""
-    if key is not None and 0 in rows.ids:
-        yield Part(encode_opening(key, fingerprint), 0, key, fingerprint)
-    first = 0
-    while first < len(rows):
-        stop = first + 1
-        if first in rows.ids:
-            own: bytes | None = make_key(KeyKind.SAMPLE, rows.ids[first])
-            # Of its columns without names, which another worker may have told already.
-            mark: bytes | None = hashlib.sha256(_encoded(rows, first, stop)).digest()[:16]
-        else:
-            while stop < len(rows) and stop not in rows.ids:
-                stop += 1
-            own, mark = (None, None) if first else (key, fingerprint)
-        continues = key is not None and own != key
-        body = _encoded(
-            rows,
-            first,
-            stop,
-            names=rows.names_of(first, stop),
-            key=own,
-            fingerprint=mark,
-            continues=continues,
-        )
-        yield Part(body, stop - first, own, mark, continues)
-        first = stop
-
-
-def _encoded(rows: ListedRows, first: int, stop: int, **beside: Any) -> bytes:
-    """The rows from `first` to before `stop`."""
-    return encode_rows(
-        rows.indptr[first : stop + 1],
-        rows.indices,
-        rows.values,
-        rows.labels[first:stop],
-        weights=rows.weights[first:stop],
-        **beside,
-    )
-
-
-@dataclass(slots=True)
-class ControlRequest:
-    """One control: a part of one record, and beside it the control itself."""
-
-    part: Part
-    control: Control
-
-    @property
-    def parts(self) -> list[Part]:
-        return [self.part]
-
-    @property
-    def key(self) -> bytes | None:
-        return self.part.key
-
-    @classmethod
-    def of(cls, order: Order, key: bytes | None = None, asked: bytes | None = None) -> Self:
-        """A request of this order, under the stored `key` if it has one.
-
-        What the client has `asked` for tells it from another request under the key, where the
-        order says more than that.
-        """
-        given = control_of(order)
-        plain = body = encode_control(given.kind, given.fields)
-        fingerprint = None
-        if key is not None:
-            fingerprint = hashlib.sha256(plain if asked is None else asked).digest()[:16]
-            body = encode_control(given.kind, given.fields, key=key, fingerprint=fingerprint)
-        # As everyone else will read it: what is given may have its fields in another order.
-        ((_, control),) = decode(plain)
-        assert isinstance(control, Control)
-        return cls(Part(body, 1, key, fingerprint), control)
-
-
-AnyRequest = Request | ControlRequest
-
-
-@dataclass(slots=True)
-class Receipt:
-    """Where a request stands in the journal and, if it was new, what learning it did.
-
-    What is told of each row is told of those that were journalled.
-    """
-
-    placed: Placed
-    """Of the whole request: a duplicate, or in conflict, where its own key is."""
-    scores: list[float] | None = None
-    losses: list[float] | None = None
-    predicted: list[str | None] | None = None
-    """Multiclass: the class of each row as it was scored; None where no class was known."""
-    rejected: list[bool] | None = None
-    verdict: Verdict | None = None
-    """What became of a control."""
-    rows: list[int] | None = None
-    """Which rows were journalled; None for all."""
-    duplicates: Sequence[tuple[int, int]] = ()
-    """Rows left out as their ids are known, and where they stand."""
-    conflicts: Sequence[int] = ()
-    """Rows left out as their ids are those of other samples."""
-    answer: Answer | None = None
-    """The first answer to a request with a key whose outcome is not at hand, if it is kept."""
 
 
 class Committer:
@@ -361,7 +198,7 @@ class Committer:
             appended = await self._append(nonce, parts, _copy_named_by(requests[0]))
             rows = sum(len(r.rows) for r in requests if isinstance(r, Request))
             self._on_group(rows, self._outside.clock() - began)
-            placed = _by_request(requests, appended.placed)
+            placed = by_request(requests, appended.placed)
             try:
                 applied = await self._apply(nonce, appended, requests, placed)
             except JournalUnavailable as error:  # it is in the journal, all the same
@@ -372,7 +209,7 @@ class Committer:
             raise NotReplicated(appended.shortfall)
         if isinstance(applied, Verdict):
             return [Receipt(appended.placed[0], verdict=applied)]
-        return _receipts(requests, placed, applied, self._replica.answers)
+        return receipts_of(requests, placed, applied, self._replica.answers)
 
     async def _append(
         self, nonce: bytes, parts: Sequence[Part], copy: str | None = None
@@ -449,7 +286,7 @@ class Committer:
                 await self._rebuild(cause)
                 self._check_kept(appended)
                 return None
-        own = _New()
+        own = New()
         for request, places in zip(requests, placed, strict=True):
             assert isinstance(request, Request)
             own.add(request, places)
@@ -504,131 +341,3 @@ def _size(request: AnyRequest) -> tuple[int, int]:
     if len(parts) == 1:
         return len(parts[0].body), parts[0].count
     return sum(len(part.body) for part in parts), sum(part.count for part in parts)
-
-
-def _by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list[Sequence[Placed]]:
-    """The places of a group's parts, request by request."""
-    found = []
-    at = 0
-    for request in requests:
-        found.append(placed[at : at + len(request.parts)])
-        at += len(request.parts)
-    return found
-
-
-def _is_left(place: Placed) -> bool:
-    return place.duplicate or place.conflict
-
-
-class _New:
-    """What a group brings into the journal: its rows, their names and ids, its keyed requests."""
-
-    def __init__(self) -> None:
-        self.rows: list[Rows] = []
-        self.named: list[tuple[int, bytes]] = []
-        self.names: list[tuple[int, str]] = []
-        self.asked: list[Asked] = []
-
-    def add(self, request: Request, placed: Sequence[Placed]) -> None:
-        if len(placed) == 1 and _is_left(placed[0]):
-            return
-        if len(placed) == 1 or not any(map(_is_left, placed)):
-            self.rows.append(request.rows)
-            self.names += request.names
-        else:
-            self._add_kept(request, placed)
-        if isinstance(request.rows, ListedRows) and request.rows.ids:
-            self._name(request, placed)
-        if request.key is not None and not _is_left(placed[0]):
-            self._ask(request, request.key, placed)
-
-    def _name(self, request: Request, placed: Sequence[Placed]) -> None:
-        for part, place in zip(request.parts, placed, strict=True):
-            if part.key is not None and names_a_row(part.key) and not _is_left(place):
-                self.named.append((place.first_seq, part.key))
-
-    def _add_kept(self, request: Request, placed: Sequence[Placed]) -> None:
-        """Of a request of which some parts were left out: the others."""
-        rows = request.rows
-        assert isinstance(rows, ListedRows)
-        batch, first = as_batch([rows]), 0
-        for part, place in zip(request.parts, placed, strict=True):
-            stop = first + part.count
-            if part.count and not _is_left(place):
-                self.rows.append(batch[first:stop])
-                self.names += rows.names_of(first, stop)
-            first = stop
-
-    def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
-        if len(placed) == 1:
-            self.asked.append(Asked(key, placed[0].first_seq, placed[0].count))
-            return
-        kept = [
-            (part, place)
-            for part, place in zip(request.parts, placed, strict=True)
-            if part.count and not _is_left(place)
-        ]
-        if kept:
-            ids = tuple(part.key for part, _ in kept if part.key is not None and part.key != key)
-            count = sum(part.count for part, _ in kept)
-            self.asked.append(Asked(key, kept[0][1].first_seq, count, ids))
-
-
-def _receipts(
-    requests: Sequence[AnyRequest],
-    placed: Sequence[Sequence[Placed]],
-    outcome: Outcome | None,
-    answers: Answers,
-) -> list[Receipt]:
-    """One receipt for each request, cut from the outcome of the whole group."""
-    scores, losses, rejected = [], [], []
-    predicted: list[str | None] | None = None
-    if outcome is not None:
-        scores, losses = outcome.scores.tolist(), outcome.losses.tolist()
-        rejected = outcome.rejected.tolist()
-        if outcome.predicted is not None:
-            places = outcome.predicted.tolist()
-            predicted = [outcome.classes[place] if place >= 0 else None for place in places]
-    receipts = []
-    first = 0
-    for request, its_places in zip(requests, placed, strict=True):
-        receipt = _placed_receipt(request, its_places)
-        receipts.append(receipt)
-        count = receipt.placed.count
-        if _is_left(receipt.placed) or (count and outcome is None):
-            if request.key is not None and not receipt.placed.conflict:
-                receipt.answer = answers.find(request.key, receipt.placed.seq)
-            continue
-        last = first + count
-        receipt.scores = scores[first:last]
-        receipt.losses = losses[first:last]
-        receipt.predicted = None if predicted is None else predicted[first:last]
-        receipt.rejected = rejected[first:last]
-        first = last
-    return receipts
-
-
-def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
-    """Where a request stands as a whole, and which of its rows were left out."""
-    of_key = isinstance(request, ControlRequest) or request.key is not None
-    if (len(placed) == 1 and not _is_left(placed[0])) or (of_key and _is_left(placed[0])):
-        return Receipt(placed[0])
-    rows: list[int] = []
-    duplicates: list[tuple[int, int]] = []
-    conflicts: list[int] = []
-    first = 0
-    for part, place in zip(request.parts, placed, strict=True):
-        stop = first + part.count
-        if place.duplicate:
-            duplicates.append((first, place.seq))
-        elif place.conflict:
-            conflicts.append(first)
-        else:
-            rows += range(first, stop)
-        first = stop
-    kept = [place for place in placed if not _is_left(place)]
-    # Where nothing is new, up to where the rows that are known stand.
-    seq = max((place.seq for place in kept or placed if not place.conflict), default=0)
-    whole = Placed(seq + 1 - len(rows), seq, len(rows))
-    journalled = rows if duplicates or conflicts else None
-    return Receipt(whole, rows=journalled, duplicates=duplicates, conflicts=conflicts)

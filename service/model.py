@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from service.clean_up import LEFT_TO_OTHERS_S, CleanUp
 from service.codecs import Door
-from service.committer import AnyRequest, Committer, ControlRequest, Receipt
+from service.committer import Committer
 from service.contact import STALE_S
 from service.errors import Problem
 from service.follower import Lag
@@ -22,7 +22,9 @@ from service.journal.protocol import (
 )
 from service.journal.record import RecordError
 from service.memory import bytes_of
+from service.receipts import Receipt
 from service.replica import Replica
+from service.requests import AnyRequest, ControlRequest
 from service.states import Captured
 from service.trail import Lost
 from solvers import MemberLearner, member_learner

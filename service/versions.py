@@ -5,12 +5,13 @@ import re
 from collections import OrderedDict
 from typing import NamedTuple
 
-from service.committer import ControlRequest, Receipt
 from service.controls import Rollback
 from service.errors import Problem, unavailable
 from service.journal.protocol import Journal, JournalUnavailable, Trimmed, UnknownCopy, Version
 from service.model import Model
+from service.receipts import Receipt
 from service.recovery import Forked
+from service.requests import ControlRequest
 from service.states import UnreadableCopy
 from service.time_travel import NotKept, state_at
 from solvers import Learner

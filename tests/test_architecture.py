@@ -11,6 +11,8 @@ FORBIDDEN = {
     "service/journal": ("service.api", "service.committer", "service.replica", "solvers"),
     "service/replica.py": ("service.api", "service.committer", "service.catalog"),
     "service/committer.py": ("service.api", "service.catalog"),
+    "service/requests.py": ("service.api", "service.catalog", "service.committer"),
+    "service/receipts.py": ("service.api", "service.catalog", "service.committer"),
 }
 ALLOWED = {"service/journal": ("solvers._jit",)}
 

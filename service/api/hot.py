@@ -46,10 +46,11 @@ from service.codecs import (
     parse_named_row,
     parse_query_row,
 )
-from service.committer import Receipt, Request
 from service.errors import Problem, as_problem
 from service.journal.protocol import ModelChanged
 from service.model import Model
+from service.receipts import Receipt
+from service.requests import Request
 from service.schemas import Predicted, PredictedMany
 from service.settings import Settings
 from service.startup import Startup

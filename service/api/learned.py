@@ -8,10 +8,11 @@ from msgspec import UNSET, UnsetType
 
 from service.answers import Answer, AnsweredRows
 from service.codecs import Intake
-from service.committer import Receipt, Request
 from service.errors import MAX_ERRORS, Problem, RowError
 from service.journal.protocol import Known
 from service.model import Model
+from service.receipts import Receipt
+from service.requests import Request
 from service.schemas import Duplicate, Learned
 
 _NOT_FINITE = "the update would not be finite"

@@ -16,10 +16,11 @@ from service.api.http import stored_key
 from service.api.member_views import Members, OneMember, finite
 from service.api.models import catalog_of, spec_of
 from service.catalog import canonical
-from service.committer import ControlRequest, Receipt
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, find_member
 from service.errors import Problem
 from service.model import Model
+from service.receipts import Receipt
+from service.requests import ControlRequest
 from solvers import (
     MEMBER_NAME,
     InvalidSpec,

@@ -7,11 +7,11 @@ from pydantic import BaseModel, Field
 
 from service.api.models import catalog_of
 from service.codecs import LONGEST_KEY, is_key
-from service.committer import ControlRequest
 from service.controls import Unlearn
 from service.errors import Problem
 from service.journal.record import KeyKind, make_key
 from service.model import Model
+from service.requests import ControlRequest
 from service.retained import digest_of
 
 router = APIRouter(prefix="/models/{model_id}", tags=["samples"])

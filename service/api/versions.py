@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field, model_validator
 
 from service.api.http import stored_key
 from service.api.models import catalog_of
-from service.committer import Receipt
 from service.controls import Rollback
 from service.errors import Problem
 from service.journal.protocol import Version
+from service.receipts import Receipt
 from service.time_travel import kept_from
 from service.versions import (
     go_back_to_seq,

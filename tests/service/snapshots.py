@@ -11,10 +11,11 @@ import numpy as np
 import redis
 
 from service.catalog import canonical
-from service.committer import Committer, Request
+from service.committer import Committer
 from service.journal import open_journal
 from service.journal.protocol import Journal, ModelRecord, Trimmed
 from service.replica import Replica
+from service.requests import Request
 from solvers import Batch, resolve_spec
 
 T = TypeVar("T")

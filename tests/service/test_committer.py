@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from service.catalog import canonical
-from service.committer import GROUP_ROWS, Committer, Request
+from service.committer import GROUP_ROWS, Committer
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from service.journal.record import KeyKind, make_key
 from service.replica import Replica
+from service.requests import Request
 from solvers import Batch, resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.journal.faulty import Fault, FaultyJournal

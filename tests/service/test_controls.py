@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from service.catalog import canonical
-from service.committer import Committer, ControlRequest, Request
+from service.committer import Committer
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
 from service.journal.protocol import Part
 from service.journal.record import KeyKind, UnknownRecord, decode_merged, encode_control, make_key
 from service.replica import Replica
+from service.requests import ControlRequest, Request
 from solvers import Batch, make_learner, resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.journal.faulty import Fault, FaultyJournal

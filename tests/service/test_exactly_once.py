@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from service.answers import Answers
-from service.committer import Committer, Request
+from service.committer import Committer
 from service.journal import open_journal
 from service.replica import Replica
+from service.requests import Request
 from tests.history import Acknowledged, check_history
 from tests.journal.faulty import Fault, FaultyJournal
 from tests.service.conftest import SPEC, assert_problem

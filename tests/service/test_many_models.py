@@ -12,7 +12,6 @@ import pytest
 
 from service import catalog as catalog_module
 from service.catalog import Catalog
-from service.committer import Request
 from service.demo.adult import adult_lines
 from service.held import MOST_LEAVING
 from service.journal import open_journal
@@ -20,6 +19,7 @@ from service.journal.protocol import JournalUnavailable
 from service.journal.record import KeyKind, make_key
 from service.memory import bytes_of
 from service.model import Model
+from service.requests import Request
 from service.settings import Settings
 from service.telemetry import Telemetry
 from solvers import Batch, make_learner

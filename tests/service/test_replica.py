@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from service.catalog import canonical
-from service.committer import Request
 from service.demo.adult import adult_lines
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, Part
 from service.journal.record import encode_control, encode_rows
 from service.replica import Forked, Replica
+from service.requests import Request
 from solvers import Batch, numeric_identity, resolve_spec
 from tests.service.conftest import assert_problem
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from service.codecs import ListedRows
-from service.committer import ControlRequest, Request
 from service.controls import Unlearn
 from service.journal.record import KeyKind, make_key
+from service.requests import ControlRequest, Request
 from service.retained import Named, RetainedIds, digest_of
 from solvers import Batch, CorruptState, make_learner, resolve_spec
 from tests.service.test_controls import Bench, run

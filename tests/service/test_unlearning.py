@@ -11,10 +11,10 @@ import pytest
 from service import clean_up
 from service.catalog import Catalog
 from service.codecs import ListedRows
-from service.committer import ControlRequest, Request
 from service.errors import Problem
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, Trimmed, Version
+from service.requests import ControlRequest, Request
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.versions import take_version

@@ -283,7 +283,7 @@ BUGS = {
     "apply before append": Bug(
         [(Committer, "_append", _learned_early), (Replica, "apply_own", _not_again)]
     ),
-    "receipts of a group mis-ordered": Bug([(service.committer, "_receipts", _other_end)]),
+    "receipts of a group mis-ordered": Bug([(service.committer, "receipts_of", _other_end)]),
     "outcome of another record handed over": Bug([(service.replica, "_within", _one_before)]),
     "acknowledged though known to be lost": Bug([(Committer, "_check_kept", _nothing)]),
     "no chain check": Bug([(Replica, "apply", _any_chain)]),

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.committer import AnyRequest, ControlRequest, Receipt
 from service.controls import Verdict, obey
 from service.journal.protocol import Entry
 from service.journal.record import Control, Header, decode_merged
 from service.model import Model
+from service.receipts import Receipt
 from service.replica import as_batch
+from service.requests import AnyRequest, ControlRequest
 from service.retained import Named, RetainedIds
 from solvers import Learner, Progressive, make_learner
 from tests.history import Acknowledged, HistoryBroken, check_entries

@@ -11,10 +11,11 @@ import numpy as np
 
 from service.catalog import canonical
 from service.codecs import ListedRows
-from service.committer import ControlRequest, Receipt, Request
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, Unlearn
 from service.journal.protocol import Placed
 from service.journal.record import KeyKind, Rows, make_key
+from service.receipts import Receipt
+from service.requests import ControlRequest, Request
 from service.retained import digest_of
 from solvers import Batch, make_learner, member_learner, resolve_spec, why_not_unlearn
 

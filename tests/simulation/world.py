@@ -13,11 +13,12 @@ from random import Random
 from typing import Any
 
 from service.catalog import Catalog
-from service.committer import AnyRequest, ControlRequest, Receipt, Request
 from service.errors import Problem
 from service.journal.protocol import ENTRY_BYTES, JournalError, ModelChanged
 from service.model import Model
 from service.outside import Outside
+from service.receipts import Receipt
+from service.requests import AnyRequest, ControlRequest, Request
 from service.settings import Settings
 from service.startup import Startup
 from tests.simulation import models

@@ -1,0 +1,166 @@
+"""What a committed group came to: what of it is new, and the receipt of each of its requests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.answers import Answer, Answers, Asked
+from service.codecs import ListedRows, Rows, as_batch
+from service.controls import Verdict
+from service.journal.protocol import Placed
+from service.requests import AnyRequest, ControlRequest, Request
+from service.retained import names_a_row
+from solvers import Outcome
+
+
+@dataclass(slots=True)
+class Receipt:
+    """Where a request stands in the journal and, if it was new, what learning it did.
+
+    What is told of each row is told of those that were journalled.
+    """
+
+    placed: Placed
+    """Of the whole request: a duplicate, or in conflict, where its own key is."""
+    scores: list[float] | None = None
+    losses: list[float] | None = None
+    predicted: list[str | None] | None = None
+    """Multiclass: the class of each row as it was scored; None where no class was known."""
+    rejected: list[bool] | None = None
+    verdict: Verdict | None = None
+    """What became of a control."""
+    rows: list[int] | None = None
+    """Which rows were journalled; None for all."""
+    duplicates: Sequence[tuple[int, int]] = ()
+    """Rows left out as their ids are known, and where they stand."""
+    conflicts: Sequence[int] = ()
+    """Rows left out as their ids are those of other samples."""
+    answer: Answer | None = None
+    """The first answer to a request with a key whose outcome is not at hand, if it is kept."""
+
+
+def by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list[Sequence[Placed]]:
+    """The places of a group's parts, request by request."""
+    found = []
+    at = 0
+    for request in requests:
+        found.append(placed[at : at + len(request.parts)])
+        at += len(request.parts)
+    return found
+
+
+def is_left(place: Placed) -> bool:
+    return place.duplicate or place.conflict
+
+
+class New:
+    """What a group brings into the journal: its rows, their names and ids, its keyed requests."""
+
+    def __init__(self) -> None:
+        self.rows: list[Rows] = []
+        self.named: list[tuple[int, bytes]] = []
+        self.names: list[tuple[int, str]] = []
+        self.asked: list[Asked] = []
+
+    def add(self, request: Request, placed: Sequence[Placed]) -> None:
+        if len(placed) == 1 and is_left(placed[0]):
+            return
+        if len(placed) == 1 or not any(map(is_left, placed)):
+            self.rows.append(request.rows)
+            self.names += request.names
+        else:
+            self._add_kept(request, placed)
+        if isinstance(request.rows, ListedRows) and request.rows.ids:
+            self._name(request, placed)
+        if request.key is not None and not is_left(placed[0]):
+            self._ask(request, request.key, placed)
+
+    def _name(self, request: Request, placed: Sequence[Placed]) -> None:
+        for part, place in zip(request.parts, placed, strict=True):
+            if part.key is not None and names_a_row(part.key) and not is_left(place):
+                self.named.append((place.first_seq, part.key))
+
+    def _add_kept(self, request: Request, placed: Sequence[Placed]) -> None:
+        """Of a request of which some parts were left out: the others."""
+        rows = request.rows
+        assert isinstance(rows, ListedRows)
+        batch, first = as_batch([rows]), 0
+        for part, place in zip(request.parts, placed, strict=True):
+            stop = first + part.count
+            if part.count and not is_left(place):
+                self.rows.append(batch[first:stop])
+                self.names += rows.names_of(first, stop)
+            first = stop
+
+    def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
+        if len(placed) == 1:
+            self.asked.append(Asked(key, placed[0].first_seq, placed[0].count))
+            return
+        kept = [
+            (part, place)
+            for part, place in zip(request.parts, placed, strict=True)
+            if part.count and not is_left(place)
+        ]
+        if kept:
+            ids = tuple(part.key for part, _ in kept if part.key is not None and part.key != key)
+            count = sum(part.count for part, _ in kept)
+            self.asked.append(Asked(key, kept[0][1].first_seq, count, ids))
+
+
+def receipts_of(
+    requests: Sequence[AnyRequest],
+    placed: Sequence[Sequence[Placed]],
+    outcome: Outcome | None,
+    answers: Answers,
+) -> list[Receipt]:
+    """One receipt for each request, cut from the outcome of the whole group."""
+    scores, losses, rejected = [], [], []
+    predicted: list[str | None] | None = None
+    if outcome is not None:
+        scores, losses = outcome.scores.tolist(), outcome.losses.tolist()
+        rejected = outcome.rejected.tolist()
+        if outcome.predicted is not None:
+            places = outcome.predicted.tolist()
+            predicted = [outcome.classes[place] if place >= 0 else None for place in places]
+    receipts = []
+    first = 0
+    for request, its_places in zip(requests, placed, strict=True):
+        receipt = _placed_receipt(request, its_places)
+        receipts.append(receipt)
+        count = receipt.placed.count
+        if is_left(receipt.placed) or (count and outcome is None):
+            if request.key is not None and not receipt.placed.conflict:
+                receipt.answer = answers.find(request.key, receipt.placed.seq)
+            continue
+        last = first + count
+        receipt.scores = scores[first:last]
+        receipt.losses = losses[first:last]
+        receipt.predicted = None if predicted is None else predicted[first:last]
+        receipt.rejected = rejected[first:last]
+        first = last
+    return receipts
+
+
+def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
+    """Where a request stands as a whole, and which of its rows were left out."""
+    of_key = isinstance(request, ControlRequest) or request.key is not None
+    if (len(placed) == 1 and not is_left(placed[0])) or (of_key and is_left(placed[0])):
+        return Receipt(placed[0])
+    rows: list[int] = []
+    duplicates: list[tuple[int, int]] = []
+    conflicts: list[int] = []
+    first = 0
+    for part, place in zip(request.parts, placed, strict=True):
+        stop = first + part.count
+        if place.duplicate:
+            duplicates.append((first, place.seq))
+        elif place.conflict:
+            conflicts.append(first)
+        else:
+            rows += range(first, stop)
+        first = stop
+    kept = [place for place in placed if not is_left(place)]
+    # Where nothing is new, up to where the rows that are known stand.
+    seq = max((place.seq for place in kept or placed if not place.conflict), default=0)
+    whole = Placed(seq + 1 - len(rows), seq, len(rows))
+    journalled = rows if duplicates or conflicts else None
+    return Receipt(whole, rows=journalled, duplicates=duplicates, conflicts=conflicts)

@@ -1,0 +1,144 @@
+"""What is to be committed: learn requests as parts of the journal, and controls as one record."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from service.codecs import ListedRows, Rows, class_texts
+from service.controls import Order, control_of
+from service.journal.protocol import Part
+from service.journal.record import (
+    Control,
+    KeyKind,
+    decode,
+    encode_control,
+    encode_opening,
+    encode_rows,
+    make_key,
+)
+
+
+@dataclass(slots=True)
+class Request:
+    """One learn request: its parts, and beside them its rows and its stored key.
+
+    Each run of rows without an id is a part, and each row that has an id, with its own key.
+    """
+
+    parts: list[Part]
+    rows: Rows
+    key: bytes | None = None
+    names: Sequence[tuple[int, str]] = ()
+    """Places and names of features that the journal may not know yet."""
+
+    @property
+    def part(self) -> Part:
+        """The first one, where there is no other."""
+        return self.parts[0]
+
+    @classmethod
+    def of(
+        cls,
+        rows: Rows,
+        key: bytes | None,
+        fingerprint: bytes | None,
+        names: Sequence[tuple[int, str]] = (),
+    ) -> Self:
+        """A request of these rows, under the stored `key` if it has one.
+
+        `names` come with rows that are a Batch; listed ones bring their own.
+        """
+        if isinstance(rows, ListedRows):
+            if rows.ids:
+                return cls(list(_parts(rows, key, fingerprint)), rows, key, rows.names)
+            names = rows.names
+        body = encode_rows(
+            rows.indptr,
+            rows.indices,
+            rows.values,
+            class_texts(rows),
+            weights=rows.weights,
+            names=names,
+            key=key,
+            fingerprint=fingerprint,
+        )
+        return cls([Part(body, len(rows), key, fingerprint)], rows, key, names)
+
+
+def _parts(rows: ListedRows, key: bytes | None, fingerprint: bytes | None) -> Iterator[Part]:
+    """The parts of a request of which some rows have ids."""
+    if key is not None and 0 in rows.ids:
+        yield Part(encode_opening(key, fingerprint), 0, key, fingerprint)
+    first = 0
+    while first < len(rows):
+        stop = first + 1
+        if first in rows.ids:
+            own: bytes | None = make_key(KeyKind.SAMPLE, rows.ids[first])
+            # Of its columns without names, which another worker may have told already.
+            mark: bytes | None = hashlib.sha256(_encoded(rows, first, stop)).digest()[:16]
+        else:
+            while stop < len(rows) and stop not in rows.ids:
+                stop += 1
+            own, mark = (None, None) if first else (key, fingerprint)
+        continues = key is not None and own != key
+        body = _encoded(
+            rows,
+            first,
+            stop,
+            names=rows.names_of(first, stop),
+            key=own,
+            fingerprint=mark,
+            continues=continues,
+        )
+        yield Part(body, stop - first, own, mark, continues)
+        first = stop
+
+
+def _encoded(rows: ListedRows, first: int, stop: int, **beside: Any) -> bytes:
+    """The rows from `first` to before `stop`."""
+    return encode_rows(
+        rows.indptr[first : stop + 1],
+        rows.indices,
+        rows.values,
+        rows.labels[first:stop],
+        weights=rows.weights[first:stop],
+        **beside,
+    )
+
+
+@dataclass(slots=True)
+class ControlRequest:
+    """One control: a part of one record, and beside it the control itself."""
+
+    part: Part
+    control: Control
+
+    @property
+    def parts(self) -> list[Part]:
+        return [self.part]
+
+    @property
+    def key(self) -> bytes | None:
+        return self.part.key
+
+    @classmethod
+    def of(cls, order: Order, key: bytes | None = None, asked: bytes | None = None) -> Self:
+        """A request of this order, under the stored `key` if it has one.
+
+        What the client has `asked` for tells it from another request under the key, where the
+        order says more than that.
+        """
+        given = control_of(order)
+        plain = body = encode_control(given.kind, given.fields)
+        fingerprint = None
+        if key is not None:
+            fingerprint = hashlib.sha256(plain if asked is None else asked).digest()[:16]
+            body = encode_control(given.kind, given.fields, key=key, fingerprint=fingerprint)
+        # As everyone else will read it: what is given may have its fields in another order.
+        ((_, control),) = decode(plain)
+        assert isinstance(control, Control)
+        return cls(Part(body, 1, key, fingerprint), control)
+
+
+AnyRequest = Request | ControlRequest
