@@ -23,8 +23,16 @@ from pathlib import Path
 
 import httpx
 
-from load_tests.http import CONNECTIONS, GENERATOR_CORE, ROOT, SERVER_CORE, as_json, check, pinned
-from load_tests.http import wrk as path_of_wrk
+from load_tests.http import (
+    CONNECTIONS,
+    GENERATOR_CORE,
+    ROOT,
+    SERVER_CORE,
+    as_json,
+    check,
+    pinned,
+    wrk as path_of_wrk,
+)
 from load_tests.measure import Row, interleaved
 from service.catalog import canonical
 from service.demo.adult import adult_lines

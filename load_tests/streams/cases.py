@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from load_tests.streams import held_out
-from load_tests.streams.data import FILES, shuffled, stream
-from load_tests.streams.data import libsvm as file
+from load_tests.streams.data import FILES, libsvm as file, shuffled, stream
 from solvers import Batch
 
 FEW = ("vw", "vw_coin", "river_lr", "river_pa")

@@ -4,8 +4,7 @@ Buffers may be compressed one by one, and a few bytes may then hold as much as t
 says so but a field of each message's head, a flatbuffer: message -> header -> compression.
 """
 
-from struct import error as StructError
-from struct import unpack_from
+from struct import error as StructError, unpack_from
 
 from service.errors import Problem
 

@@ -1,8 +1,7 @@
 """Bytes to rows and controls; `record.py` states the layout."""
 
 from collections.abc import Iterator
-from struct import Struct
-from struct import error as StructError
+from struct import Struct, error as StructError
 from typing import Any
 
 import msgspec

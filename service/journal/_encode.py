@@ -1,8 +1,7 @@
 """Rows and controls to bytes; `record.py` states the layout."""
 
 from collections.abc import Mapping, Sequence
-from struct import error as StructError
-from struct import pack, unpack
+from struct import error as StructError, pack, unpack
 from typing import Any
 
 import msgspec

@@ -11,8 +11,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from service.journal import _format as f
-from service.journal import _kernels as k
+from service.journal import _format as f, _kernels as k
 
 
 class Parts(Sequence[f.Header]):

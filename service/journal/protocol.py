@@ -16,47 +16,25 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from service.journal.copies import Copies
-from service.journal.copies import CopyUse as CopyUse
-from service.journal.copies import StoredCopy as StoredCopy
-from service.journal.copies import Version as Version
+from service.journal.copies import (
+    Copies,
+    CopyUse as CopyUse,
+    StoredCopy as StoredCopy,
+    Version as Version,
+)
 from service.journal.errors import (
     Conflict as Conflict,
-)
-from service.journal.errors import (
     CursorMoved as CursorMoved,
-)
-from service.journal.errors import (
     DurabilityTooLow as DurabilityTooLow,
-)
-from service.journal.errors import (
     JournalError as JournalError,
-)
-from service.journal.errors import (
     JournalUnavailable as JournalUnavailable,
-)
-from service.journal.errors import (
     ModelChanged as ModelChanged,
-)
-from service.journal.errors import (
     NotReplicated as NotReplicated,
-)
-from service.journal.errors import (
     OutcomeUnknown as OutcomeUnknown,
-)
-from service.journal.errors import (
     StoreTooNew as StoreTooNew,
-)
-from service.journal.errors import (
     TooManyVersions as TooManyVersions,
-)
-from service.journal.errors import (
     Trimmed as Trimmed,
-)
-from service.journal.errors import (
     UnknownCopy as UnknownCopy,
-)
-from service.journal.errors import (
     UnknownModel as UnknownModel,
 )
 

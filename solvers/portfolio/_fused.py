@@ -64,11 +64,13 @@ from solvers.portfolio._columns import (
     emit_row,
     norm_row,
 )
-from solvers.portfolio._roots import CONJUGATE as LANE_CONJUGATE
-from solvers.portfolio._roots import B as LANE_B
-from solvers.portfolio._roots import C as LANE_C
-from solvers.portfolio._roots import S as LANE_S
-from solvers.portfolio._roots import logistic_roots
+from solvers.portfolio._roots import (
+    CONJUGATE as LANE_CONJUGATE,
+    B as LANE_B,
+    C as LANE_C,
+    S as LANE_S,
+    logistic_roots,
+)
 from solvers.portfolio._rule import (
     BEGAN_ANEW,
     IS_ACTIVE,

@@ -3,8 +3,7 @@
 import google_crc32c
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from service.journal import _format, _kernels
 from service.journal.record import (

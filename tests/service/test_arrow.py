@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from service.codecs import arrow_rows, as_batch, parse_body
 from service.codecs.column_names import columns_of

@@ -1,7 +1,6 @@
 """Which requests with a key stand in a body: in columns, against one header after the other."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from service.answers import Asked, AskedIn
 from service.journal.record import (

@@ -3,8 +3,7 @@
 import json
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from service.codecs import Door, as_batch, parse_body
 from service.errors import Problem

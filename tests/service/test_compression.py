@@ -7,8 +7,7 @@ import tracemalloc
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from service.codecs.inflate import Inflating
 from service.errors import Problem

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from service.codecs import Door, as_batch, csv_rows, ndjson, vw
 from service.codecs.door import LONGEST_NAME

@@ -8,9 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from service import app as app_module
-from service import contact as contact_module
-from service import model as model_module
+from service import app as app_module, contact as contact_module, model as model_module
 from service.api.health import without_password
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable

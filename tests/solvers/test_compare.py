@@ -10,8 +10,10 @@ from solvers._jit import DISABLED
 from solvers.portfolio._rule import MOST_LOG_LOSS
 from solvers.portfolio.compare import compare, stitched_boundary
 from tests.solvers.test_portfolio import portfolio, stream
-from tests.solvers.test_portfolio_regression import portfolio as number_portfolio
-from tests.solvers.test_portfolio_regression import stream as number_stream
+from tests.solvers.test_portfolio_regression import (
+    portfolio as number_portfolio,
+    stream as number_stream,
+)
 
 N = 60 if DISABLED else 300
 PATHS, LENGTH = 100, 400

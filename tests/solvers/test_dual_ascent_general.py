@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from solvers import Batch, CorruptState, _odca, _odca_general, make_learner
 from solvers._jit import DISABLED

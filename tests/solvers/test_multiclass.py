@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from solvers import Batch, InvalidRow, Outcome, dump, load, make_learner, multiclass, resolve_spec
 from solvers.class_names import class_label, class_places, class_text

@@ -17,8 +17,7 @@ from solvers import (
 )
 from solvers._jit import DISABLED
 from solvers.portfolio import PRESETS
-from tests.solvers.specs import SPECS
-from tests.solvers.specs import stream as spec_stream
+from tests.solvers.specs import SPECS, stream as spec_stream
 from tests.solvers.test_contract import content, relabelled, rescaled
 from tests.solvers.test_portfolio import portfolio, stream
 from tests.solvers.test_portfolio_regression import portfolio as number_portfolio

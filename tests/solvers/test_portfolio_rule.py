@@ -13,8 +13,10 @@ from solvers import Batch, make_learner
 from solvers._jit import DISABLED
 from solvers.portfolio import PRESETS
 from tests.solvers.test_portfolio import N, portfolio, probabilities, stream
-from tests.solvers.test_portfolio_regression import portfolio as number_portfolio
-from tests.solvers.test_portfolio_regression import stream as number_stream
+from tests.solvers.test_portfolio_regression import (
+    portfolio as number_portfolio,
+    stream as number_stream,
+)
 
 MANY = 200 if DISABLED else 1500
 FEW = 300 if DISABLED else 10_000
