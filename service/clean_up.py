@@ -141,10 +141,11 @@ async def clean_up(
     if not await _keep(journal, where, snapshot):
         return False
     await journal.snapshots_drop(*where, snapshot.seq)
+    # Before the versions go: of a place that the log has let go of none can be taken any more.
+    await journal.trim(*where, snapshot.seq, behind=0)
     for version in await journal.versions(*where):
         if version.seq < seq:
             await journal.version_delete(*where, version.name)
-    await journal.trim(*where, snapshot.seq, behind=0)
     return await _drop_copies(journal, where, seq) and await journal.scrub(*where)
 
 

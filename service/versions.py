@@ -3,11 +3,19 @@
 import asyncio
 import re
 from collections import OrderedDict
+from contextlib import suppress
 from typing import NamedTuple
 
 from service.controls import Rollback
 from service.errors import Problem, unavailable
-from service.journal.protocol import Journal, JournalUnavailable, Trimmed, UnknownCopy, Version
+from service.journal.protocol import (
+    Conflict,
+    Journal,
+    JournalUnavailable,
+    Trimmed,
+    UnknownCopy,
+    Version,
+)
 from service.model import Model
 from service.receipts import Receipt
 from service.recovery import Forked
@@ -26,8 +34,8 @@ async def take_version(
 ) -> tuple[Version, bool]:
     """Name the state at the journal's end; (it, False) where the name stands for it already.
 
-    Raises Problem 409 where the name stands for another state, or where a sample was unlearned
-    while it was taken.
+    Raises Conflict where the name stands for another state; NotHeld where the journal has let go of
+    this one while it was taken, as it does when a sample is unlearned, or has lost it.
     """
     if name is not None and not NAME.fullmatch(name):
         detail = "a version's name has 1 to 128 characters of A-Z a-z 0-9 . _ - and begins with"
@@ -42,23 +50,15 @@ async def take_version(
         named = name or f"seq-{copy.seq}"
         version = Version(named, copy.seq, copy.chain, digest, len(copy.data), note=note)
         try:
-            taken = await journal.version_put(*where, version)
+            return await journal.version_put(*where, version)
         except UnknownCopy:
             if tried == TRIES - 1:
                 raise
-            continue
-        await _check_forgotten(model, journal, taken[0])
-        return taken
+        except Conflict:
+            with suppress(Conflict):  # something else names it
+                await journal.copy_delete(*where, digest)
+            raise
     raise AssertionError("not reached")
-
-
-async def _check_forgotten(model: Model, journal: Journal, version: Version) -> None:
-    """Raise Problem 409 where the version came too late to be deleted with those before it."""
-    await model.refresh()
-    if version.seq < model.replica.retained.unlearned_seq:
-        await journal.version_delete(model.record.id, model.record.incarnation, version.name)
-        detail = f"a sample was unlearned while version {version.name!r} was taken"
-        raise Problem(409, "conflict", detail)
 
 
 async def known_version(model: Model, journal: Journal, name: str) -> Version:

@@ -81,8 +81,10 @@ class Copies(Protocol):
     ) -> tuple[Version, bool]:
         """Name a copy and return (the version, True), or (what the name stands for, False). Atomic.
 
+        A new one, without a time, has to stand where the log still leads on from, or ends.
+
         Raises ModelChanged; UnknownCopy when the copy is not there; TooManyVersions; Conflict when
-        the name stands for another copy.
+        the name stands for another copy, or when the log does not hold its seq with its chain.
         """
 
     async def versions(self, model: str, incarnation: str) -> Sequence[Version]:

@@ -8,6 +8,7 @@ JournalError
 |- UnknownModel           no model of that id
 |- ModelChanged           the model is gone or was made again: another incarnation
 |- Conflict               what the caller saw is not what the store holds
+|  `- NotHeld             the log holds no such place: it was lost, or trimmed
 |- CursorMoved            the cursor does not stand where the caller expected it
 |- Trimmed                the rows asked for are no longer in the journal
 |- UnknownCopy            the copy that was named is not there
@@ -57,6 +58,13 @@ class ModelChanged(JournalError):
 
 class Conflict(JournalError):
     """What the caller saw is not what the store holds."""
+
+
+class NotHeld(Conflict):
+    """The log neither leads on from this seq with this chain nor ends there."""
+
+    def __init__(self, model: str, seq: int, chain: str):
+        super().__init__(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
 
 
 class CursorMoved(JournalError):

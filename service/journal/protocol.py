@@ -29,6 +29,7 @@ from service.journal.errors import (
     JournalError as JournalError,
     JournalUnavailable as JournalUnavailable,
     ModelChanged as ModelChanged,
+    NotHeld as NotHeld,
     NotReplicated as NotReplicated,
     OutcomeUnknown as OutcomeUnknown,
     StoreTooNew as StoreTooNew,

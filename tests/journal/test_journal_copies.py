@@ -17,6 +17,7 @@ from service.journal.protocol import (
     Journal,
     Limits,
     ModelChanged,
+    NotHeld,
     StoredCopy,
     TooManyVersions,
     UnknownCopy,
@@ -42,7 +43,7 @@ class Kept(Log):
 
     async def name(self, name: str, data: bytes, seq: int = 1) -> Version:
         digest = await self.put(data)
-        version = Version(name, seq, "c" * 40, digest, len(data))
+        version = Version(name, seq, "c" * 40, digest, len(data), created_ms=1)
         return (await self.journal.version_put(*self.where, version))[0]
 
     async def has(self, digest: str) -> bool:
@@ -100,7 +101,7 @@ async def test_a_copy_is_not_seen_until_it_is_whole_and_the_next_writer_goes_on(
         assert not await log.has(digest)
         assert await log.journal.copies(*log.where) == []
         with pytest.raises(UnknownCopy):
-            await log.journal.version_put(*log.where, Version("v", 1, "c", digest, len(BIG)))
+            await log.journal.version_put(*log.where, Version("v", 1, "c", digest, len(BIG), 1))
         assert await asyncio.gather(log.put(BIG), log.put(BIG)) == [digest, digest]
         assert await log.journal.copy_get(*log.where, digest) == BIG
 
@@ -108,7 +109,7 @@ async def test_a_copy_is_not_seen_until_it_is_whole_and_the_next_writer_goes_on(
 async def test_a_version_names_a_copy(store: Store):
     async with kept(store) as log:
         digest = await log.put(b"state")
-        version = Version("first", 7, "c" * 40, digest, 5, note="two words,\na line")
+        version = Version("first", 0, log.record.chain, digest, 5, note="two words,\na line")
         made, is_new = await log.journal.version_put(*log.where, version)
         assert is_new and made.created_ms > 1_500_000_000_000
         assert msgspec.structs.replace(made, created_ms=0) == version
@@ -118,16 +119,42 @@ async def test_a_version_names_a_copy(store: Store):
         with pytest.raises(Conflict):
             await log.name("first", b"another")
         # One that is brought from elsewhere keeps its time.
-        old = msgspec.structs.replace(version, name="old", seq=3, created_ms=12)
+        old = msgspec.structs.replace(version, name="old", seq=3, chain="c" * 40, created_ms=12)
         assert await log.journal.version_put(*log.where, old) == (old, True)
-        assert await log.journal.versions(*log.where) == [old, made]
+        assert await log.journal.versions(*log.where) == [made, old]
 
 
 async def test_a_version_of_a_copy_that_is_not_there_is_refused(store: Store):
     async with kept(store) as log:
         with pytest.raises(UnknownCopy):
-            await log.journal.version_put(*log.where, Version("v", 1, "c", "0" * 64, 5))
+            await log.journal.version_put(*log.where, Version("v", 1, "c", "0" * 64, 5, 1))
         assert await log.journal.versions(*log.where) == []
+
+
+@pytest.mark.parametrize("taken", ["at the head", "before it", "after it", "elsewhere"])
+async def test_a_version_is_taken_only_where_the_log_leads_on_from_it(store: Store, taken: str):
+    async with kept(store) as log:
+        first, second = [await log.append(rows(1)) for _ in range(2)]
+        digest = await log.put(b"state")
+        seq, chain = {
+            "at the head": (2, second.chain),
+            "before it": (1, first.chain),
+            "after it": (3, second.chain),
+            "elsewhere": (1, second.chain),
+        }[taken]
+        version = Version("v", seq, chain, digest, 5)
+        if taken in ("after it", "elsewhere"):
+            with pytest.raises(NotHeld):
+                await log.journal.version_put(*log.where, version)
+            return
+        assert (await log.journal.version_put(*log.where, version))[1]
+        await log.journal.trim(*log.where, 2)
+        late = msgspec.structs.replace(version, name="late")
+        if taken == "before it":
+            with pytest.raises(NotHeld):
+                await log.journal.version_put(*log.where, late)
+        else:
+            assert (await log.journal.version_put(*log.where, late))[1]
 
 
 async def test_there_are_only_so_many_versions(store: Store):

@@ -20,6 +20,7 @@ from service.journal.protocol import (
     Entry,
     ModelChanged,
     ModelRecord,
+    NotHeld,
     Part,
     Place,
     Snapshot,
@@ -323,7 +324,7 @@ class Store:
     ) -> bool:
         log = self.log(model, incarnation)
         if not log.holds(Place(seq, chain)):
-            raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
+            raise NotHeld(model, seq, chain)
         held = self._held(log)
         if held and held[-1].seq >= seq + replaces:
             return False
@@ -376,6 +377,9 @@ class Store:
             raise Conflict(f"version {version.name!r} of {model!r} is another state")
         if known is not None:
             return known, False
+        place = Place(version.seq, version.chain)
+        if not version.created_ms and not log.holds(place):
+            raise NotHeld(model, version.seq, version.chain)
         if version.digest not in log.stored:
             raise UnknownCopy(model, version.digest)
         log.versions[version.name] = version

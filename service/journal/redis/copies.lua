@@ -10,7 +10,7 @@
 --   collect   how long copies stay without a name (ms)   Answers {0}
 --   name      name, digest, ms or 0, what stands before and after it in a version, how many there
 --             may be   Answers {0, 1 when it is new, version}, {5} another copy has the name,
---             {6} no such copy, {7} too many
+--             {6} no such copy, {7} too many, {8} it has no time and the log does not hold its place
 --   version   name   Answers {0, version or nil}
 --   versions  Answers {0, name, version, ...}
 --   unname    name   Answers {0, 1 if it was there}
@@ -21,8 +21,8 @@ if redis.call('HGET', KEYS[1], 'incarnation') ~= ARGV[2] then
   return {1}
 end
 
-local function key_of(digest)
-  return string.sub(KEYS[2], 1, -#'copies' - 1) .. 'copy:' .. digest
+local function key_of(name)
+  return string.sub(KEYS[2], 1, -#'copies' - 1) .. name
 end
 
 -- bytes, parts, when it was last written to, 1 when it is complete
@@ -41,7 +41,7 @@ end
 
 local function remove(digest)
   redis.call('HDEL', KEYS[2], digest)
-  redis.call('UNLINK', key_of(digest))
+  redis.call('UNLINK', key_of('copy:' .. digest))
 end
 
 local function digest_of(version)
@@ -137,6 +137,11 @@ if task == 'name' then
   local name, digest, known = ARGV[3], ARGV[4], redis.call('HGET', KEYS[3], ARGV[3])
   if known then
     return digest_of(known) == digest and {0, 0, known} or {5}
+  end
+  local seq, chain = string.match(ARGV[6], '^(%d+) (%x+)')
+  local place = redis.call('HMGET', KEYS[1], 'seq', 'chain')
+  if ARGV[5] == '0' and not is_held(key_of('log'), place, tonumber(seq), chain) then
+    return {8}
   end
   local _, _, _, done = find(digest)
   if done ~= 1 then

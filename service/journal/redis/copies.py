@@ -10,6 +10,7 @@ from service.journal.protocol import (
     CopyUse,
     Limits,
     ModelChanged,
+    NotHeld,
     StoredCopy,
     TooManyVersions,
     UnknownCopy,
@@ -105,6 +106,8 @@ class RedisCopies:
             raise Conflict(f"version {version.name!r} of {model!r} is another state")
         if answer[0] == 6:
             raise UnknownCopy(model, version.digest)
+        if answer[0] == 8:
+            raise NotHeld(model, version.seq, version.chain)
         if answer[0] == 7:
             raise TooManyVersions(model, self._limits.max_versions)
         return _version(version.name, answer[2]), bool(answer[1])

@@ -22,16 +22,6 @@ end
 
 local place = {head[2], head[3]}
 
-local function complete_ones()
-  local found = {}
-  for _, snapshot in ipairs(snapshots_in(KEYS[3])) do
-    if snapshot[4] >= 0 then
-      found[#found + 1] = snapshot
-    end
-  end
-  return found
-end
-
 local function remove(token)
   redis.call('UNLINK', string.sub(KEYS[3], 1, -2) .. ':' .. token)
   redis.call('HDEL', KEYS[3], token)

@@ -24,6 +24,7 @@ from service.journal.protocol import (
     Limits,
     ModelChanged,
     ModelRecord,
+    NotHeld,
     Part,
     Place,
     Snapshot,
@@ -276,7 +277,7 @@ class RedisJournal(RedisCopies, RedisMoving):
         begin = ("begin", incarnation, seq, chain, token, int(replaces))
         answer = await self._snapshot(model, token, *begin)
         if answer[0] == 5:
-            raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
+            raise NotHeld(model, seq, chain)
         for number, at in enumerate(parts):
             if not answer[1]:
                 return False

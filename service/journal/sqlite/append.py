@@ -1,4 +1,4 @@
-"""The append, the read and the trimming of a model's log."""
+"""The append to a model's log."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,6 @@ from service.journal._placing import Left, Sorting, check_parts, placed
 from service.journal.chain import next_chain
 from service.journal.protocol import (
     ENTRY_BYTES,
-    ENTRY_OVERHEAD,
     Appended,
     CursorMove,
     CursorMoved,
@@ -19,10 +18,10 @@ from service.journal.protocol import (
     Limits,
     ModelChanged,
     Part,
-    Trimmed,
     UnknownCopy,
 )
 from service.journal.sqlite import copies
+from service.journal.sqlite.entries import find_entries
 from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.transactions import Task
 
@@ -271,34 +270,3 @@ def _answer(
         tuple(entries),
         more,
     )
-
-
-def find_entries(
-    connection: sqlite3.Connection, model: int, after: int, through: int, limit_bytes: int
-) -> list[Entry]:
-    """Entries with after < last seq <= through, up to `limit_bytes`, at least one if any."""
-    entries: list[Entry] = []
-    size = 0
-    for row in connection.execute(
-        "SELECT first_seq, seq, nonce, chain, time_ms, body FROM entries"
-        " WHERE model = ? AND seq > ? AND seq <= ? ORDER BY seq",
-        (model, after, through),
-    ):
-        entry = Entry(*row)
-        size += len(entry.body) + ENTRY_OVERHEAD
-        if entries and size > limit_bytes:
-            break
-        entries.append(entry)
-    return entries
-
-
-def read(model: str, incarnation: str, after: int, limit_bytes: int) -> Task[list[Entry]]:
-    """The task behind `Journal.read`."""
-
-    def task(connection: sqlite3.Connection) -> list[Entry]:
-        head = find_head(connection, model, incarnation)
-        if after < head.trimmed:
-            raise Trimmed(head.trimmed + 1)
-        return find_entries(connection, head.model, after, head.seq, limit_bytes)
-
-    return task

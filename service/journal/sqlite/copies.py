@@ -8,7 +8,15 @@ import hashlib
 import sqlite3
 
 from service.journal.copies import CopyUse, StoredCopy, Version
-from service.journal.protocol import Conflict, Limits, TooManyVersions, UnknownCopy
+from service.journal.protocol import (
+    Conflict,
+    Limits,
+    NotHeld,
+    Place,
+    TooManyVersions,
+    UnknownCopy,
+)
+from service.journal.sqlite.entries import is_held
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
 
@@ -206,6 +214,9 @@ def name(
             if known.digest != version.digest:
                 raise Conflict(f"version {version.name!r} of {model!r} is another state")
             return known, False
+        place = Place(version.seq, version.chain)
+        if not version.created_ms and not is_held(connection, head, place):
+            raise NotHeld(model, version.seq, version.chain)
         if not is_there(connection, head.model, version.digest):
             raise UnknownCopy(model, version.digest)
         (count,) = connection.execute(

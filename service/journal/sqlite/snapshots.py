@@ -8,9 +8,8 @@ other of the same or an older seq useless: those are removed, whether their writ
 import sqlite3
 from collections.abc import Sequence
 
-from service.journal.chain import next_chain
-from service.journal.protocol import Conflict, Place, Snapshot
-from service.journal.sqlite.append import find_entries
+from service.journal.protocol import Conflict, NotHeld, Place, Snapshot
+from service.journal.sqlite.entries import is_held
 from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.transactions import Task
 
@@ -26,8 +25,8 @@ def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) ->
 
     def task(connection: sqlite3.Connection) -> int | None:
         head = find_head(connection, model, incarnation)
-        if not _is_held(connection, head, Place(seq, chain)):
-            raise Conflict(f"the log of {model!r} does not hold chain {chain[:8]} at seq {seq}")
+        if not is_held(connection, head, Place(seq, chain)):
+            raise NotHeld(model, seq, chain)
         held = held_ones(connection, head)
         if held and held[0][1] >= seq + replaces:
             return None
@@ -36,15 +35,6 @@ def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) ->
         ).lastrowid
 
     return task
-
-
-def _is_held(connection: sqlite3.Connection, head: Head, place: Place) -> bool:
-    """Whether the log leads on from there, or ends there."""
-    following = find_entries(connection, head.model, place.seq, head.seq, 0)
-    if not following:
-        return (place.seq, place.chain) == (head.seq, head.chain)
-    first = following[0]
-    return first.first_seq == place.seq + 1 and next_chain(place.chain, first.nonce) == first.chain
 
 
 def held_ones(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int]]:
@@ -58,7 +48,7 @@ def held_ones(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int
         " ORDER BY seq DESC, snapshot DESC",
         (head.model,),
     ):
-        if seq not in found and _is_held(connection, head, Place(seq, chain)):
+        if seq not in found and is_held(connection, head, Place(seq, chain)):
             found[seq] = snapshot
     return [(snapshot, seq) for seq, snapshot in found.items()]
 

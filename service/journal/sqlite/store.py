@@ -27,7 +27,7 @@ from service.journal.protocol import (
     StoredCopy,
     Version,
 )
-from service.journal.sqlite import append, copies, models, snapshots, trim
+from service.journal.sqlite import append, copies, entries, models, snapshots, trim
 from service.journal.sqlite.checkpoint import Checkpointer
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.models import find_heads
@@ -181,7 +181,7 @@ class SqliteJournal(SqliteMoving):
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> list[Entry]:
-        return await self._read(append.read(model, incarnation, after, limit_bytes))
+        return await self._read(entries.read(model, incarnation, after, limit_bytes))
 
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
