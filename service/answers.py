@@ -93,7 +93,7 @@ class AskedIn:
         """Of each request with a key: its first part, the one after its last, its seqs likewise."""
         bounds = np.append(np.flatnonzero(~self._parts.continuing), len(self._parts))
         starts, stops = bounds[:-1], bounds[1:]
-        is_keyed = self._parts.key_kinds[starts] == KeyKind.REQUEST
+        is_keyed = np.isin(self._parts.key_kinds[starts], (KeyKind.REQUEST, KeyKind.CHUNK))
         starts, stops = starts[is_keyed], stops[is_keyed]
         seqs = self._first_seq + np.append(0, np.cumsum(self._parts.counts))
         return starts, stops, seqs[starts], seqs[stops]

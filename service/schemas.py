@@ -45,6 +45,26 @@ class Learned(Struct):
     ] = UNSET
 
 
+class LearnedChunk(Learned, kw_only=True):
+    """A line of progress: what became of one chunk of a body that is learned as it arrives."""
+
+    chunk: Annotated[int, Meta(description="Its number, from 0.")]
+    bytes: Annotated[int, Meta(description="Bytes of the body, inflated, up to its end.")]
+
+
+class LearnedStream(Learned, kw_only=True):
+    """What became of a body that was learned as it arrived: sums over its chunks.
+
+    Null where a repeated chunk's first answer is no longer kept.
+    """
+
+    chunks: Annotated[int, Meta(description="Of the body, each an atomic append of its own.")]
+    duplicate_chunks: Annotated[
+        int, Meta(description="Chunks that were learned before under the Idempotency-Key.")
+    ]
+    duplicate_rows: Annotated[int, Meta(description="Rows left out as their ids were known.")]
+
+
 Stale = Annotated[
     bool | UnsetType,
     Meta(

@@ -38,7 +38,16 @@ class Settings(BaseSettings):
         None, description="The least durability to accept of the store; unset asks for nothing."
     )
     max_body_bytes: int = Field(
-        16 * 1024 * 1024, ge=1, description="Longest request body, also once it is inflated."
+        16 * 1024 * 1024,
+        ge=1,
+        description="Longest request body, also once it is inflated; of one that is learned as it"
+        " arrives, the longest row.",
+    )
+    max_upload_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="Longest body that is learned as it arrives, also once it is inflated; unset"
+        " sets no bound.",
     )
     append_timeout_s: float = Field(
         5.0, gt=0, description="How long an append of unknown outcome is repeated."

@@ -4,54 +4,48 @@ A FastAPI body parameter alone costs more than the journal; here a typed decoder
 bytes go back. Errors have the one shape of service.errors.
 """
 
-import asyncio
-import hashlib
-import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 import msgspec
 from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.api.arriving import arriving, beginning_with, read_body, up_to
 from service.api.http import (
     Head,
+    Headers,
     answer,
     answer_problem,
     etag_of,
+    given_key,
     is_true,
-    read_body,
     read_count,
     read_head,
     read_query,
     stored_key,
 )
-from service.api.learned import (
-    LeftOut,
-    answer_again,
-    answer_new,
-    by_place,
-    first_answer,
-    first_errors,
-    refusal,
-    spread,
-)
+from service.api.learned import by_place, first_errors, refusal, spread
+from service.api.learning import fingerprint_of, learned_of, parse, request_of
+from service.api.lines import answer_lines, one_line, problem_of
+from service.api.upload import Upload, check_asked
 from service.catalog import Catalog
 from service.codecs import (
+    CHUNK_BYTES,
+    CUTTERS,
     Intake,
-    ListedRows,
     as_batch,
-    parse_body,
+    chunks_of,
+    media_type,
     parse_named_row,
     parse_query_row,
 )
-from service.errors import Problem, as_problem
+from service.errors import Problem
 from service.journal.protocol import ModelChanged
 from service.model import Model
-from service.receipts import Receipt
-from service.requests import Request
-from service.schemas import Predicted, PredictedMany
+from service.schemas import Learned, LearnedStream, Predicted, PredictedMany
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
@@ -61,12 +55,7 @@ from solvers import Batch, Learner, class_label
 if TYPE_CHECKING:
     from solvers.multiclass import Multiclass
 
-log = logging.getLogger("dualstream.http")
-
-# A longer body is read in a thread, so that others are answered meanwhile.
-INLINE_BYTES = 64 * 1024
-# Rows with ids are encoded one by one.
-INLINE_PARTS = 100
+REPLAYED = (b"idempotency-replayed", b"true")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -86,7 +75,14 @@ class HotPath:
         self._versions = LoadedVersions(settings.versions_held, settings.versions_bytes)
         self.startup = startup
         self._max_body_bytes = settings.max_body_bytes
+        self._max_upload_bytes = settings.max_upload_bytes
         self._telemetry = telemetry
+        self._uploads: set[Upload] = set()
+
+    def stop_uploads(self) -> None:
+        """Let bodies that are learned as they arrive end after the chunk that is under way."""
+        for upload in self._uploads:
+            upload.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -119,18 +115,19 @@ class HotPath:
     ) -> None:
         began = time.perf_counter()
         status = 200
+        body = None
         try:
             self.startup.check_ready()
             body, headers = await endpoint(model_id, scope, receive)
+            if not isinstance(body, bytes):
+                status = await answer_lines(send, body, headers, scope)
         except Exception as error:
-            problem = as_problem(error)
-            if problem is None:
-                log.exception("%s %s failed", scope["method"], scope["path"])
-                problem = Problem(500, "internal-error", "the server failed; its log says why")
+            problem = problem_of(error, scope)
             status = problem.status
             await answer_problem(send, problem, scope["path"])
         else:
-            await answer(send, body, headers)
+            if isinstance(body, bytes):
+                await answer(send, body, headers)
         self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -157,33 +154,64 @@ class HotPath:
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
         model = self._catalog.held(model_id) or await self._catalog.get(model_id)
-        body = await read_body(receive, head, self._max_body_bytes)
+        headers = [(b"dualstream-durability", self.startup.durability)]
+        if self._may_be_cut(head):
+            pieces = arriving(receive, head, self._max_upload_bytes)
+            body, is_long = await up_to(CHUNK_BYTES, pieces)
+            if is_long:
+                check_asked(head, wants_scores, atomic)
+                upload = Upload(
+                    self._catalog,
+                    model_id,
+                    head,
+                    query,
+                    given_key(head.idempotency_key),
+                    wants_scores,
+                )
+                told_of = self._learn_chunks(upload, head, beginning_with(body, pieces))
+                return await _as_wanted(head, told_of, headers)
+        else:
+            body = await read_body(receive, head, self._max_body_bytes)
         key = stored_key(head.idempotency_key)
-        fingerprint = _fingerprint(head, query, body) if key else None
+        fingerprint = fingerprint_of(head, query, body) if key else None
         receipt = None
         while receipt is None:
-            intake = await _parse(model, head, body, labelled=True)
+            intake = await parse(model, head, body, labelled=True)
             self._refuse_if_nothing_to_learn(model, intake, atomic)
-            request = await _request_of(intake, key, fingerprint)
+            request = await request_of(intake, key, fingerprint)
             try:
                 receipt = await model.submit(request)
             except ModelChanged:  # it was sent to one that is gone
                 model = await self._catalog.get(model_id)
-        if receipt.placed.conflict:
-            detail = "the Idempotency-Key was used for another request"
-            raise Problem(422, "idempotency-key-reused", detail)
-        headers = [(b"dualstream-durability", self.startup.durability)]
         wants_scores = wants_scores or intake.single
-        if receipt.scores is not None:
-            _remember_told(model, intake, receipt)
-            return _encode(answer_new(model, intake, receipt, wants_scores)), headers
-        answer = first_answer(model, receipt)
-        left = LeftOut(request, answer)
-        if left.keys:
-            left.explain(await model.known(left.keys))
-        if answer is not None:
-            headers.append((b"idempotency-replayed", b"true"))
-        return _encode(answer_again(model, intake, receipt, wants_scores, left)), headers
+        told, is_replayed = await learned_of(model, intake, request, receipt, wants_scores)
+        if is_replayed:
+            headers.append(REPLAYED)
+        if head.wants_lines:
+            return one_line(told), headers
+        return _encode(told), headers
+
+    def _may_be_cut(self, head: Head) -> bool:
+        """Whether it may turn out that the body is learned chunk by chunk."""
+        is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
+        if (is_short and head.content_encoding is None) or self._max_body_bytes < CHUNK_BYTES:
+            return False
+        return media_type(head.content_type)[0] in CUTTERS
+
+    async def _learn_chunks(
+        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes]
+    ) -> AsyncIterator[Learned]:
+        """What became of each chunk, and last of all of them."""
+        cutter = CUTTERS[media_type(head.content_type)[0]]()
+        self._uploads.add(upload)
+        try:
+            async with aclosing(chunks_of(pieces, cutter, self._max_body_bytes)) as chunks:
+                async with aclosing(upload.learn(chunks)) as learned:
+                    async for told in learned:
+                        yield told
+            yield upload.told()
+        finally:
+            self._uploads.discard(upload)
 
     def _refuse_if_nothing_to_learn(self, model: Model, intake: Intake, atomic: bool) -> None:
         if intake.errors:
@@ -204,7 +232,7 @@ class HotPath:
         query = read_query(scope, ("min_seq", "version"))
         model = await self._found(model_id, query)
         body = await read_body(receive, head, self._max_body_bytes)
-        intake = await _parse(model, head, body, labelled=False)
+        intake = await parse(model, head, body, labelled=False)
         if intake.count == 0:
             raise Problem(422, "invalid-rows", "the request holds no row")
         if not intake.places:
@@ -259,35 +287,15 @@ def _check_method(scope: Scope, allowed: str) -> None:
         raise Problem(405, "method-not-allowed", detail, allow=allowed)
 
 
-async def _parse(model: Model, head: Head, body: bytes, labelled: bool) -> Intake:
-    if len(body) <= INLINE_BYTES:
-        return parse_body(model.door, head.content_type, body, labelled=labelled)
-    return await asyncio.to_thread(
-        parse_body, model.door, head.content_type, body, labelled=labelled
-    )
-
-
-async def _request_of(intake: Intake, key: bytes | None, fingerprint: bytes | None) -> Request:
-    if isinstance(intake.rows, ListedRows) and len(intake.rows.ids) > INLINE_PARTS:
-        return await asyncio.to_thread(Request.of, intake.rows, key, fingerprint)
-    return Request.of(intake.rows, key, fingerprint, intake.names_beside)
-
-
-def _remember_told(model: Model, intake: Intake, receipt: Receipt) -> None:
-    """Which names the journal has: a row that was left out as another's did not bring its own."""
-    if not receipt.conflicts:
-        model.door.told(intake.names, receipt.placed.seq)
-    elif isinstance(intake.rows, ListedRows):
-        for row in receipt.rows or ():
-            model.door.told(intake.rows.names_of(row, row + 1), receipt.placed.seq)
-
-
-def _fingerprint(head: Head, query: dict[str, str], body: bytes) -> bytes:
-    """16 bytes that tell a repeated request from another one under the same key."""
-    asked = urlencode(sorted((name, value) for name, value in query.items() if name != "scores"))
-    digest = hashlib.sha256(f"{head.content_type or ''}\0{asked}\0".encode())
-    digest.update(body)
-    return digest.digest()[:16]
+async def _as_wanted(head: Head, told_of: AsyncIterator[Learned], headers: Headers) -> Any:
+    """All that is told, or the last of it."""
+    if head.wants_lines:
+        return told_of, headers
+    async for told in told_of:
+        last = told
+    if isinstance(last, LearnedStream) and last.chunks == last.duplicate_chunks:
+        headers.append(REPLAYED)
+    return _encode(last), headers
 
 
 def _queried_row(model: Model, query: dict[str, str]) -> Intake:

@@ -1,18 +1,16 @@
 """What plain ASGI endpoints need of HTTP: head, query, body, answers."""
 
-import asyncio
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from service.codecs import LONGEST_KEY, is_key
-from service.codecs.inflate import Inflating, content_encoding
+from service.codecs.inflate import content_encoding
 from service.errors import MEDIA_TYPE, Problem
 from service.journal.record import KeyKind, make_key
 
-# A longer chunk of a compressed body is inflated in a thread: it may hold a thousand times as much.
-_INFLATED_INLINE = 4096
+NDJSON = b"application/x-ndjson"
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -25,6 +23,8 @@ class Head:
     idempotency_key: bytes | None = None
     content_encoding: str | None = None
     """Of a compressed body."""
+    wants_lines: bool = False
+    """Whether the answer is to come as lines of JSON."""
 
 
 def read_head(scope: Scope) -> Head:
@@ -39,6 +39,8 @@ def read_head(scope: Scope) -> Head:
             head.idempotency_key = value
         elif name == b"content-encoding":
             head.content_encoding = content_encoding(value.decode("latin-1"))
+        elif name == b"accept":
+            head.wants_lines = NDJSON in value.lower()
     return head
 
 
@@ -89,44 +91,8 @@ def names_etag(header: str | None, etag: str) -> bool:
     return etag in named or named == ["*"]
 
 
-async def read_body(receive: Receive, head: Head, limit: int) -> bytes:
-    """The whole body, inflated where it is compressed.
-
-    Raises Problem 413 as soon as it is known to be longer than `limit`, 400 where it is cut short.
-    """
-    if head.content_length is not None and head.content_length > limit:
-        raise _too_large(limit)
-    inflating = Inflating(head.content_encoding, limit) if head.content_encoding else None
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body") or inflating is not None:
-        size = len(body)
-        chunks = [body if inflating is None else await _inflated(inflating, body)]
-        while message.get("more_body"):
-            message = await receive()
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > limit:
-                raise _too_large(limit)
-            chunks.append(chunk if inflating is None else await _inflated(inflating, chunk))
-        body = b"".join(chunks)
-    if message["type"] == "http.disconnect":
-        raise Problem(400, "malformed-body", "the connection closed before the body's end")
-    if inflating is not None:
-        inflating.finish()
-    if len(body) > limit:
-        raise _too_large(limit)
-    return body
-
-
-async def _inflated(inflating: Inflating, chunk: bytes) -> bytes:
-    if len(chunk) <= _INFLATED_INLINE:
-        return inflating.feed(chunk)
-    return await asyncio.to_thread(inflating.feed, chunk)
-
-
-def stored_key(idempotency_key: bytes | None) -> bytes | None:
-    """The Idempotency-Key as the journal stores it. Raises Problem 422."""
+def given_key(idempotency_key: bytes | None) -> str | None:
+    """The Idempotency-Key as text. Raises Problem 422."""
     if idempotency_key is None:
         return None
     try:
@@ -138,14 +104,19 @@ def stored_key(idempotency_key: bytes | None) -> bytes | None:
             f"Idempotency-Key must be 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
         )
         raise Problem(422, "invalid-idempotency-key", detail)
-    return make_key(KeyKind.REQUEST, text)
+    return text
 
 
-def _too_large(limit: int) -> Problem:
-    return Problem(413, "body-too-large", f"the body is longer than {limit} bytes")
+def stored_key(idempotency_key: bytes | None) -> bytes | None:
+    """The Idempotency-Key as the journal stores it. Raises Problem 422."""
+    text = given_key(idempotency_key)
+    return None if text is None else make_key(KeyKind.REQUEST, text)
 
 
-async def answer(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+Headers = list[tuple[bytes, bytes]]
+
+
+async def answer(send: Send, body: bytes, headers: Headers) -> None:
     """200 with a JSON body."""
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": head + headers})

@@ -101,12 +101,22 @@ class LeftOut:
                 self.duplicates.append((row, None if found is None else found.seq))
 
 
-def refusal(intake: Intake, errors: Sequence[RowError]) -> Problem:
+class RowsRefused(Problem):
     """422 for a request of which no row is taken."""
-    first = errors[0]
-    line = f" (line {first.line})" if first.line is not None else ""
-    detail = f"{len(errors)} of {intake.count} rows refused; the first{line}: {first.reason}"
-    return Problem(422, "invalid-rows", detail, errors, rejected=len(errors))
+
+    def __init__(self, count: int, rejected: int, errors: Sequence[RowError]) -> None:
+        detail = "the request holds no row"
+        if errors:
+            first = errors[0]
+            line = f" (line {first.line})" if first.line is not None else ""
+            detail = f"{rejected} of {count} rows refused; the first{line}: {first.reason}"
+        super().__init__(422, "invalid-rows", detail, errors, rejected=rejected)
+        self.rejected = rejected
+
+
+def refusal(intake: Intake, errors: Sequence[RowError]) -> RowsRefused:
+    """Of the rows of this body none is taken."""
+    return RowsRefused(intake.count, len(errors), errors)
 
 
 def by_place(intake: Intake, scores: Sequence[float]) -> list[float | None]:

@@ -9,8 +9,9 @@ import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from service.api.arriving import read_body
 from service.api.freshness import MaybeStale, staleness
-from service.api.http import etag_of, names_etag, read_body, read_head
+from service.api.http import etag_of, names_etag, read_head
 from service.api.member_views import MemberMetrics
 from service.catalog import Catalog
 from service.errors import Problem

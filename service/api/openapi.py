@@ -6,7 +6,7 @@ import msgspec
 from fastapi import FastAPI
 
 from service.codecs.json_rows import Columns, Sample, Samples
-from service.schemas import Learned, Predicted, PredictedMany
+from service.schemas import Learned, LearnedChunk, LearnedStream, Predicted, PredictedMany
 
 # Every example is posted as it stands by a test, to a model of dimension 3.
 LEARN_EXAMPLES: dict[str, dict[str, Any]] = {
@@ -45,7 +45,16 @@ PREDICT_EXAMPLES: dict[str, dict[str, Any]] = {
 # Streams of bytes, which have no example.
 BINARY = ("application/vnd.apache.arrow.stream",)
 
-_TYPES = (Sample, Samples, Columns, Learned, Predicted, PredictedMany)
+_TYPES = (
+    Sample,
+    Samples,
+    Columns,
+    Learned,
+    Predicted,
+    PredictedMany,
+    LearnedChunk,
+    LearnedStream,
+)
 
 
 def describe_hot_routes(app: FastAPI) -> None:
@@ -58,11 +67,12 @@ def describe_hot_routes(app: FastAPI) -> None:
             schemas, components = msgspec.json.schema_components(
                 _TYPES, ref_template="#/components/schemas/{name}"
             )
-            sample, samples, columns, learned, predicted, many = schemas
+            sample, samples, columns, learned, predicted, many, chunk, stream = schemas
             document["components"]["schemas"] |= components
             rows = {"anyOf": [sample, samples, columns]}
             scored = {"anyOf": [predicted, many]}
             document["paths"] |= _paths(rows, learned, predicted, scored)
+            _add_lines(document, {"anyOf": [chunk, stream, learned]})
         return app.openapi_schema or document
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -106,6 +116,18 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
         },
         "/predict": {"get": _operation("Score one row.", [named, x, min_seq, version], predicted)},
     }
+
+
+def _add_lines(document: dict[str, Any], line: Any) -> None:
+    """Tell of the answer to learn as lines of JSON."""
+    learn = document["paths"]["/models/{model_id}/learn"]["post"]
+    learn["description"] = (
+        "A body of more than 1 MiB, but of JSON, is learned in chunks as it arrives: each of them"
+        " is atomic, and has a key of its own. With `Accept: application/x-ndjson` a line comes for"
+        " each when it is acknowledged (LearnedChunk), and last one for all (LearnedStream) or the"
+        " problem that ended it."
+    )
+    learn["responses"]["200"]["content"]["application/x-ndjson"] = {"schema": line}
 
 
 def _parameter(

@@ -9,11 +9,13 @@ arrow_rows.py  application/vnd.apache.arrow.stream, where pyarrow is installed
 vw.py          text/x-vw: lines of Vowpal Wabbit's format
 libsvm.py      text/x-libsvm
 query.py       the x=3:1,11:0.5 of GET predict
+chunks.py      long bodies cut at the ends of rows
 """
 
 from collections.abc import Callable
 
 from service.codecs.arrow_rows import parse_arrow
+from service.codecs.chunks import CHUNK_BYTES, CUTTERS, MARK, Chunk, chunks_of
 from service.codecs.csv_rows import parse_csv
 from service.codecs.door import LONGEST_KEY, Door, is_key
 from service.codecs.intake import (
@@ -32,6 +34,9 @@ from service.codecs.vw import parse_vw
 from service.errors import Problem
 
 __all__ = [
+    "CHUNK_BYTES",
+    "CUTTERS",
+    "Chunk",
     "Door",
     "Intake",
     "LONGEST_KEY",
@@ -41,9 +46,11 @@ __all__ = [
     "class_texts",
     "labels_and_classes",
     "as_batch",
+    "chunks_of",
     "is_key",
     "media_type",
     "parse_body",
+    "parse_chunk",
     "parse_named_row",
     "parse_query_row",
 ]
@@ -58,8 +65,6 @@ PARSERS: dict[str, Callable[[Door, bytes, bool, dict[str, str]], Intake]] = {
     ),
     "text/x-libsvm": lambda door, body, labelled, _: parse_libsvm(door, body, labelled),
 }
-# Byte order marks are no part of text, and have no place in JSON (RFC 8259, section 8.1).
-_MARK = b"\xef\xbb\xbf"
 
 
 def media_type(content_type: str | None) -> tuple[str, dict[str, str]]:
@@ -84,11 +89,17 @@ def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: b
 
     Raises Problem: 415 for an unknown content type, 400 for a body that is not of its type.
     """
+    kind, _ = media_type(content_type)
+    if kind.startswith("text/") or kind == "application/x-ndjson":
+        body = body.removeprefix(MARK)
+    return parse_chunk(door, content_type, body, labelled=labelled)
+
+
+def parse_chunk(door: Door, content_type: str | None, body: bytes, *, labelled: bool) -> Intake:
+    """As `parse_body`; no byte order mark is passed over."""
     kind, parameters = media_type(content_type)
     parser = PARSERS.get(kind)
     if parser is None:
         accepted = ", ".join(PARSERS)
         raise Problem(415, "unsupported-media-type", f"{kind} is not accepted, send {accepted}")
-    if kind.startswith("text/") or kind == "application/x-ndjson":
-        body = body.removeprefix(_MARK)
     return parser(door, body, labelled, parameters)

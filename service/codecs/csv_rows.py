@@ -78,7 +78,7 @@ class RecordReader:
         p = start
         while True:
             if body[p] == _QUOTE:
-                p = _quoted_end(body, p)
+                p = quoted_end(body, p)
                 if p < 0:  # without an end; the other lines may be better
                     return body.index(b"\n", start)
                 if body[p] not in b",\r\n":
@@ -150,7 +150,7 @@ def _header_arrays(
     return kinds, places, ends, np.frombuffer(b"".join(encoded) or b" ", np.uint8)
 
 
-def _quoted_end(body: bytes, start: int) -> int:
+def quoted_end(body: bytes | bytearray, start: int) -> int:
     """The place behind the closing quote of the field that opens at `start`; -1 without one."""
     p = start + 1
     while True:
@@ -169,7 +169,7 @@ def _fields(record: bytes) -> list[str]:
     p = 0
     while True:
         if record[p : p + 1] == b'"':
-            start, p = p + 1, _quoted_end(record, p)
+            start, p = p + 1, quoted_end(record, p)
             if p < 0:
                 raise BadRow("", "a quoted field has no end")
             if record[p : p + 1] not in (b",", b""):

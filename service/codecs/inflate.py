@@ -31,7 +31,10 @@ class _Stream(Protocol):
 
 
 class Inflating:
-    """A compressed body on its way in: `feed` it, then `finish`. Raises Problem 400 and 413."""
+    """A compressed body on its way in: `feed` it, or take its `pieces`, then `finish`.
+
+    Raises Problem 400, and 413 where more than `limit` bytes come out.
+    """
 
     def __init__(self, encoding: str, limit: int) -> None:
         self._encoding = encoding
@@ -42,7 +45,10 @@ class Inflating:
 
     def feed(self, chunk: bytes) -> bytes:
         """What the next bytes of the body hold."""
-        held = []
+        return b"".join(self.pieces(chunk))
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """What the next bytes of the body hold, little by little; to be gone through to its end."""
         try:
             for start in range(0, len(chunk), self._slice):
                 for piece in self._pieces_of(chunk[start : start + self._slice], self._open):
@@ -50,10 +56,9 @@ class Inflating:
                     if self._size > self._limit:
                         detail = f"the body inflates to more than {self._limit} bytes"
                         raise Problem(413, "body-too-large", detail)
-                    held.append(piece)
+                    yield piece
         except (zlib.error, zstandard.ZstdError) as error:
             raise self._malformed(f"is damaged: {error}") from None
-        return b"".join(held)
 
     def finish(self) -> None:
         """The body has ended. Raises Problem 400 where it is cut short."""

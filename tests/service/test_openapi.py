@@ -43,6 +43,8 @@ def test_examples_and_types_stand_in_the_document(client):
     assert {"seq", "count", "learned", "mistakes", "loss", "rejected", "duplicate"} <= set(
         properties
     )
+    lines = learn["responses"]["200"]["content"]["application/x-ndjson"]["schema"]["anyOf"]
+    assert any(one["$ref"].endswith("/LearnedStream") for one in lines)
     for path in ("/models/{model_id}/predict", "/predict", "/models", "/metrics", "/readyz"):
         assert path in document["paths"]
 

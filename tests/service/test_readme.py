@@ -17,6 +17,7 @@ from solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, preset
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
 PORTFOLIO = (ROOT / "docs" / "PORTFOLIO.md").read_text()
+STREAMING = (ROOT / "docs" / "STREAMING.md").read_text()
 VERSIONS = (ROOT / "docs" / "VERSIONS.md").read_text()
 
 
@@ -83,6 +84,19 @@ def test_the_commands_of_versions_run_as_written(tmp_path):
     assert (redone["seq"], redone["to_seq"]) == (4, 2)
     assert "clicks at seq 2, from " in said
     assert what_if["left_out_rollbacks"] == 2 and what_if["spec"]["rho"] == 0.01
+
+
+def test_the_commands_of_streaming_run_as_written(tmp_path):
+    answers, _ = answers_of(session(STREAMING), tmp_path)
+    _, first, again, *lines = answers
+    chunks = {"chunks": 2, "duplicate_chunks": 0, "duplicate_rows": 0}
+    assert {
+        "seq": 60000,
+        "count": 60000,
+    }.items() <= first.items() and chunks.items() <= first.items()
+    assert again == first | {"duplicate": True, "duplicate_chunks": 2}
+    assert [line.get("chunk") for line in lines] == [0, 1, None]
+    assert (lines[-1]["seq"], lines[-1]["count"]) == (120000, 60000)
 
 
 def test_every_member_of_a_list_is_described():

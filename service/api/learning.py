@@ -1,0 +1,76 @@
+"""What every way to learn does with rows: read them, submit them, tell what became of them."""
+
+import asyncio
+import hashlib
+from urllib.parse import urlencode
+
+from service.api.http import Head
+from service.api.learned import LeftOut, answer_again, answer_new, first_answer
+from service.codecs import Intake, ListedRows, parse_body, parse_chunk
+from service.errors import Problem
+from service.model import Model
+from service.receipts import Receipt
+from service.requests import Request
+from service.schemas import Learned
+
+# A longer body is read in a thread, so that others are answered meanwhile.
+INLINE_BYTES = 64 * 1024
+# Rows with ids are encoded one by one.
+INLINE_PARTS = 100
+
+
+async def parse(
+    model: Model, head: Head, body: bytes, labelled: bool, is_chunk: bool = False
+) -> Intake:
+    """The rows of a body, or of a chunk of one. Raises Problem 400, 413, 415, 422."""
+    parser = parse_chunk if is_chunk else parse_body
+    if len(body) <= INLINE_BYTES:
+        return parser(model.door, head.content_type, body, labelled=labelled)
+    return await asyncio.to_thread(parser, model.door, head.content_type, body, labelled=labelled)
+
+
+async def request_of(intake: Intake, key: bytes | None, fingerprint: bytes | None) -> Request:
+    """What is submitted of these rows, under the stored `key` if there is one."""
+    if isinstance(intake.rows, ListedRows) and len(intake.rows.ids) > INLINE_PARTS:
+        return await asyncio.to_thread(Request.of, intake.rows, key, fingerprint)
+    return Request.of(intake.rows, key, fingerprint, intake.names_beside)
+
+
+def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "") -> bytes:
+    """16 bytes that tell a repeated request from another one under the same key.
+
+    What is not a whole body says `what` it is.
+    """
+    asked = urlencode(sorted((name, value) for name, value in query.items() if name != "scores"))
+    digest = hashlib.sha256(f"{head.content_type or ''}\0{asked}\0{what}".encode())
+    digest.update(body)
+    return digest.digest()[:16]
+
+
+async def learned_of(
+    model: Model, intake: Intake, request: Request, receipt: Receipt, wants_scores: bool
+) -> tuple[Learned, bool]:
+    """What became of the rows; whether it is the first answer to a key's request once more.
+
+    Raises Problem 422 for a key of another request, and RowsRefused where no row was taken.
+    """
+    if receipt.placed.conflict:
+        detail = "the Idempotency-Key was used for another request"
+        raise Problem(422, "idempotency-key-reused", detail)
+    if receipt.scores is not None:
+        _remember_told(model, intake, receipt)
+        return answer_new(model, intake, receipt, wants_scores), False
+    answer = first_answer(model, receipt)
+    left = LeftOut(request, answer)
+    if left.keys:
+        left.explain(await model.known(left.keys))
+    return answer_again(model, intake, receipt, wants_scores, left), answer is not None
+
+
+def _remember_told(model: Model, intake: Intake, receipt: Receipt) -> None:
+    """Which names the journal has: a row that was left out as another's did not bring its own."""
+    if not receipt.conflicts:
+        model.door.told(intake.names, receipt.placed.seq)
+    elif isinstance(intake.rows, ListedRows):
+        for row in receipt.rows or ():
+            model.door.told(intake.rows.names_of(row, row + 1), receipt.placed.seq)

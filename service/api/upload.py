@@ -1,0 +1,292 @@
+"""A body of any length, learned chunk by chunk as it arrives.
+
+While one chunk is appended and applied the next one is read; no more is asked of the sender, so
+that memory holds a few chunks however long the body is. Each is a learn of its own under a key of
+its own, and none is begun before the one in front of it is acknowledged: whatever ends an upload
+early leaves its first chunks, whole, and who repeats it under its key goes on from there.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from msgspec import UNSET, structs
+
+from service.api.http import Head
+from service.api.learned import RowsRefused, first_errors
+from service.api.learning import fingerprint_of, learned_of, parse, request_of
+from service.catalog import Catalog
+from service.codecs import CHUNK_BYTES, Chunk, Intake
+from service.errors import MAX_ERRORS, Problem, RowError, as_problem
+from service.journal.protocol import ModelChanged
+from service.journal.record import KeyKind, make_key
+from service.model import Model
+from service.outliving import outliving
+from service.schemas import Duplicate, Learned, LearnedChunk, LearnedStream
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Read:
+    """A chunk and its rows, as the door of this model took them."""
+
+    chunk: Chunk
+    model: Model
+    intake: Intake
+
+
+@dataclass(slots=True)
+class Totals:
+    """What has become of the chunks so far."""
+
+    seq: int = 0
+    rows: int = 0
+    """Good and bad ones that were sent."""
+    count: int = 0
+    learned: int | None = 0
+    mistakes: int | None = 0
+    loss_sum: float = 0.0
+    rejected: int | None = 0
+    duplicate_rows: int = 0
+    chunks: int = 0
+    duplicate_chunks: int = 0
+    is_new: bool = False
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, told: Learned, rows: int) -> None:
+        """A chunk of so many rows that was acknowledged. What one does not tell, no sum does."""
+        if told.learned is None or self.learned is None:
+            self.learned = self.mistakes = self.rejected = None
+        else:
+            self.learned += told.learned
+            self.loss_sum += told.loss * told.learned if told.loss is not None else 0.0
+            self.mistakes = _sum(self.mistakes, told.mistakes)
+            self.rejected = _sum(self.rejected, told.rejected)
+        self.seq = max(self.seq, told.seq)
+        self.rows += rows
+        self.count += told.count
+        self.chunks += 1
+        self.duplicate_chunks += told.duplicate
+        self.is_new |= told.count > 0 and not told.duplicate
+        self.duplicate_rows += 0 if told.duplicates is UNSET else len(told.duplicates)
+        if told.errors is not UNSET:
+            self.errors += told.errors[: MAX_ERRORS - len(self.errors)]
+
+    def told(self, model_id: str) -> LearnedStream:
+        """The sums. Raises RowsRefused where no row was taken."""
+        if not self.seq:
+            if not self.rows:
+                raise Problem(422, "invalid-rows", "the request holds no row")
+            errors = [RowError(**error) for error in self.errors]
+            raise RowsRefused(self.rows, self.rejected or 0, errors)
+        learned = self.learned
+        return LearnedStream(
+            model=model_id,
+            seq=self.seq,
+            count=self.count,
+            learned=learned,
+            mistakes=self.mistakes,
+            loss=self.loss_sum / learned if learned else None,
+            rejected=self.rejected,
+            duplicate=not self.is_new,
+            errors=self.errors or UNSET,
+            chunks=self.chunks,
+            duplicate_chunks=self.duplicate_chunks,
+            duplicate_rows=self.duplicate_rows,
+        )
+
+
+def _sum(so_far: int | None, more: int | None) -> int | None:
+    return None if so_far is None or more is None else so_far + more
+
+
+class Upload:
+    """One request whose chunks are learned one after the other."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        model_id: str,
+        head: Head,
+        query: dict[str, str],
+        key: str | None,
+        wants_scores: bool,
+    ) -> None:
+        self._catalog = catalog
+        self._model_id = model_id
+        self._head = head
+        self._query = query
+        self._key = key
+        self._wants_scores = wants_scores
+        self._incarnation: str | None = None
+        self._reading: asyncio.Task[_Read | None] | None = None
+        self._is_stopped = False
+        self.totals = Totals()
+
+    async def learn(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
+        """What became of each chunk, as soon as it is acknowledged.
+
+        Raises what reading and learning them raises, as a Problem that tells how many chunks stand.
+        """
+        try:
+            async with aclosing(self._learn_all(chunks)) as learned:
+                async for told in learned:
+                    yield told
+        except Exception as error:
+            problem = as_problem(error)
+            if problem is None:
+                raise
+            problem.extra |= {"seq": self.totals.seq, "chunks": self.totals.chunks}
+            raise problem from error
+
+    def told(self) -> LearnedStream:
+        """What became of all chunks together. Raises RowsRefused where no row was taken."""
+        return self.totals.told(self._model_id)
+
+    async def _learn_all(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
+        learning: asyncio.Task[LearnedChunk] | None = None
+        while True:
+            reading = self._reading = _watched(self._read_next(chunks))
+            try:
+                if learning is not None:
+                    yield await learning
+                if self._is_stopped:
+                    reading.cancel()
+                await asyncio.wait([reading])
+                if reading.cancelled():
+                    raise _shutting_down()
+                read = reading.result()
+            finally:
+                if not reading.done():
+                    reading.cancel()
+                    await asyncio.wait([reading])
+            if read is None:
+                return
+            learning = self._begin(read)
+
+    async def _read_next(self, chunks: AsyncIterator[Chunk]) -> _Read | None:
+        chunk = await anext(chunks, None)
+        return None if chunk is None else await self._read(chunk)
+
+    def stop(self) -> None:
+        """Read no more: the server is about to end, and would wait for the body's end."""
+        self._is_stopped = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _begin(self, read: _Read) -> "asyncio.Task[LearnedChunk]":
+        """Learn a chunk to its end, whoever waits for it."""
+        return _watched(outliving(self._learn(read)))
+
+    async def _model(self) -> Model:
+        """As it is held now. Raises ModelChanged where the first chunks went to another one."""
+        model = self._catalog.held(self._model_id) or await self._catalog.get(self._model_id)
+        if self._incarnation not in (None, model.record.incarnation):
+            raise ModelChanged(self._model_id)
+        return model
+
+    async def _read(self, chunk: Chunk) -> _Read:
+        model = await self._model()
+        intake = await parse(model, self._head, chunk.body, labelled=True, is_chunk=True)
+        return _Read(chunk, model, intake)
+
+    async def _learn(self, read: _Read) -> LearnedChunk:
+        try:
+            told = await self._submit(read)
+        except RowsRefused as refused:
+            told = self._none_of(read, refused)
+        rows = read.intake.count
+        if read.intake.errors:
+            self._catalog.telemetry.saw_refused(self._model_id, len(read.intake.errors))
+        _place(told, self.totals.rows, read.chunk.line)
+        self.totals.add(told, rows)
+        return LearnedChunk(**structs.asdict(told), chunk=read.chunk.number, bytes=read.chunk.ends)
+
+    def _none_of(self, read: _Read, refused: RowsRefused) -> Learned:
+        """Of a chunk of which no row was taken."""
+        mistakes = None if read.model.door.task == "regression" else 0
+        return Learned(
+            model=self._model_id,
+            seq=self.totals.seq,
+            count=0,
+            learned=0,
+            mistakes=mistakes,
+            loss=None,
+            rejected=refused.rejected,
+            duplicate=False,
+            errors=first_errors(refused.errors),
+        )
+
+    async def _submit(self, read: _Read) -> Learned:
+        chunk = read.chunk
+        key = None if self._key is None else _chunk_key(self._key, chunk.number)
+        fingerprint = None
+        if key is not None:
+            what = f"chunk {chunk.number}\0"
+            fingerprint = fingerprint_of(self._head, self._query, chunk.body, what)
+        while True:
+            model = await self._model()
+            if read.model is not model:
+                read.model, read.intake = model, (await self._read(chunk)).intake
+            intake = read.intake
+            if not intake.places:
+                raise RowsRefused(intake.count, len(intake.errors), intake.errors)
+            request = await request_of(intake, key, fingerprint)
+            try:
+                receipt = await model.submit(request)
+            except ModelChanged:  # it was sent to one that is gone
+                if self._incarnation is not None:
+                    raise
+                continue
+            told, _ = await learned_of(model, intake, request, receipt, self._wants_scores)
+            self._incarnation = model.record.incarnation
+            return told
+
+
+def _watched(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """A task whose error nobody has to look at, once its upload has ended otherwise."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
+
+
+def _shutting_down() -> Problem:
+    detail = "the server is shutting down; repeat the request with the same Idempotency-Key"
+    return Problem(503, "shutting-down", detail, retry_after_s=1)
+
+
+def check_asked(head: Head, wants_scores: bool, atomic: bool) -> None:
+    """Raise Problem 422 for what cannot be had of a body that is learned chunk by chunk."""
+    if atomic:
+        detail = f"a body of more than {CHUNK_BYTES} bytes is learned as it arrives, not atomically"
+        raise Problem(422, "invalid-query", detail)
+    if wants_scores and not head.wants_lines:
+        detail = (
+            f"the scores of a body of more than {CHUNK_BYTES} bytes come as it is learned, with"
+            " Accept: application/x-ndjson"
+        )
+        raise Problem(422, "invalid-query", detail)
+
+
+def _chunk_key(key: str, number: int) -> bytes:
+    """The stored key of a chunk.
+
+    The first one has the request's own, so that the key of another request is known as such.
+    """
+    if number == 0:
+        return make_key(KeyKind.REQUEST, key)
+    return make_key(KeyKind.CHUNK, f"{number}:{key}")
+
+
+def _place(told: Learned, rows: int, line: int) -> None:
+    """Count the places of a chunk's rows over the whole body."""
+    if told.errors is not UNSET:
+        for error in told.errors:
+            error["index"] += rows
+            if "line" in error:
+                error["line"] += line
+    if told.duplicates is not UNSET:
+        told.duplicates = [Duplicate(found.index + rows, found.seq) for found in told.duplicates]

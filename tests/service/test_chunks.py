@@ -1,0 +1,116 @@
+"""Long bodies are cut at the ends of rows, wherever and however their bytes arrive."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, strategies as st
+
+from service.codecs import Door, chunks, parse_body, parse_chunk
+from service.codecs.chunks import CUTTERS, MARK, RecordCutter, chunks_of, record_end
+from service.codecs.csv_rows import RecordReader
+from service.errors import Problem
+from solvers import resolve_spec
+from tests.fuzzing import examples
+
+DOOR = Door(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
+NDJSON, CSV = "application/x-ndjson", "text/csv"
+# Small ones, so that all that can stand at an end does.
+TOKENS = {
+    NDJSON: ['{"x": {"a": 1}, "y": 1}', "\n", "\r\n", "\n\n", '{"x": "', "0"],
+    CSV: ['"', '""', ",", "\n", "\r\n", "a", "1", "\r", '"x\ny"', ",1\n", '1,"a"\n'],
+}
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 32)
+
+
+def cut(kind: str, pieces: list[bytes], longest: int = 1000) -> list[chunks.Chunk]:
+    async def all_of() -> list[chunks.Chunk]:
+        async def arriving():
+            for piece in pieces:
+                yield piece
+
+        return [chunk async for chunk in chunks_of(arriving(), CUTTERS[kind](), longest)]
+
+    return asyncio.run(all_of())
+
+
+def said(intake) -> tuple[int, list[tuple[int, str, str, int]]]:
+    return intake.count, [(e.index, e.pointer, e.reason, e.line) for e in intake.errors]
+
+
+@given(st.sampled_from([NDJSON, CSV]), st.integers(0, 2**32), st.booleans())
+@examples(150)
+def test_chunks_are_the_body_and_depend_on_nothing_else(kind, seed, marked):
+    chance = random.Random(seed)
+    tokens = [chance.choice(TOKENS[kind]) for _ in range(chance.randrange(80))]
+    body = ("a,y\n" * (kind == CSV) + "".join(tokens)).encode()
+    sent = MARK * marked + body
+    cuts = sorted(chance.randint(0, len(sent)) for _ in range(chance.randrange(6)))
+    pieces = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+    found = cut(kind, pieces)
+    assert found == cut(kind, [sent])
+    header = body[:4] if kind == CSV else b""
+    own = [chunk.body.removeprefix(header) if chunk.number else chunk.body for chunk in found]
+    assert b"".join(own) == body
+    assert [chunk.number for chunk in found] == list(range(len(found)))
+    assert [chunk.ends for chunk in found][-1:] == ([len(sent)] if body else [])
+    # The same rows, bad ones with the same reasons on the same lines.
+    rows, errors = 0, []
+    for chunk in found:
+        count, bad = said(parse_chunk(DOOR, kind, chunk.body, labelled=True))
+        errors += [(i + rows, pointer, why, n + chunk.line) for i, pointer, why, n in bad]
+        rows += count
+    assert (rows, errors) == said(parse_body(DOOR, kind, sent, labelled=True))
+
+
+@given(st.integers(0, 2**32))
+@examples(100)
+def test_a_chunk_of_csv_ends_where_a_record_does(seed):
+    chance = random.Random(seed)
+    text = "a,y\n" + "".join(chance.choice(TOKENS[CSV]) for _ in range(60)) + '"\n,1\n'
+    body, target = text.encode(), 32
+    reader = RecordReader(DOOR, body, labelled=True)
+    ends, p = [], 0
+    while p < len(body):
+        p = reader.end_of(p) + 1
+        ends.append(p)
+    end = record_end(body, 0, target)
+    within = [e for e in ends if e <= target]
+    assert end in ends if end else not within
+    if within:
+        assert end == within[-1]
+
+
+def test_what_a_chunk_holds():
+    rows = b"".join(b"%02d 1:1\r\n" % k for k in range(9))
+    found = cut("text/x-libsvm", [rows])
+    assert [len(chunk.body) for chunk in found] == [32, 32, 8]
+    assert [chunk.line for chunk in found] == [0, 4, 8]
+    # One byte more than fits: the row goes to the next chunk, its last byte never alone.
+    found = cut("text/x-libsvm", [b"0 1:1\n" + rows])
+    assert [len(chunk.body) for chunk in found] == [30, 32, 16]
+    assert [len(chunk.body) for chunk in cut("text/x-libsvm", [rows[:32]])] == [32]
+
+
+def test_a_row_longer_than_a_chunk_is_one_alone_up_to_a_limit():
+    long = b"1 1:1" + b" " * 60 + b"\n"
+    found = cut("text/x-vw", [b"0 1:1\n", long, b"1 2:1\n"], 100)
+    assert [chunk.body for chunk in found] == [b"0 1:1\n", long, b"1 2:1\n"]
+    for pieces in ([long * 3], [long[:50], long[50:]], [b"x" * 70]):
+        with pytest.raises(Problem) as refused:
+            cut("text/x-vw", pieces, 60)
+        assert refused.value.status == 413 and "longer than 60" in refused.value.detail
+
+
+def test_the_header_goes_with_each_chunk():
+    body = b'\r\n"a\nb",y\n' + b"1,1\n" * 20
+    first, *others = cut(CSV, [body])
+    assert first.body.startswith(b"\r\n") and first.line == 0
+    assert others and all(chunk.body.startswith(b'"a\nb",y\n1,1') for chunk in others)
+    assert others[0].line == first.body.count(b"\n") - 2
+    cutter = RecordCutter()
+    assert cutter.end_of(bytearray(b'"' + b"a" * 40)) == 0, "the header has not ended yet"
