@@ -121,14 +121,20 @@ def copy_named_by(control: Control) -> str | None:
 def copy_needed_by(subject: Subject, control: Control) -> str | None:
     """The digest of the copy that has to be fetched before the control is obeyed here."""
     digest = copy_named_by(control)
-    if digest is None or _is_forgotten(subject, control.fields["seq"]):
+    if digest is None or why_forgotten(subject, control.fields["seq"]) is not None:
         return None
     return digest
 
 
-def _is_forgotten(subject: Subject, seq: int) -> bool:
-    """Whether the state at `seq` still knew a sample that was unlearned since."""
-    return seq < subject.retained.unlearned_seq
+def why_forgotten(subject: Subject, seq: int) -> str | None:
+    """Why there is no way back to the state at `seq`; None where there is.
+
+    It still knew a sample that was unlearned since.
+    """
+    since = subject.retained.unlearned_seq
+    if seq >= since:
+        return None
+    return f"a sample was unlearned at seq {since}: there is no way back to seq {seq}, before it"
 
 
 def find_member(learner: MemberLearner, name: str) -> MemberView | None:
@@ -192,11 +198,8 @@ def _unlearn(subject: Subject, order: Unlearn) -> None:
 
 
 def _rollback(subject: Subject, order: Rollback) -> None:
-    if _is_forgotten(subject, order.seq):
-        raise UnlearningError(
-            f"a sample was unlearned at seq {subject.retained.unlearned_seq}: there is no way back "
-            f"to seq {order.seq}, before it"
-        )
+    if (why_not := why_forgotten(subject, order.seq)) is not None:
+        raise UnlearningError(why_not)
     subject.become(order.digest)
 
 

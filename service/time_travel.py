@@ -2,6 +2,7 @@
 
 import logging
 
+from service.journal.chain import next_chain
 from service.journal.protocol import Journal, ModelRecord, Place, Snapshot, Trimmed
 from service.recovery import Forked
 from service.replica import Replica
@@ -47,6 +48,7 @@ async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
         try:
             snapshot = await _read_base(journal, record, place, digest)
             replica.restore(snapshot, any_identity=digest is not None)
+            await _check_held(journal, record, place)
             await advance(replica, journal, seq)
             return replica
         except (CorruptState, Forked, Trimmed) as error:
@@ -88,6 +90,19 @@ async def _read_base(
             if snapshot is not None and snapshot.seq == place.seq:
                 return snapshot
     raise CorruptState("it is gone")
+
+
+async def _check_held(journal: Journal, record: ModelRecord, place: Place) -> None:
+    """Raise Forked where the journal does not lead on from there: it has lost that place."""
+    following = await journal.read(record.id, record.incarnation, place.seq, 1)
+    if following:
+        first = following[0]
+        is_held = first.first_seq == place.seq + 1
+        is_held = is_held and next_chain(place.chain, first.nonce) == first.chain
+    else:
+        is_held = (place.seq, place.chain) == (record.seq, record.chain)
+    if not is_held:
+        raise Forked(f"model {record.id!r}: the journal does not lead on from seq {place.seq}")
 
 
 async def advance(replica: Replica, journal: Journal, until: int) -> None:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import NamedTuple
 
-from service.controls import Rollback
+from service.controls import Rollback, why_forgotten
 from service.errors import Problem, unavailable
 from service.journal.protocol import (
     Conflict,
@@ -77,8 +77,12 @@ def unknown_version(model_id: str, name: str) -> Problem:
 async def go_back_to_version(
     model: Model, journal: Journal, name: str, key: bytes | None, asked: bytes
 ) -> tuple[Rollback, Receipt]:
-    """Make the state that of a version. Raises Problem 404, 503 where it is damaged."""
+    """Make the state that of a version.
+
+    Raises Problem 404, 410 where it knows what was unlearned since, 503 where it is damaged.
+    """
     version = await known_version(model, journal, name)
+    _check_not_forgotten(model, version.seq)
     try:
         await model.replica.fetch(version.digest, journal)
     except UnreadableCopy as error:
@@ -94,6 +98,7 @@ async def go_back_to_seq(
     model: Model, journal: Journal, seq: int, key: bytes | None, asked: bytes
 ) -> tuple[Rollback, Receipt]:
     """Make the state what it was at `seq`. Raises Problem 410 where that is no longer kept."""
+    _check_not_forgotten(model, seq)
     record = await journal.get(model.record.id)
     try:
         then = await state_at(journal, record, seq)
@@ -111,6 +116,14 @@ async def go_back_to_seq(
             if tried == TRIES - 1:
                 raise
     raise AssertionError("not reached")
+
+
+def _check_not_forgotten(model: Model, seq: int) -> None:
+    """Raise Problem 410 where a sample was unlearned since: its record would keep the copy."""
+    replica = model.replica
+    if (why_not := why_forgotten(replica, seq)) is not None:
+        first = replica.retained.unlearned_seq
+        raise Problem(410, "not-kept", why_not, first=first, last=replica.seq)
 
 
 def _unreadable(name: str, error: UnreadableCopy) -> Problem:

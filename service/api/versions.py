@@ -59,8 +59,9 @@ class VersionList(BaseModel):
 class GoBack(BaseModel, extra="forbid"):
     """Where to go back to: a version, or a seq."""
 
-    version: str | None = None
-    seq: int | None = Field(None, ge=0)
+    # A length makes it text that is UTF-8; as a seq, `true` would be 1.
+    version: str | None = Field(None, max_length=128)
+    seq: int | None = Field(None, ge=0, strict=True)
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:

@@ -135,6 +135,24 @@ def test_there_is_no_way_back_to_before(serve, store):
     assert unlearn_wholly(client, "2")["seq"] == 8
 
 
+def test_what_is_known_to_be_forgotten_is_refused_before_the_journal(serve, store, monkeypatch):
+    monkeypatch.setattr(clean_up.CleanUp, "begin", lambda self, delay_s=0.0: None)
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    for i in range(4):
+        client.post("/models/m/learn", json=sample(str(i)))
+    client.post("/models/m/versions", json={"name": "before"})
+    assert unlearn(client, "1").status_code == 202
+    for to in ({"version": "before"}, {"seq": 2}):
+        for _ in range(2):  # the key is not used
+            given = {"json": to, "headers": {"idempotency-key": str(to)}}
+            told = assert_problem(client.post("/models/m/rollback", **given), 410, "not-kept")
+            assert (told["first"], told["last"]) == (5, 5) and "unlearned at seq 5" in told[
+                "detail"
+            ]
+    assert client.get("/models/m").json()["seq"] == 5
+
+
 def test_a_version_that_a_sample_is_unlearned_under_is_not_kept(store, monkeypatch):
     class Late:
         """A journal at which a version arrives after all that is under way."""

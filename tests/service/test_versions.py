@@ -8,7 +8,9 @@ from starlette.testclient import TestClient
 
 from service.committer import ControlRequest
 from service.controls import Rollback
-from service.journal.protocol import Trimmed
+from service.journal.protocol import Trimmed, Version
+from service.states import Captured
+from service.time_travel import state_at
 from tests.service.conftest import assert_problem
 from tests.service.snapshots import SPEC, Kept, bits, run, spoil
 
@@ -187,6 +189,36 @@ def test_deleting_a_version_keeps_the_copy_that_a_kept_rollback_names(serve, sto
     client.delete("/models/m/versions/v")
     assert_everywhere(store, client)
     assert state_of(serve(store=store)) == state_of(client)
+
+
+@pytest.mark.parametrize("seq", [10, 15])
+def test_state_of_lost_records_is_no_state_of_the_journal(store, seq):
+    async def scenario(kept: Kept) -> None:
+        await kept.learn(10)
+        lost = kept.replica.capture()
+        header = lost.header | {"chain": "f" * 40}
+        data = Captured(10, header["chain"], lost.arrays, header).as_copy().data
+        digest = await kept.journal.copy_put(*kept.where, data)
+        version = Version("lost", 10, header["chain"], digest, len(data), created_ms=1)
+        assert (await kept.journal.version_put(*kept.where, version))[1]
+        await kept.learn(10)
+        record = await kept.journal.get("m")
+        then = await state_at(kept.journal, record, seq)
+        assert (then.seq, then.chain) == (seq, lost.chain)
+
+    run(store, scenario)
+
+
+def test_numbers_and_names_of_rollbacks_are_taken_as_they_are(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 5)
+    as_json = {"content-type": "application/json"}
+    for body in ('{"seq": true}', '{"seq": "1"}', '{"seq": 1.0}', '{"version": "\\ud800"}'):
+        answer = client.post("/models/m/rollback", content=body, headers=as_json)
+        assert_problem(answer, 422, "invalid-request")
+    assert_problem(back(client, seq=10**30), 410, "not-kept")
+    assert client.get("/models/m").json()["seq"] == 5
 
 
 def test_predictions_by_a_version_are_those_of_its_moment(serve, store):
