@@ -239,6 +239,7 @@ class Catalog:
                 )
         if created:
             self._unreadable.pop(model_id, None)
+            self._loading.pop(model_id, None)
         held = self._held.find(model_id)
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
@@ -280,8 +281,7 @@ class Catalog:
             await self.journal.delete(model_id)
         except UnknownModel:
             raise unknown_model(model_id) from None
-        self._unreadable.pop(model_id, None)
-        self.telemetry.saw_delete(model_id)
+        self.forget_gone(model_id)
         model = self._held.find(model_id)
         if model is not None:
             self._held.drop(model)
@@ -291,6 +291,13 @@ class Catalog:
         """Stop holding a model that is not the store's any more; the next request loads anew."""
         if self._held.drop(model) and model.replica.is_forked:
             self._forked[model.record.id] = model.record.incarnation, model.replica.trail
+
+    def forget_gone(self, model_id: str) -> None:
+        """Keep nothing of a model that is no longer in the store, not even a load under way."""
+        self._loading.pop(model_id, None)
+        self._unreadable.pop(model_id, None)
+        self._forked.pop(model_id, None)
+        self.telemetry.saw_delete(model_id)
 
     def weigh(self, model: Model, before: int) -> None:
         """A model took `before` bytes of memory and takes other ones now."""
@@ -303,7 +310,8 @@ class Catalog:
 
     def _end_loading(self, model_id: str, task: "asyncio.Task[Model]") -> None:
         """Look at the error, too: whoever waited for it may have left."""
-        self._loading.pop(model_id, None)
+        if self._loading.get(model_id) is task:
+            del self._loading[model_id]
         if not task.cancelled():
             task.exception()
 
@@ -320,8 +328,8 @@ class Catalog:
                 await replica.load(self.journal, adopts=self.settings.adopt)
                 self.telemetry.saw_load(self.outside.clock() - began)
         except JournalError as error:
-            if isinstance(error, UnknownModel):
-                self._unreadable.pop(model_id, None)
+            if isinstance(error, UnknownModel) and self._is_under_way(model_id):
+                self.forget_gone(model_id)
             raise
         except Exception as error:
             raise self.set_aside(model_id, error) from error
@@ -330,8 +338,16 @@ class Catalog:
         if self._forked.pop(model_id, ("", forked))[0] == record.incarnation:
             model.count_lost(forked.lost_in(replica.trail))
             replica.trail = replica.trail.trimmed()
-        self._held.put(model)
+        if self._is_under_way(model_id):
+            self._held.put(model)
+        else:  # it is gone: for those who have asked before, and nobody else
+            model.clean_up.stop()
+            model.release()
         return model
+
+    def _is_under_way(self, model_id: str) -> bool:
+        """Whether the present task is the one that loads the model, not one that was overtaken."""
+        return self._loading.get(model_id) is asyncio.current_task()
 
 
 def canonical(spec: dict[str, Any]) -> bytes:

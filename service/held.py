@@ -166,8 +166,10 @@ class Held:
 
     def _finish(self, model: Model) -> None:
         """Its snapshot is written, or could not be: it goes, unless it is wanted again."""
-        if self._leaving.pop(model.record.id, None) is model and self._may_go(model):
-            self._evict(model)
+        if self._leaving.get(model.record.id) is model:
+            del self._leaving[model.record.id]
+            if self._may_go(model):
+                self._evict(model)
         self.make_room()
 
     def _evict(self, model: Model) -> None:

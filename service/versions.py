@@ -160,17 +160,21 @@ class LoadedVersions:
         """The version of this name. Raises Problem 404, 503 where it is damaged."""
         version = await self._named(model, journal, name)
         place = (model.record.incarnation, version.digest)
-        async with self._turn:  # whoever waits finds it loaded
-            found = self._loaded.get(place)
-            if found is None:
-                try:
-                    state = await model.replica.fetch(version.digest, journal)
-                except UnreadableCopy as error:
-                    raise _unreadable(name, error) from error
-                found = LoadedVersion(state.learner, version.seq, version.chain, version.bytes)
-                self._loaded[place] = found
-            self._loaded.move_to_end(place)
-            self._let_go()
+        if place not in self._loaded:
+            async with self._turn:  # whoever waits finds it loaded
+                if place not in self._loaded:
+                    return await self._load(model, journal, version)
+        self._loaded.move_to_end(place)
+        return self._loaded[place]
+
+    async def _load(self, model: Model, journal: Journal, version: Version) -> LoadedVersion:
+        try:
+            state = await model.replica.fetch(version.digest, journal)
+        except UnreadableCopy as error:
+            raise _unreadable(version.name, error) from error
+        found = LoadedVersion(state.learner, version.seq, version.chain, version.bytes)
+        self._loaded[model.record.incarnation, version.digest] = found
+        self._let_go()
         return found
 
     async def _named(self, model: Model, journal: Journal, name: str) -> Version:

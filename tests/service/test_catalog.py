@@ -1,0 +1,95 @@
+"""What a process holds of a store that others change while it loads."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from service.catalog import Catalog
+from service.follower import Follower
+from service.replica import Replica
+from service.trail import Trail
+from service.versions import LoadedVersions, take_version
+from tests.service.conftest import SPEC
+from tests.service.test_many_models import serving
+
+OTHER = SPEC | {"rho": 0.5}
+
+
+class Held:
+    """Loads that have read all there is, and wait to be let go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_there, self.may_end = asyncio.Event(), asyncio.Event()
+        load = Replica.load
+
+        async def slowly(replica: Replica, *given: Any, **more: Any) -> None:
+            await load(replica, *given, **more)
+            if not self.is_there.is_set():
+                self.is_there.set()
+                await self.may_end.wait()
+
+        monkeypatch.setattr(Replica, "load", slowly)
+
+
+@pytest.mark.parametrize("change", ["deleted", "deleted and made", "replaced"])
+def test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, change):
+    async def scenario() -> None:
+        async with serving(store) as other, serving(store) as catalog:
+            await other.create("m", SPEC)
+            slow = Held(monkeypatch)
+            loading = asyncio.create_task(catalog.get("m"))
+            await slow.is_there.wait()
+            made = None
+            if change == "replaced":
+                made, _ = await asyncio.wait_for(replaced(catalog), 5)
+            else:
+                await catalog.delete("m")
+                if change == "deleted and made":
+                    made, _ = await asyncio.wait_for(catalog.create("m", OTHER), 5)
+            slow.may_end.set()
+            await loading
+            held = catalog.held("m")
+            if made is None:
+                assert held is None
+            else:
+                assert held is made and made.replica.spec["rho"] == 0.5
+                assert (await catalog.journal.get("m")).incarnation == made.record.incarnation
+
+    async def replaced(catalog: Catalog) -> Any:
+        may: Callable[[Any], bool] = lambda record: True  # noqa: E731
+        return await catalog.create("m", OTHER, may)
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_kept_of_models_that_are_gone(store):
+    async def scenario() -> None:
+        async with serving(store) as other, serving(store) as catalog:
+            await other.create("m", SPEC)
+            await catalog.get("m")
+            catalog.telemetry.saw_refused("m", 1)
+            await other.delete("m")
+            await Follower(catalog, catalog.journal)._look()
+            assert not any(catalog.telemetry._counts.values()) and not len(catalog)
+            catalog._forked["m"] = ("an incarnation", Trail())
+            with pytest.raises(Exception, match="no model"):
+                await catalog.get("m")
+            assert not catalog._forked
+
+    asyncio.run(scenario())
+
+
+def test_a_version_in_memory_does_not_wait_for_another_one(store):
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            model, _ = await catalog.create("m", SPEC)
+            await take_version(model, catalog.journal, "v", "")
+            versions = LoadedVersions(2, 10**9)
+            first = await versions.get(model, catalog.journal, "v")
+            async with versions._turn:  # as if another one took long
+                again = versions.get(model, catalog.journal, "v")
+                assert await asyncio.wait_for(again, 5) is first
+
+    asyncio.run(scenario())
