@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._announcing is not None:
             self._announcing.cancel()
-        self._app.stop_uploads()
+        self._app.stop_streams()
         await super().shutdown(sockets)
 
     async def _announce(self) -> None:

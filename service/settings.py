@@ -52,6 +52,9 @@ class Settings(BaseSettings):
     append_timeout_s: float = Field(
         5.0, gt=0, description="How long an append of unknown outcome is repeated."
     )
+    max_listeners: int = Field(
+        100, ge=0, description="Most streams of events that are open, per worker."
+    )
     snapshot_every: int = Field(10_000, ge=1, description="Write a snapshot each so many seq.")
     models_bytes: int = Field(
         1024**3, ge=1, description="Memory for models, per worker; those used longest ago leave it."

@@ -14,11 +14,13 @@ from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.arriving import arriving, beginning_with, read_body, up_to
+from service.api.events import Events
 from service.api.http import (
     Head,
     Headers,
     answer,
     answer_problem,
+    check_method,
     etag_of,
     given_key,
     is_true,
@@ -78,9 +80,12 @@ class HotPath:
         self._max_upload_bytes = settings.max_upload_bytes
         self._telemetry = telemetry
         self._uploads: set[Upload] = set()
+        self._events = Events(catalog, startup, settings, telemetry)
 
-    def stop_uploads(self) -> None:
-        """Let bodies that are learned as they arrive end after the chunk that is under way."""
+    def stop_streams(self) -> None:
+        """Let bodies that are learned as they arrive end after the chunk that is under way, and
+        streams of events at once."""
+        self._events.stop()
         for upload in self._uploads:
             upload.stop()
 
@@ -91,6 +96,9 @@ class HotPath:
         path: str = scope["path"]
         if path.startswith("/models/"):
             model_id, _, action = path[8:].partition("/")
+            if action == "events":
+                await self._events(model_id, scope, receive, send)
+                return
             with self._catalog.pinned(model_id):
                 if action == "learn":
                     await self._serve("learn", self._learn, model_id, scope, receive, send)
@@ -149,7 +157,7 @@ class HotPath:
     # -- learn -----------------------------------------------------------------------------------
 
     async def _learn(self, model_id: str, scope: Scope, receive: Receive) -> Any:
-        _check_method(scope, "POST")
+        check_method(scope, "POST")
         head = read_head(scope)
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
@@ -227,7 +235,7 @@ class HotPath:
         if scope["method"] == "GET":
             query = read_query(scope, ("x", "min_seq", "version"), named="x.")
             return await self._predict_row(model_id, query)
-        _check_method(scope, "POST")
+        check_method(scope, "POST")
         head = read_head(scope)
         query = read_query(scope, ("min_seq", "version"))
         model = await self._found(model_id, query)
@@ -241,7 +249,7 @@ class HotPath:
 
     async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
         """The model, too, is named in the query."""
-        _check_method(scope, "GET")
+        check_method(scope, "GET")
         query = read_query(scope, ("model", "x", "min_seq", "version"), named="x.")
         if "model" not in query:
             raise Problem(422, "invalid-query", "model is missing: model=ID")
@@ -279,12 +287,6 @@ class HotPath:
         if model.replica.seq >= min_seq:
             return model
         return await self._catalog.reach(model_id, min_seq)
-
-
-def _check_method(scope: Scope, allowed: str) -> None:
-    if scope["method"] != allowed:
-        detail = f"{scope['method']} is not allowed here, use {allowed}"
-        raise Problem(405, "method-not-allowed", detail, allow=allowed)
 
 
 async def _as_wanted(head: Head, told_of: AsyncIterator[Learned], headers: Headers) -> Any:

@@ -72,6 +72,7 @@ def describe_hot_routes(app: FastAPI) -> None:
             rows = {"anyOf": [sample, samples, columns]}
             scored = {"anyOf": [predicted, many]}
             document["paths"] |= _paths(rows, learned, predicted, scored)
+            document["paths"]["/models/{model_id}/events"] = {"get": _EVENTS}
             _add_lines(document, {"anyOf": [chunk, stream, learned]})
         return app.openapi_schema or document
 
@@ -166,3 +167,32 @@ def _operation(text: str, parameters: list[Any], answer: Any, body: Any = None) 
         },
     }
     return operation if body is None else operation | {"requestBody": body}
+
+
+_EVENTS = {
+    "tags": ["models"],
+    "summary": "Progress as server-sent events, told as it changes.",
+    "description": (
+        "`progress` events have seq, samples, rejected, rows_per_second and the rolling metrics;"
+        " of a model that has left memory seq alone, every 15 s. `deleted` is the last one."
+        " With `Last-Event-ID` a state that was told is not told again."
+    ),
+    "parameters": [
+        _parameter("path", "model_id", "The model.", required=True),
+        _parameter(
+            "query",
+            "every_ms",
+            "Least time between two events; 500, or 100 to 60000.",
+            False,
+            "integer",
+        ),
+        _parameter("header", "Last-Event-ID", "The id of the event that was heard last."),
+    ],
+    "responses": {
+        "200": {
+            "description": "Events, until the model is deleted.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        "default": {"description": "Refused.", "content": {"application/problem+json": {}}},
+    },
+}

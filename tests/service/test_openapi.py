@@ -45,8 +45,17 @@ def test_examples_and_types_stand_in_the_document(client):
     )
     lines = learn["responses"]["200"]["content"]["application/x-ndjson"]["schema"]["anyOf"]
     assert any(one["$ref"].endswith("/LearnedStream") for one in lines)
-    for path in ("/models/{model_id}/predict", "/predict", "/models", "/metrics", "/readyz"):
+    for path in (
+        "/models/{model_id}/events",
+        "/models/{model_id}/predict",
+        "/predict",
+        "/models",
+        "/metrics",
+        "/readyz",
+    ):
         assert path in document["paths"]
+    for action in ("events", "predict"):
+        assert f"/models/{{model_id}}/{action}" in document["paths"]
 
 
 def test_every_reference_in_the_document_leads_somewhere(client):

@@ -87,7 +87,7 @@ def test_the_commands_of_versions_run_as_written(tmp_path):
 
 
 def test_the_commands_of_streaming_run_as_written(tmp_path):
-    answers, _ = answers_of(session(STREAMING), tmp_path)
+    answers, said = answers_of(session(STREAMING), tmp_path)
     _, first, again, *lines = answers
     chunks = {"chunks": 2, "duplicate_chunks": 0, "duplicate_rows": 0}
     assert {
@@ -97,6 +97,7 @@ def test_the_commands_of_streaming_run_as_written(tmp_path):
     assert again == first | {"duplicate": True, "duplicate_chunks": 2}
     assert [line.get("chunk") for line in lines] == [0, 1, None]
     assert (lines[-1]["seq"], lines[-1]["count"]) == (120000, 60000)
+    assert "event: progress\nid: 120000-" in said
 
 
 def test_every_member_of_a_list_is_described():

@@ -1,0 +1,207 @@
+"""GET /models/{id}/events: a model's progress as server-sent events, told as it changes.
+
+Who listens only looks: the model is loaded once, to begin with, and may leave memory as if nobody
+listened. While it is not there (nobody uses it here) the store is asked for its seq now and then.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from service.api.freshness import staleness
+from service.api.http import answer_problem, check_method, read_count, read_query
+from service.api.lines import problem_of
+from service.catalog import Catalog
+from service.errors import Problem
+from service.journal.protocol import JournalError, ModelRecord, UnknownModel
+from service.model import Model
+from service.settings import Settings
+from service.startup import Startup
+from service.telemetry import Telemetry
+
+EVERY_MS = 500
+LEAST_MS, MOST_MS = 100, 60_000
+HEARTBEAT_S = 15.0
+"""A silent stream says so often that it is there; then the store is asked for what is not here."""
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Events:
+    """Serves those who listen, up to `max_listeners` of them."""
+
+    def __init__(
+        self, catalog: Catalog, startup: Startup, settings: Settings, telemetry: Telemetry
+    ) -> None:
+        self._catalog = catalog
+        self._startup = startup
+        self._most = settings.max_listeners
+        self._telemetry = telemetry
+        self._listeners: set[asyncio.Event] = set()
+
+    def stop(self) -> None:
+        """End all streams: the server is about to end."""
+        for ending in self._listeners:
+            ending.set()
+
+    async def __call__(self, model_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        began, ending = time.perf_counter(), asyncio.Event()
+        try:
+            self._startup.check_ready()
+            check_method(scope, "GET")
+            every_s = _read_interval(scope)
+            if len(self._listeners) >= self._most:
+                detail = f"{self._most} streams of events are open, and no more are allowed"
+                raise Problem(503, "too-many-listeners", detail, retry_after_s=10)
+            self._listeners.add(ending)
+            with self._catalog.pinned(model_id):
+                model = await self._catalog.get(model_id)
+        except Exception as error:
+            self._listeners.discard(ending)
+            problem = problem_of(error, scope)
+            await answer_problem(send, problem, scope["path"])
+            self._telemetry.saw_request("events", problem.status, time.perf_counter() - began)
+            return
+        self._telemetry.saw_request("events", 200, time.perf_counter() - began)
+        told = _Told(self._catalog, model.record, _last_event_id(scope))
+        del model  # nobody who listens keeps it
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await _send_all(told, every_s, ending, receive, send)
+        finally:
+            self._listeners.discard(ending)
+
+
+async def _send_all(
+    told: "_Told", every_s: float, ending: asyncio.Event, receive: Receive, send: Send
+) -> None:
+    """Events until the model is gone, or the client, or the server is ending."""
+    leaving = asyncio.create_task(_left(receive))
+    stopping = asyncio.create_task(ending.wait())
+    silent_since = time.monotonic()
+    try:
+        while not (leaving.done() or stopping.done() or told.is_over):
+            news = await told.news()
+            if news is None and time.monotonic() - silent_since >= HEARTBEAT_S:
+                news = b":\n\n"
+            if news is not None:
+                silent_since = time.monotonic()
+                await send({"type": "http.response.body", "body": news, "more_body": True})
+            if not told.is_over:
+                wait_for = [leaving, stopping]
+                await asyncio.wait(wait_for, timeout=every_s, return_when="FIRST_COMPLETED")
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        leaving.cancel()
+        stopping.cancel()
+
+
+class _Told:
+    """What one listener was told, and what is new to it."""
+
+    def __init__(self, catalog: Catalog, record: ModelRecord, last: str | None) -> None:
+        self._catalog = catalog
+        self._id, self._incarnation = record.id, record.incarnation
+        self._last = last
+        self._counted: tuple[int, float] | None = None
+        self._asked_at = 0.0
+        self.is_over = False
+
+    async def news(self) -> bytes | None:
+        """The next event, if there is one."""
+        model = self._catalog.find(self._id)
+        if model is None:
+            return await self._stored()
+        self._asked_at = 0.0
+        if model.record.incarnation != self._incarnation:
+            return self._deleted()
+        if model.replica.is_forked or _tag(model.replica.seq, model.replica.chain) == self._last:
+            return None
+        try:
+            with self._catalog.pinned(self._id):
+                return await self._progress(model)
+        except JournalError:  # it is a fork, as turned out meanwhile
+            return None
+
+    async def _progress(self, model: Model) -> bytes:
+        replica = model.replica
+        async with replica.serving():
+            samples, now = replica.learner.samples, time.monotonic()
+            tag = _tag(replica.seq, replica.chain)
+            told = {
+                "model": self._id,
+                "seq": replica.seq,
+                "samples": samples,
+                "rejected": replica.rejected,
+                "rows_per_second": self._rate(samples, now),
+                "rolling": replica.progress.summary()["rolling"],
+                **staleness(model),
+            }
+        self._counted = samples, now
+        return self._event("progress", told, tag)
+
+    def _rate(self, samples: int, now: float) -> float | None:
+        """Rows learned each second since the last event; None for the first, or a rollback."""
+        before, at = self._counted or (samples, now)
+        if samples < before or now <= at:
+            return None
+        return round((samples - before) / (now - at), 1)
+
+    async def _stored(self) -> bytes | None:
+        """Of a model that is not in memory: where it stands, or that it is gone."""
+        now = time.monotonic()
+        if self._asked_at and now - self._asked_at < HEARTBEAT_S:
+            return None
+        self._asked_at, self._counted = now, None
+        try:
+            record = await self._catalog.journal.get(self._id)
+        except UnknownModel:
+            return self._deleted()
+        except JournalError:
+            return None
+        if record.incarnation != self._incarnation:
+            return self._deleted()
+        tag = _tag(record.seq, record.chain)
+        if tag == self._last:
+            return None
+        return self._event("progress", {"model": self._id, "seq": record.seq}, tag)
+
+    def _deleted(self) -> bytes:
+        self.is_over = True
+        return self._event("deleted", {"model": self._id}, "")
+
+    def _event(self, kind: str, told: dict[str, Any], tag: str) -> bytes:
+        self._last = tag
+        data = msgspec.json.encode(told)
+        return b"event: %s\nid: %s\ndata: %s\n\n" % (kind.encode(), tag.encode(), data)
+
+
+def _tag(seq: int, chain: str) -> str:
+    return f"{seq}-{chain[:8]}"
+
+
+def _read_interval(scope: Scope) -> float:
+    """Seconds between two events at least. Raises Problem 422."""
+    query = read_query(scope, ("every_ms",))
+    every_ms = read_count(query, "every_ms") if query else EVERY_MS
+    if not LEAST_MS <= every_ms <= MOST_MS:
+        detail = f"every_ms must be between {LEAST_MS} and {MOST_MS}, got {every_ms}"
+        raise Problem(422, "invalid-query", detail)
+    return every_ms / 1000
+
+
+def _last_event_id(scope: Scope) -> str | None:
+    """What a client that comes back was told last, whose state is not told once more."""
+    found = dict(scope["headers"]).get(b"last-event-id")
+    return None if found is None else found.decode("latin-1")
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
