@@ -1,7 +1,7 @@
-"""`make bench`: run the benchmarks named, or all, and write RESULTS.md."""
+"""`make bench`: run the benchmarks named, or all, and write RESULTS.md, or their sections of it."""
 
+import argparse
 import platform
-import sys
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from load_tests.measure import FEW_ROUNDS, HEADING, ROUNDS, Row
+from load_tests.sections import with_section
 
 BENCHMARKS = (
     "kernel",
@@ -19,33 +20,53 @@ BENCHMARKS = (
     "recovery",
     "replicas",
     "many_models",
+    "ingest",
 )
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
-def main(names: list[str]) -> None:
+def main(names: list[str], only: list[str]) -> None:
+    """Run the benchmarks; with `only` so many groups of rows of a single one, and write nothing."""
     rows: list[Row] = []
-    sections: list[str] = []
+    sections: dict[str, list[str]] = {}
     for name in names or BENCHMARKS:
         print(f"{name} ...", flush=True)
         module: Any = import_module(f"load_tests.{name}")
         found = []
-        for row in module.rows():
-            print(row.markdown(), flush=True)
+        for row in module.rows(*only):
+            print(row.markdown(), *row.notes, sep="\n", flush=True)
             found.append(row)
         if hasattr(module, "about"):
-            sections += ["", f"## {module.TITLE}", "", *table(found), "", *module.about()]
+            sections[module.TITLE] = [*table(found), "", *module.about()]
         else:
             rows += found
-    if names:
-        print("\n".join([machine(), *sections]))
+    if only:
+        print("\n".join([machine(), *sum(sections.values(), [])]))
+    elif names:
+        text = RESULTS.read_text()
+        for title, lines in sections.items():
+            text = with_section(text, title, [*alone(names), "", *lines])
+        RESULTS.write_text(text)
+        print(f"wrote {RESULTS}: {', '.join(sections) or 'nothing, these have no section'}")
     else:
-        RESULTS.write_text(document(rows, sections))
+        text = document(rows)
+        for title, lines in sections.items():
+            text = with_section(text, title, lines)
+        RESULTS.write_text(text)
         print(f"wrote {RESULTS}")
 
 
-def document(rows: list[Row], sections: list[str]) -> str:
+def alone(names: list[str]) -> list[str]:
+    """What a section says that others were not written with."""
+    return [
+        f"`python -m load_tests {' '.join(names)}` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
+        f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} where it says so); the ratio is the "
+        "median of the rounds' ratios.",
+    ]
+
+
+def document(rows: list[Row]) -> str:
     lines = [
         "# Measured",
         "",
@@ -54,7 +75,6 @@ def document(rows: list[Row], sections: list[str]) -> str:
         "median of the rounds' ratios.",
         "",
         *table(rows),
-        *sections,
         "",
     ]
     return "\n".join(lines)
@@ -91,4 +111,10 @@ def machine() -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m load_tests", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--rows", nargs="+", default=[], help="groups of rows of one benchmark")
+    given = parser.parse_args()
+    if given.rows and len(given.names) != 1:
+        parser.error("--rows needs one NAME")
+    main(given.names, given.rows)

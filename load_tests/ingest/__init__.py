@@ -1,0 +1,48 @@
+"""Ingest against what users would take instead, each row with its peer in one run."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from load_tests.ingest.arrow import arrow_rows
+from load_tests.ingest.bulk import HINGE, SPECS, libsvm_rows, ndjson_rows
+from load_tests.ingest.requests import batch_rows, predict_rows, single_rows
+from load_tests.ingest.stages import stage_table
+from load_tests.measure import FEW_ROUNDS, Row
+from service.catalog import canonical
+
+TITLE = "Ingest"
+GROUPS: Mapping[str, Callable[[], list[Row]]] = {
+    "libsvm": libsvm_rows,
+    "ndjson": ndjson_rows,
+    "arrow": arrow_rows,
+    "single": single_rows,
+    "batch": batch_rows,
+    "predict": predict_rows,
+}
+
+
+def rows(*only: str) -> Iterator[Row]:
+    """Of the groups named, or of all."""
+    for name in only or GROUPS:
+        yield from GROUPS[name]()
+
+
+def about() -> list[str]:
+    features = "; ".join(
+        f"{name} `{canonical(spec['features']).decode()}`" for name, spec in SPECS.items()
+    )
+    spec = canonical(dict(HINGE)).decode()
+    return [
+        f"`python -m load_tests ingest` runs these alone, `--rows {' '.join(GROUPS)}` some of "
+        f"them. Model `{spec}`, features of {features}; JSON as LIBSVM. Rows against Vowpal Wabbit "
+        "pin nothing: both sides have the whole machine, which holds the file in memory, and the "
+        "time of its command line over an empty file is taken off. Of the others the servers are "
+        "on core 0, sender and Redis on core 1. After each run of ours the journal is read: what "
+        "was answered stands in it once and is in the state; of uploads the mean loss is below "
+        "that of a constant; or the row is void.",
+        "",
+        "Where the server's time goes, by its own functions called one after the other in one "
+        f"thread, us of CPU a row, the least of {FEW_ROUNDS} rounds. The rest of the CPU above is "
+        "HTTP, the event loop, threads, and the append:",
+        "",
+        *stage_table(),
+    ]

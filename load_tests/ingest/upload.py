@@ -1,0 +1,64 @@
+"""Uploads: long bodies, one after the other over connections that are kept."""
+
+import http.client
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What an upload came to: wall seconds, CPU seconds of the sender, the answers."""
+
+    seconds: float
+    cpu_s: float
+    answers: list[dict[str, Any]]
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The last seq and the count of each answer's rows."""
+        return [(answer["seq"], answer["count"]) for answer in self.answers]
+
+    @property
+    def counted(self) -> int:
+        return sum(answer["count"] for answer in self.answers)
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of the rows, each scored before its own update."""
+        total: float = sum(answer["loss"] * answer["learned"] for answer in self.answers)
+        learned: int = sum(answer["learned"] for answer in self.answers)
+        return total / learned
+
+
+def upload(
+    url: str, target: str, content_type: str, bodies: Sequence[bytes], connections: int = 1
+) -> Upload:
+    """Post all bodies, so many at a time. Raises RuntimeError where one is refused."""
+    host = url.removeprefix("http://")
+    answers: list[dict[str, Any]] = []
+    left, lock = iter(bodies), Lock()
+
+    def one_connection() -> None:
+        connection = http.client.HTTPConnection(host, timeout=120)
+        while True:
+            with lock:
+                body = next(left, None)
+            if body is None:
+                return connection.close()
+            connection.request("POST", target, body, {"Content-Type": content_type})
+            response = connection.getresponse()
+            text = response.read()
+            if response.status != 200:
+                raise RuntimeError(f"refused: {response.status} {text[:500]!r}")
+            answers.append(json.loads(text))
+
+    began, cpu = time.perf_counter(), time.process_time()
+    with ThreadPoolExecutor(connections) as pool:
+        for done in [pool.submit(one_connection) for _ in range(connections)]:
+            done.result()
+    return Upload(time.perf_counter() - began, time.process_time() - cpu, answers)

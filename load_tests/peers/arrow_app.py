@@ -1,0 +1,18 @@
+"""pyarrow and SGDClassifier.partial_fit in a FastAPI process; nothing is durable."""
+
+import numpy as np
+import pyarrow as pa
+from fastapi import FastAPI, Request
+from sklearn.linear_model import SGDClassifier
+
+app = FastAPI()
+model = SGDClassifier()
+
+
+@app.post("/models/bulk/learn")
+async def learn(request: Request) -> dict[str, int]:
+    table = pa.ipc.open_stream(await request.body()).read_all()
+    y = table.column("y").to_numpy()
+    x = np.column_stack([column.to_numpy() for column in table.drop_columns(["y"]).columns])
+    model.partial_fit(x, y, classes=[-1.0, 1.0])
+    return {"count": len(y)}

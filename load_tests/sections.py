@@ -1,0 +1,11 @@
+"""RESULTS.md by sections, so that a benchmark that runs alone can write its own."""
+
+from collections.abc import Sequence
+
+
+def with_section(document: str, title: str, lines: Sequence[str]) -> str:
+    """The document with a section of that title: in the place of the old one, else at the end."""
+    before, found, rest = document.partition(f"\n## {title}\n")
+    _, heading, after = rest.partition("\n## ") if found else ("", "", "")
+    text = "\n".join(["", f"## {title}", "", *lines, ""])
+    return before.rstrip("\n") + "\n" + text + heading + after
