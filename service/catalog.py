@@ -333,16 +333,15 @@ class Catalog:
             raise
         except Exception as error:
             raise self.set_aside(model_id, error) from error
+        if not self._is_under_way(model_id):
+            # Whoever waits for it may not use it: of what is there now two would be in use.
+            return await self.get(model_id)
         self._unreadable.pop(model_id, None)
         model = Model(self, record, replica)
         if self._forked.pop(model_id, ("", forked))[0] == record.incarnation:
             model.count_lost(forked.lost_in(replica.trail))
             replica.trail = replica.trail.trimmed()
-        if self._is_under_way(model_id):
-            self._held.put(model)
-        else:  # it is gone: for those who have asked before, and nobody else
-            model.clean_up.stop()
-            model.release()
+        self._held.put(model)
         return model
 
     def _is_under_way(self, model_id: str) -> bool:

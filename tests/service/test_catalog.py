@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.catalog import Catalog
+from service.errors import Problem
 from service.follower import Follower
 from service.replica import Replica
 from service.trail import Trail
@@ -49,17 +50,38 @@ def test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, change):
                 if change == "deleted and made":
                     made, _ = await asyncio.wait_for(catalog.create("m", OTHER), 5)
             slow.may_end.set()
-            await loading
-            held = catalog.held("m")
             if made is None:
-                assert held is None
+                with pytest.raises(Problem, match="no model"):
+                    await loading
+                assert catalog.held("m") is None
             else:
-                assert held is made and made.replica.spec["rho"] == 0.5
+                assert await loading is catalog.held("m") is made
+                assert made.replica.spec["rho"] == 0.5
                 assert (await catalog.journal.get("m")).incarnation == made.record.incarnation
 
     async def replaced(catalog: Catalog) -> Any:
         may: Callable[[Any], bool] = lambda record: True  # noqa: E731
         return await catalog.create("m", OTHER, may)
+
+    asyncio.run(scenario())
+
+
+def test_a_model_asked_for_before_its_making_is_answered_is_one_and_the_same(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            create, slow = catalog.journal.create, Held(monkeypatch)
+            asking: list[asyncio.Task[Any]] = []
+
+            async def create_and_be_asked(*given: Any) -> Any:
+                made = await create(*given)
+                asking.append(asyncio.create_task(catalog.get("m")))
+                await slow.is_there.wait()
+                asyncio.get_running_loop().call_later(0.01, slow.may_end.set)
+                return made
+
+            monkeypatch.setattr(catalog.journal, "create", create_and_be_asked)
+            made, _ = await catalog.create("m", SPEC)
+            assert await asking[0] is made is catalog.held("m")
 
     asyncio.run(scenario())
 
