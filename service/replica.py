@@ -334,7 +334,8 @@ class Replica:
                 continue
             names += block.names
             if skipped < len(block):
-                run.append(as_batch(block, self.dim)[skipped:])
+                batch = as_batch(block, self.dim)
+                run.append(batch[skipped:] if skipped else batch)
         records += [Batch.concat(run)] if run else []
         first_seq = entries[0].first_seq
         named = NOBODY if self.retained.why_not else Named.within(parts, first_seq)
@@ -491,6 +492,8 @@ def parted_at_rollbacks(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
             isinstance(block, Control) and copy_named_by(block) for block in _decoded([entry])[1]
         )
     ]
+    if not rollbacks:
+        return [entries]
     edges = sorted({0, len(entries), *rollbacks, *(n + 1 for n in rollbacks)})
     return [entries[first:last] for first, last in pairwise(edges)]
 

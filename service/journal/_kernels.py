@@ -137,16 +137,19 @@ def plain_entries(bytes_: Bytes, at: int, end: int, columns: int, count: int) ->
     return entries if at == end else -1
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, RO_I8_2D, I8_2D))
-def find_parts(bytes_: Bytes, tables: Ints, parts: Ints) -> tuple[int, int]:
-    """Find the parts one after the other, check what holds for all: (how many, where they end).
+@kernel(types.UniTuple(i8, 6)(RO_U1, RO_I8_2D, I8_2D))
+def find_parts(bytes_: Bytes, tables: Ints, parts: Ints) -> tuple[int, int, int, int, int, int]:
+    """Find the parts one after the other, check what holds for all: how many, and where they end.
 
-    They end before the end of the bytes where something is damaged or not known.
+    They end before the end of the bytes where something is damaged or not known. After these two,
+    of all parts together: the records; the entries of their rows, -1 where one is not plain; how
+    many have a key; the bits of the columns that any of them has.
 
     parts  (m, FIELDS) int64, m no less than there can be
     Cost O(bytes).
     """
     n, at, size = 0, 0, len(bytes_)
+    records, entries, keys, all_columns = 0, 0, 0, 0
     while at + SMALLEST <= size and bytes_[at] == _VERSION:
         flags = byte(bytes_, at + 1)
         columns = number(bytes_, at + 2, 2)
@@ -182,9 +185,13 @@ def find_parts(bytes_: Bytes, tables: Ints, parts: Ints) -> tuple[int, int]:
         parts[n, 0], parts[n, 1], parts[n, 2], parts[n, 3] = start, end, flags, columns
         parts[n, 4], parts[n, 5], parts[n, 6], parts[n, 7] = count, key, key_end, mark
         parts[n, 8] = plain_entries(bytes_, start, end, columns, count) if is_rows else -1
+        records += count
+        entries = entries + parts[n, 8] if min(entries, parts[n, 8]) >= 0 else -1
+        keys += key >= 0
+        all_columns |= columns
         n += 1
         at = end + 4
-    return n, at
+    return n, at, records, entries, keys, all_columns
 
 
 @kernel(i8(RO_U1, i8, i8, i8, i8, F8, U1, F4, U1), inline=True)

@@ -17,11 +17,22 @@ from service.journal import _format as f, _kernels as k
 class Parts(Sequence[f.Header]):
     """The headers of the parts of a body, made when they are asked for.
 
-    table  (n, FIELDS) int64, see `_kernels.py`
+    table     (n, FIELDS) int64, see `_kernels.py`
+    together  what `find_parts` there tells of all parts
     """
 
-    def __init__(self, body: bytes, bytes_: npt.NDArray[np.uint8], table: npt.NDArray[np.int64]):
+    def __init__(
+        self,
+        body: bytes,
+        bytes_: npt.NDArray[np.uint8],
+        table: npt.NDArray[np.int64],
+        together: tuple[int, int, int, int],
+    ):
         self.body, self._bytes, self.table = body, bytes_, table
+        # Few parts are the rule while another process appends: there each sum of numpy's would
+        # take longer than to find them all.
+        self._records, self._entries, keys, self._columns = together
+        self.has_keys = keys > 0
 
     def __len__(self) -> int:
         return len(self.table)
@@ -58,10 +69,6 @@ class Parts(Sequence[f.Header]):
         does: npt.NDArray[np.bool_] = self.table[:, k.FLAGS] & f.CONTINUES != 0
         return does
 
-    @property
-    def has_keys(self) -> bool:
-        return bool((self.table[:, k.KEY] >= 0).any())
-
     @cached_property
     def key_kinds(self) -> npt.NDArray[np.int64]:
         """(n,): the kind of each part's key, 0 where it has none."""
@@ -75,6 +82,10 @@ class Parts(Sequence[f.Header]):
 
     def runs(self) -> Iterator[tuple[int, int, bool]]:
         """Runs of parts that are all plain or all not: the first, the one after the last."""
+        if self._entries >= 0:
+            if len(self):
+                yield 0, len(self), True
+            return
         is_plain = self.table[:, k.ENTRIES] >= 0
         ends = [*(np.flatnonzero(is_plain[1:] != is_plain[:-1]) + 1).tolist(), len(self)]
         first = 0
@@ -88,7 +99,11 @@ class Parts(Sequence[f.Header]):
         Raises CorruptRecord.
         """
         table = self.table[first:stop]
-        count, entries = int(table[:, k.COUNT].sum()), int(table[:, k.ENTRIES].sum())
+        if stop - first == len(self):
+            count, entries, columns = self._records, self._entries, self._columns
+        else:
+            count, entries = int(table[:, k.COUNT].sum()), int(table[:, k.ENTRIES].sum())
+            columns = int(np.bitwise_or.reduce(table[:, k.COLUMNS]))
         if count == 0:
             return None
         values, labels, weights = np.empty(entries), np.empty(count), np.empty(count)
@@ -101,7 +116,7 @@ class Parts(Sequence[f.Header]):
         )  # fmt: skip
         if wrong >= 0:
             raise f.CorruptRecord(f"an index over {f.MAX_INDEX}")
-        has_weights = bool((table[:, k.COLUMNS] >> f.WEIGHTS_SHIFT & 3).any())
+        has_weights = bool(columns >> f.WEIGHTS_SHIFT & 3)
         return f.Rows(indptr, indices, values, labels, weights if has_weights else None)
 
 
@@ -109,5 +124,7 @@ def find_parts(body: bytes) -> Parts | None:
     """The parts of a body, their checksums checked; None where it is damaged or not known."""
     bytes_ = np.frombuffer(body, np.uint8)
     table = np.empty((len(body) // k.SMALLEST, k.FIELDS), np.int64)
-    count, end = k.find_parts(bytes_, k.CRC_TABLES, table)
-    return Parts(body, bytes_, table[:count]) if end == len(body) else None
+    count, end, records, entries, keys, columns = k.find_parts(bytes_, k.CRC_TABLES, table)
+    if end < len(body):
+        return None
+    return Parts(body, bytes_, table[:count], (records, entries, keys, columns))
