@@ -13,7 +13,7 @@ from service.journal.redis.cluster import Lines
 from service.journal.redis.line import Line
 
 CHANNEL = "ds:appends"
-EVERY_S = 0.01
+EVERY_S = 0.05
 
 
 class Announcer:
