@@ -84,8 +84,9 @@ class Committer:
     async def refresh(self, seq: int | None = None) -> None:
         """Bring the replica to the journal's end, after the group that is under way.
 
-        It goes on when its caller leaves: an entry half applied would be applied again. Nothing is
-        asked of the store where the replica has reached `seq` by then.
+        It goes on when its caller leaves: an entry half applied would be applied again. With `seq`,
+        no further than the read that reaches it, and nothing is asked of the store where the
+        replica has reached it by then.
 
         Raises JournalUnavailable, ModelChanged, UnknownModel.
         """
@@ -104,15 +105,28 @@ class Committer:
             if seq is not None and replica.seq >= seq:
                 return
             before = replica.seq
-            record = await self._journal.get(replica.id)
-            if record.incarnation != replica.incarnation:
-                raise ModelChanged(replica.id)
             try:
-                replica.check_head(record)
-                await replica.catch_up(self._journal)
+                if seq is not None:
+                    # Entries show by themselves that they follow, and of which incarnation.
+                    await replica.catch_up(self._journal, seq)
+                if seq is None or replica.seq < seq:
+                    await self._hold_against_head(read_already=seq is not None)
             except (Forked, Trimmed) as cause:
                 await self._rebuild(cause)
             self._on_advance(before, replica.seq)
+
+    async def _hold_against_head(self, read_already: bool) -> None:
+        """Bring the replica to the journal's end, wherever that is. Raises Forked, Trimmed.
+
+        Where it was `read_already` and has not grown since, it is not read again.
+        """
+        replica = self._replica
+        record = await self._journal.get(replica.id)
+        if record.incarnation != replica.incarnation:
+            raise ModelChanged(replica.id)
+        replica.check_head(record)
+        if not read_already or record.seq > replica.seq:
+            await replica.catch_up(self._journal)
 
     def tell_nobody(self) -> None:
         """Let go of those who were to hear of groups, forks, losses and failures."""

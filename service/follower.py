@@ -29,8 +29,9 @@ log = logging.getLogger("dualstream.follower")
 
 SWEEP_S = 1.0
 RETRY_S = 0.5
-# An own append is announced about when it is answered: in so long it is applied.
-PAUSE_S = 0.01
+# An own append is announced about when it is answered: in so long it is applied. What others have
+# appended meanwhile is read and learned at once, by one kernel call.
+PAUSE_S = 0.02
 # Of the time, no more than this share goes into looking at heads.
 LOOKING_SHARE = 0.1
 MAX_HEARD = 1000
@@ -171,12 +172,15 @@ class Follower:
     async def _bring(self, model: "Model", seq: int | None) -> None:
         try:
             await asyncio.sleep(PAUSE_S)
+            if seq is not None:
+                seq = max(seq, model.lag.head())
             await model.refresh(seq)
             while (
                 self._catalog.find(model.record.id) is model
                 and model.lag.at(model.replica.seq).records
                 and model.lag.head() != seq
             ):
+                await asyncio.sleep(PAUSE_S)
                 seq = model.lag.head()
                 await model.refresh(seq)
         except (ModelChanged, UnknownModel, JournalUnavailable):

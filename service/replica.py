@@ -351,15 +351,18 @@ class Replica:
 
     # -- the journal -----------------------------------------------------------------------------
 
-    async def catch_up(self, journal: Journal) -> None:
+    async def catch_up(self, journal: Journal, until: int | None = None) -> None:
         """Apply all that the journal holds beyond this replica. Raises Forked.
 
-        Where there is much to read, the next entries are read while these are applied.
+        With `until`, nothing is read any more once the replica has reached that seq. Where there
+        is much to read, the next entries are read while these are applied.
         """
         entries = await self._read(journal, self.seq)
         while entries:
             ahead: asyncio.Task[list[Entry]] | None = None
-            if sum(len(entry.body) + ENTRY_OVERHEAD for entry in entries) > READ_BYTES // 2:
+            is_last = until is not None and entries[-1].seq >= until
+            size = sum(len(entry.body) + ENTRY_OVERHEAD for entry in entries)
+            if size > READ_BYTES // 2 and not is_last:
                 ahead = asyncio.create_task(self._read(journal, entries[-1].seq))
             try:
                 await self.apply(entries, journal)
@@ -368,6 +371,8 @@ class Replica:
                     # Left to its end, with nobody to wait for it.
                     ahead.add_done_callback(lambda task: task.cancelled() or task.exception())
                 raise
+            if is_last:
+                return
             entries = await (ahead or self._read(journal, self.seq))
 
     async def _read(self, journal: Journal, after: int) -> list[Entry]:
