@@ -5,13 +5,14 @@ says so but a field of each message's head, a flatbuffer: message -> header -> c
 """
 
 from struct import error as StructError, unpack_from
+from typing import NamedTuple
 
 from service.errors import Problem
 
-_DICTIONARY, _RECORDS = 2, 3
+_END, _SCHEMA, _DICTIONARY, _RECORDS = -1, 1, 2, 3
 # Places of fields in their tables, in the order of Arrow's Message.fbs.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
-_DATA_OF_DICTIONARY = 1
+_ID_OF_DICTIONARY, _DATA_OF_DICTIONARY, _IS_DELTA = 0, 1, 2
 _COMPRESSION = 3
 _CONTINUATION = 0xFFFFFFFF
 
@@ -21,28 +22,21 @@ def check_messages(body: bytes) -> None:
     try:
         _check(body)
     except (StructError, IndexError):
-        raise Problem(400, "malformed-body", "no Arrow stream: it is damaged") from None
+        raise _damaged() from None
 
 
 def _check(body: bytes) -> None:
     p = 0
     while p < len(body):
-        (size,) = unpack_from("<I", body, p)
-        p += 4
-        if size == _CONTINUATION:
-            (size,) = unpack_from("<I", body, p)
-            p += 4
-        if size == 0:
-            return
-        head, p = p, p + size
-        if p > len(body):
+        message = message_at(body, p)
+        if message is None or message.end > len(body):
             raise Problem(400, "malformed-body", "no Arrow stream: it ends too early")
-        message = head + unpack_from("<I", body, head)[0]
-        kind_at = _field(body, message, _HEADER_TYPE)
-        header_at = _field(body, message, _HEADER)
-        if kind_at and header_at and body[kind_at] in (_DICTIONARY, _RECORDS):
-            records = _table(body, header_at)
-            if body[kind_at] == _DICTIONARY:
+        if message.kind == _END:
+            return
+        p = message.end
+        if message.kind in (_DICTIONARY, _RECORDS):
+            records = message.header
+            if message.kind == _DICTIONARY:
                 data_at = _field(body, records, _DATA_OF_DICTIONARY)
                 records = _table(body, data_at) if data_at else records
             if _field(body, records, _COMPRESSION):
@@ -50,13 +44,102 @@ def _check(body: bytes) -> None:
                     "compressed buffers are not accepted: compress the body, by Content-Encoding"
                 )
                 raise Problem(415, "unsupported-media-type", reason)
-        length_at = _field(body, message, _BODY_LENGTH)
-        p += unpack_from("<q", body, length_at)[0] if length_at else 0
-        if not head < p <= len(body):
-            raise Problem(400, "malformed-body", "no Arrow stream: it ends too early")
 
 
-def _field(body: bytes, table: int, number: int) -> int:
+class Message(NamedTuple):
+    """One message of a stream, by places in its bytes."""
+
+    kind: int
+    """0 also for one that says nothing, _END for the mark at the stream's end."""
+    header: int
+    end: int
+
+
+def message_at(body: bytes | bytearray, p: int) -> Message | None:
+    """The message that begins at `p`; it may end behind `body`. None where its end is not known.
+
+    Raises StructError or IndexError for a damaged one.
+    """
+    if len(body) - p < 4:
+        return None
+    (size,) = unpack_from("<I", body, p)
+    p += 4
+    if size == _CONTINUATION:
+        if len(body) - p < 4:
+            return None
+        (size,) = unpack_from("<I", body, p)
+        p += 4
+    if size == 0:
+        return Message(_END, 0, p)
+    head, p = p, p + size
+    if p > len(body):
+        return None
+    message = head + unpack_from("<I", body, head)[0]
+    kind_at = _field(body, message, _HEADER_TYPE)
+    header_at = _field(body, message, _HEADER)
+    length_at = _field(body, message, _BODY_LENGTH)
+    p += unpack_from("<q", body, length_at)[0] if length_at else 0
+    if p <= head:
+        raise IndexError(p)
+    if not kind_at or not header_at:
+        return Message(0, 0, p)
+    return Message(body[kind_at], _table(body, header_at), p)
+
+
+class MessageCutter:
+    """Cuts a stream behind record batches; the schema and the dictionaries go with each chunk."""
+
+    def __init__(self) -> None:
+        self._schema = b""
+        self._dictionaries: dict[int, list[bytes]] = {}
+
+    def end_of(self, text: bytearray, size: int) -> int:
+        """Behind the last record batch that ends up to `size`, or else behind the next one.
+
+        0 where that is not known before more arrives. Raises Problem 400.
+        """
+        found = p = 0
+        try:
+            while (message := message_at(text, p)) and message.end <= len(text):
+                p = message.end
+                if message.kind == _RECORDS and (p <= size or not found):
+                    found = p
+                if found and p >= size:
+                    break
+        except (StructError, IndexError):
+            raise _damaged() from None
+        return found
+
+    def carried_into(self, own: bytes) -> bytes:
+        """What stands before a chunk, which is then looked through for what the next ones need."""
+        dictionaries = [part for parts in self._dictionaries.values() for part in parts]
+        carried = b"".join([self._schema, *dictionaries])
+        p = 0
+        try:
+            while (message := message_at(own, p)) and message.end <= len(own):
+                if message.kind == _SCHEMA:
+                    self._schema = own[p : message.end]
+                elif message.kind == _DICTIONARY:
+                    self._keep(own, message, own[p : message.end])
+                p = message.end
+        except (StructError, IndexError):
+            raise _damaged() from None
+        return carried
+
+    def _keep(self, body: bytes, message: Message, part: bytes) -> None:
+        """A dictionary replaces the one before it, or adds to it."""
+        id_at = _field(body, message.header, _ID_OF_DICTIONARY)
+        delta_at = _field(body, message.header, _IS_DELTA)
+        number = unpack_from("<q", body, id_at)[0] if id_at else 0
+        before = self._dictionaries.get(number, []) if delta_at and body[delta_at] else []
+        self._dictionaries[number] = [*before, part]
+
+
+def _damaged() -> Problem:
+    return Problem(400, "malformed-body", "no Arrow stream: it is damaged")
+
+
+def _field(body: bytes | bytearray, table: int, number: int) -> int:
     """Where a field of the flatbuffer table at `table` stands, 0 where it is not there."""
     vtable = table - unpack_from("<i", body, table)[0]
     if vtable < 0:
@@ -68,5 +151,5 @@ def _field(body: bytes, table: int, number: int) -> int:
     return table + int(offset) if offset else 0
 
 
-def _table(body: bytes, field: int) -> int:
+def _table(body: bytes | bytearray, field: int) -> int:
     return field + int(unpack_from("<I", body, field)[0])

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from service.codecs.arrow_messages import MessageCutter
 from service.codecs.csv_rows import quoted_end
 from service.errors import Problem
 
@@ -33,37 +34,41 @@ class Chunk:
 class Cutter(Protocol):
     """Cuts one body of one format."""
 
-    def end_of(self, text: bytearray) -> int:
-        """Where the next chunk ends that `text`, of more than CHUNK_BYTES, begins with.
+    def end_of(self, text: bytearray, size: int) -> int:
+        """Where the next chunk ends that `text`, of more than `size` bytes, begins with.
 
         0 where that is not known before more arrives.
         """
 
-    @property
-    def carried(self) -> bytes:
-        """What stands before the rows of each chunk but the first."""
+    def carried_into(self, own: bytes) -> bytes:
+        """What has to stand before the bytes of the next chunk, to make it a body."""
 
 
 class LineCutter:
     """Of formats whose rows are lines."""
 
-    carried = b""
+    def end_of(self, text: bytearray, size: int) -> int:
+        return text.rfind(b"\n", 0, size) + 1 or text.find(b"\n", size) + 1
 
-    def end_of(self, text: bytearray) -> int:
-        return text.rfind(b"\n", 0, CHUNK_BYTES) + 1 or text.find(b"\n", CHUNK_BYTES) + 1
+    def carried_into(self, own: bytes) -> bytes:
+        return b""
 
 
 class RecordCutter:
     """Of CSV, whose quotes may hold ends of lines, and whose header goes with each chunk."""
 
     def __init__(self) -> None:
-        self.carried = b""
+        self._header = b""
 
-    def end_of(self, text: bytearray) -> int:
-        if not self.carried:
-            start = len(text) - len(text.lstrip(b"\r\n"))
-            self.carried = bytes(text[start : record_end(text, start, start)])
-        return record_end(text, 0, CHUNK_BYTES) if self.carried else 0
+    def end_of(self, text: bytearray, size: int) -> int:
+        return record_end(text, 0, size)
+
+    def carried_into(self, own: bytes) -> bytes:
+        if self._header:
+            return self._header
+        start = len(own) - len(own.lstrip(b"\r\n"))
+        self._header = own[start : record_end(own, start, start)]
+        return b""
 
 
 def record_end(text: bytes | bytearray, start: int, target: int) -> int:
@@ -96,6 +101,7 @@ def record_end(text: bytes | bytearray, start: int, target: int) -> int:
 CUTTERS: dict[str, Callable[[], Cutter]] = {
     "application/x-ndjson": LineCutter,
     "text/csv": RecordCutter,
+    "application/vnd.apache.arrow.stream": MessageCutter,
     "text/x-vw": LineCutter,
     "text/x-libsvm": LineCutter,
 }
@@ -106,7 +112,7 @@ async def chunks_of(
 ) -> AsyncGenerator[Chunk]:
     """The chunks of the body that comes in these pieces, each as soon as it is there.
 
-    Raises Problem 413 for a row of more than `longest` bytes.
+    Raises Problem 413 for a row, or a record batch, of more than `longest` bytes, 400 for damage.
     """
     text = bytearray()
     number = ends = line = 0
@@ -115,7 +121,11 @@ async def chunks_of(
         nonlocal number, ends, line
         own = bytes(text[:size])
         del text[:size]
-        carried = cutter.carried if number else b""
+        carried = cutter.carried_into(own)
+        if len(carried) > longest:
+            raise Problem(
+                413, "body-too-large", f"a chunk needs more than {longest} bytes before it"
+            )
         ends += size
         chunk = Chunk(number, carried + own, ends, line - carried.count(b"\n"))
         number += 1
@@ -127,9 +137,11 @@ async def chunks_of(
         if not ends and text.startswith(MARK):
             del text[: len(MARK)]
             ends = len(MARK)
-        while len(text) > CHUNK_BYTES and 0 < (size := cutter.end_of(text)) <= longest:
+        while len(text) > CHUNK_BYTES and 0 < (size := cutter.end_of(text, CHUNK_BYTES)) <= longest:
             yield taken(size)
         if len(text) > longest:
-            raise Problem(413, "body-too-large", f"a row is longer than {longest} bytes")
+            raise Problem(
+                413, "body-too-large", f"a row (or a record batch) is longer than {longest} bytes"
+            )
     if text:
         yield taken(len(text))

@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from service.codecs import Door, chunks, parse_body, parse_chunk
+from service.codecs import Door, as_batch, chunks, parse_body, parse_chunk
 from service.codecs.chunks import CUTTERS, MARK, RecordCutter, chunks_of, record_end
 from service.codecs.csv_rows import RecordReader
 from service.errors import Problem
@@ -112,5 +112,39 @@ def test_the_header_goes_with_each_chunk():
     assert first.body.startswith(b"\r\n") and first.line == 0
     assert others and all(chunk.body.startswith(b'"a\nb",y\n1,1') for chunk in others)
     assert others[0].line == first.body.count(b"\n") - 2
-    cutter = RecordCutter()
-    assert cutter.end_of(bytearray(b'"' + b"a" * 40)) == 0, "the header has not ended yet"
+    unended = bytearray(b'"' + b"a" * 40)
+    assert RecordCutter().end_of(unended, 32) == 0, "the header has not ended yet"
+
+
+def test_arrow_is_cut_behind_record_batches(monkeypatch):
+    """Each chunk has the dictionaries that stand at its place, be they replaced or added to."""
+    pa = pytest.importorskip("pyarrow")
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 1500)
+    chance = random.Random(1)
+    for deltas in (False, True):
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=deltas)
+        schema = pa.schema([("c", pa.dictionary(pa.int32(), pa.string())), ("y", pa.int64())])
+        words: list[str] = []
+        with pa.ipc.new_stream(sink, schema, options=options) as writer:
+            for _ in range(12):
+                words = (words if deltas else []) + [f"w{chance.random()}"]
+                places = pa.array([chance.randrange(len(words)) for _ in range(9)], pa.int32())
+                column = pa.DictionaryArray.from_arrays(places, pa.array(words))
+                writer.write_batch(pa.record_batch([column, pa.array([0, 1, 2] * 3)], schema))
+        body = sink.getvalue().to_pybytes()
+        kind = "application/vnd.apache.arrow.stream"
+        found = cut(kind, [body[:700], body[700:5000], body[5000:]], 4000)
+        assert found == cut(kind, [body], len(body)) and len(found) > 3
+        whole = parse_body(DOOR, kind, body, labelled=True)
+        parts = [parse_chunk(DOOR, kind, chunk.body, labelled=True) for chunk in found]
+        one, joined = as_batch([whole.rows]), as_batch([part.rows for part in parts if part.places])
+        for name in ("indptr", "indices", "values", "labels"):
+            assert getattr(one, name).tolist() == getattr(joined, name).tolist(), name
+        assert sum(len(part.errors) for part in parts) == len(whole.errors) == 36
+        for place in range(0, len(body), 7):  # damage is refused, or is none
+            broken = body[:place] + b"\xff" + body[place + 1 :]
+            try:
+                cut(kind, [broken], 4000)
+            except Problem as problem:
+                assert problem.status in (400, 413)
