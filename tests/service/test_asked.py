@@ -13,6 +13,8 @@ from service.journal.record import (
 )
 
 FIRST = 7
+# A chunk of a long body is a request of its own.
+OPENING = (KeyKind.REQUEST, KeyKind.CHUNK)
 
 
 def part(count: int, key: bytes | None = None, continues: bool = False) -> bytes:
@@ -28,7 +30,7 @@ def requests(draw) -> bytes:
     key = draw(st.none() | st.builds(make_key, st.sampled_from(KeyKind), st.sampled_from("kl")))
     counts = draw(st.lists(st.integers(1, 3), max_size=3))
     ids = draw(st.lists(st.none() | st.sampled_from("abc"), min_size=3, max_size=3))
-    first = draw(st.integers(0 if key is not None and key[0] == KeyKind.REQUEST else 1, 3))
+    first = draw(st.integers(0 if key is not None and key[0] in OPENING else 1, 3))
     if key is None:
         return part(first)
     rest = zip(counts, ids, strict=False)
@@ -42,7 +44,7 @@ def one_by_one(headers, first_seq: int, seq: int, most: int) -> list[Asked]:
     found, opened, at = [], None, FIRST
     for header in headers:
         if not header.continues:
-            is_request = header.key is not None and header.key[0] == KeyKind.REQUEST
+            is_request = header.key is not None and header.key[0] in OPENING
             opened = Asked(header.key, at, 0) if is_request else None
             found += [opened] if is_request else []
         elif opened is not None and header.key is not None and header.key[0] == KeyKind.SAMPLE:
