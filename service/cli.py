@@ -48,6 +48,10 @@ def serve(
         bool | None, _flag("allow-anonymous", _help("allow_anonymous"))
     ] = None,
     max_body_bytes: Annotated[int | None, _flag("max-body-bytes", _help("max_body_bytes"))] = None,
+    max_upload_bytes: Annotated[
+        int | None, _flag("max-upload-bytes", _help("max_upload_bytes"))
+    ] = None,
+    max_listeners: Annotated[int | None, _flag("max-listeners", _help("max_listeners"))] = None,
     append_timeout_s: Annotated[
         float | None, _flag("append-timeout-s", _help("append_timeout_s"))
     ] = None,
