@@ -84,12 +84,17 @@ def find_heads(models: Sequence[str]) -> Task[list[Head | None]]:
         for at in range(0, len(models), LOOKED_UP_HEADS):
             some = models[at : at + LOOKED_UP_HEADS]
             marks = ", ".join("?" * len(some))
-            for id_, *head in connection.execute(
-                "SELECT id, incarnation, seq, chain FROM models"
-                f" JOIN heads ON heads.model = models.model WHERE id IN ({marks})",
+            # In one row: for each row the thread would wait for its turn to run Python.
+            [joined] = connection.execute(
+                "SELECT group_concat("
+                "    hex(id) || ' ' || incarnation || ' ' || seq || ' ' || chain, ' ')"
+                " FROM models JOIN heads ON heads.model = models.model"
+                f" WHERE id IN ({marks})",
                 some,
-            ):
-                found[id_] = Head(*head)
+            ).fetchone()
+            words = iter((joined or "").split())
+            for id_, incarnation, seq, chain in zip(words, words, words, words, strict=True):
+                found[bytes.fromhex(id_).decode()] = Head(incarnation, int(seq), chain)
         return [found.get(model) for model in models]
 
     return task
