@@ -56,6 +56,10 @@ class Trail:
         for entry in entries if self._kept is None else entries[-self._kept :]:
             self.pass_by(entry.seq, entry.chain)
 
+    def entries_after(self, seq: int) -> int:
+        """How many entries end after `seq`, as far back as is remembered."""
+        return len(self._seqs) - bisect_right(self._seqs, seq)
+
     def lost_in(self, other: Self) -> Lost:
         """What this one went through and `other`, the journal's from some place on, did not."""
         end = self._seqs[-1]

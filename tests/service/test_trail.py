@@ -33,6 +33,13 @@ def trail_of(passed: list[Entry], kept: int | None = KEPT, first: Entry | None =
     return trail
 
 
+def test_entries_after_a_seq_are_counted_as_far_as_they_are_remembered():
+    trail = trail_of(entries(0, [1, 4, 2]))
+    assert [trail.entries_after(seq) for seq in range(9)] == [3, 2, 2, 2, 2, 1, 1, 0, 0]
+    short = trail_of(entries(0, [1] * 4 * KEPT), KEPT)
+    assert KEPT <= short.entries_after(0) <= 2 * KEPT
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_what_was_applied_beyond_the_common_entries_is_lost(seed):
     rng = random.Random(seed)
