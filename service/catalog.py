@@ -46,6 +46,8 @@ LOADS_AT_ONCE = 4
 """Each takes the event loop a millisecond or more at a time: others are answered in between."""
 MOST_SPECS = 1000
 """Specs of which is remembered that their kernels are loaded."""
+S_PER_ROW = 1e-6
+"""What a row is taken to cost until some were learned."""
 
 
 class Catalog:
@@ -64,7 +66,8 @@ class Catalog:
         self.contact = Contact(journal)
         self.outside = outside
         self._held = Held(settings.models_bytes, settings.models_held, telemetry.saw_eviction)
-        self._warm: set[bytes] = set()
+        # By the specs whose kernels are loaded: what a row took to learn, where that is known.
+        self._warm: dict[bytes, float] = {}
         self._may_load = asyncio.Semaphore(LOADS_AT_ONCE)
         self._loading: dict[str, asyncio.Task[Model]] = {}
         # Where forks came by that could not be rebuilt, with their incarnations.
@@ -192,7 +195,7 @@ class Catalog:
         await asyncio.to_thread(make_learner, json.loads(spec))
         if len(self._warm) >= MOST_SPECS:
             self._warm.clear()
-        self._warm.add(spec)
+        self._warm[spec] = S_PER_ROW
 
     async def records(self) -> Any:
         """All models of the store, in the order of their ids."""
@@ -321,11 +324,13 @@ class Catalog:
                 began = self.outside.clock()
                 record = await self.journal.get(model_id)
                 await self._warm_up(record.spec)
-                replica = Replica(record, self.settings.kept_answers, self.outside)
+                s_per_row = self._warm.get(record.spec, S_PER_ROW)
+                replica = Replica(record, self.settings.kept_answers, self.outside, s_per_row)
                 incarnation, forked = self._forked.get(model_id, ("", Trail()))
                 if incarnation == record.incarnation:
                     replica.trail = Trail(kept=None)
                 await replica.load(self.journal, adopts=self.settings.adopt)
+                self._warm[record.spec] = replica.s_per_row
                 self.telemetry.saw_load(self.outside.clock() - began)
         except JournalError as error:
             if isinstance(error, UnknownModel) and self._is_under_way(model_id):

@@ -73,10 +73,15 @@ class Replica:
     """A model's state and its place in the journal.
 
     kept_answers   to so many requests with a key the answers are kept, beside the state
+    s_per_row      about what learning a row takes, as far as it is known, in seconds
     """
 
     def __init__(
-        self, record: ModelRecord, kept_answers: int = KEPT, outside: Outside = REAL
+        self,
+        record: ModelRecord,
+        kept_answers: int = KEPT,
+        outside: Outside = REAL,
+        s_per_row: float = 1e-6,
     ) -> None:
         self.id = record.id
         self.incarnation = record.incarnation
@@ -99,7 +104,7 @@ class Replica:
         self.watched: dict[bytes, Applied | None] = {}
         self._outside = outside
         self._turn = asyncio.Lock()
-        self._s_per_row = 1e-6
+        self._s_per_row = s_per_row
 
     @property
     def s_per_row(self) -> float:

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from service import catalog as catalog_module
-from service import model as model_module
+from service import catalog as catalog_module, model as model_module
 from service.catalog import Catalog
 from service.demo.adult import adult_lines
 from service.held import MOST_LEAVING
