@@ -116,6 +116,8 @@ async def chunks_of(
     """
     text = bytearray()
     number = ends = line = 0
+    # To look for the end of a long row at each piece would take the square of its length.
+    looked_at = CHUNK_BYTES
 
     def taken(size: int) -> Chunk:
         nonlocal number, ends, line
@@ -137,11 +139,17 @@ async def chunks_of(
         if not ends and text.startswith(MARK):
             del text[: len(MARK)]
             ends = len(MARK)
-        while len(text) > CHUNK_BYTES and 0 < (size := cutter.end_of(text, CHUNK_BYTES)) <= longest:
+        while len(text) > min(looked_at, longest):
+            if not 0 < (size := cutter.end_of(text, CHUNK_BYTES)) <= longest:
+                looked_at = 2 * len(text)
+                break
             yield taken(size)
+            looked_at = CHUNK_BYTES
         if len(text) > longest:
             raise Problem(
                 413, "body-too-large", f"a row (or a record batch) is longer than {longest} bytes"
             )
+    while len(text) > CHUNK_BYTES and 0 < (size := cutter.end_of(text, CHUNK_BYTES)) < len(text):
+        yield taken(size)
     if text:
         yield taken(len(text))

@@ -4,6 +4,8 @@ A text that is a JSON number is a number, true and false are bools, anything els
 whether it is quoted or not. An empty field is a feature that the row does not have.
 """
 
+import re
+
 import numpy as np
 
 from service.codecs.column_names import TableColumns, columns_of
@@ -127,6 +129,7 @@ class RecordReader:
 
 
 _QUOTE = ord('"')
+_REST_OF_QUOTED = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
 
 
 def _header_arrays(
@@ -152,14 +155,8 @@ def _header_arrays(
 
 def quoted_end(body: bytes | bytearray, start: int) -> int:
     """The place behind the closing quote of the field that opens at `start`; -1 without one."""
-    p = start + 1
-    while True:
-        p = body.find(b'"', p) + 1
-        if p == 0:
-            return -1
-        if body[p : p + 1] != b'"':
-            return p
-        p += 1
+    found = _REST_OF_QUOTED.match(body, start + 1)
+    return -1 if found is None else found.end()
 
 
 def _fields(record: bytes) -> list[str]:

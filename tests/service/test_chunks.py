@@ -148,3 +148,20 @@ def test_arrow_is_cut_behind_record_batches(monkeypatch):
                 cut(kind, [broken], 4000)
             except Problem as problem:
                 assert problem.status in (400, 413)
+
+
+@pytest.mark.parametrize("rest", [b'""', b'"a",', b"a"])
+def test_a_long_row_is_not_looked_at_again_with_each_piece(monkeypatch, rest):
+    class Counting(RecordCutter):
+        looked_at = 0
+
+        def end_of(self, text: bytearray, size: int) -> int:
+            Counting.looked_at += len(text)
+            return super().end_of(text, size)
+
+    monkeypatch.setitem(CUTTERS, CSV, Counting)
+    pieces = [b'a,y\n"' + rest * 20_000, *[rest * 100] * 1000]
+    body = b"".join(pieces)
+    found = cut(CSV, pieces, len(body))
+    assert len(found) == 2 and found[-1].ends == len(body)
+    assert Counting.looked_at <= 4 * len(body)
