@@ -16,6 +16,7 @@ from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
 from service.errors import MEDIA_TYPE, Problem, RowError, as_problem
 from service.follower import Follower
+from service.intakes import Intakes, has_inputs
 from service.journal import Limits, make_journal
 from service.journal.protocol import Journal, JournalError
 from service.journal.record import RecordError
@@ -28,7 +29,8 @@ from solvers import SolverError
 def create_app(settings: Settings | None = None, journal: Journal | None = None) -> HotPath:
     """The ASGI application. `journal` replaces the one that `settings.store` names.
 
-    Raises UnsafeBinding when the settings would open the server to others without keys.
+    Raises UnsafeBinding when the settings would open the server to others without keys, and
+    ValueError when they ask for what the store does not have.
     """
     settings = settings or Settings()
     check_binding(settings)
@@ -37,17 +39,20 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
             key_ttl_s=settings.key_ttl_s,
             max_keys=settings.max_keys,
             max_versions=settings.max_versions,
+            max_dead=settings.max_dead,
         )
         journal = make_journal(settings.store, settings.durability, limits)
     telemetry = Telemetry()
     catalog = Catalog(journal, settings, telemetry)
     telemetry.watch(catalog)
     startup = Startup(journal, catalog)
-    follower = Follower(catalog, journal)
+    tasks = [Follower(catalog, journal).run]
+    if settings.redis_input:
+        tasks.append(Intakes(catalog, has_inputs(journal)).run)
 
     async def serve_models() -> None:
         await startup.run()
-        await follower.run()
+        await asyncio.gather(*(run() for run in tasks))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

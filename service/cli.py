@@ -64,6 +64,8 @@ def serve(
     versions_bytes: Annotated[int | None, _flag("versions-bytes", _help("versions_bytes"))] = None,
     key_ttl_s: Annotated[int | None, _flag("key-ttl-s", _help("key_ttl_s"))] = None,
     max_keys: Annotated[int | None, _flag("max-keys", _help("max_keys"))] = None,
+    redis_input: Annotated[bool | None, _flag("redis-input", _help("redis_input"))] = None,
+    max_dead: Annotated[int | None, _flag("max-dead", _help("max_dead"))] = None,
     kept_answers: Annotated[int | None, _flag("kept-answers", _help("kept_answers"))] = None,
 ) -> None:
     """Run the server. Flags win over the environment."""

@@ -14,6 +14,7 @@ from service.codecs import as_batch
 from service.controls import Verdict, copy_named_by
 from service.journal.protocol import (
     Appended,
+    CursorMoved,
     Journal,
     JournalUnavailable,
     ModelChanged,
@@ -35,7 +36,7 @@ from service.trail import Lost
 
 log = logging.getLogger("dualstream.committer")
 
-TOLD = (OutcomeUnknown, JournalUnavailable, ModelChanged, UnknownCopy)
+TOLD = (OutcomeUnknown, JournalUnavailable, ModelChanged, UnknownCopy, CursorMoved)
 """Whoever submitted what fails so is told; there is nothing to look for in a log."""
 # Requests join a group until it holds this much; a larger request is a group of its own.
 GROUP_BYTES = 1024 * 1024
@@ -193,12 +194,12 @@ class Committer:
     def _next_group(self) -> "list[tuple[AnyRequest, asyncio.Future[Receipt]]]":
         group = [self._waiting.popleft()]
         size, rows = _size(group[0][0])
-        while self._waiting and isinstance(group[0][0], Request):
+        while self._waiting and not _is_alone(group[0][0]):
             following = self._waiting[0][0]
             its_size, its_rows = _size(following)
             size += its_size
             rows += its_rows
-            if size > GROUP_BYTES or rows > GROUP_ROWS or isinstance(following, ControlRequest):
+            if size > GROUP_BYTES or rows > GROUP_ROWS or _is_alone(following):
                 break
             group.append(self._waiting.popleft())
         return group
@@ -209,7 +210,7 @@ class Committer:
         self._replica.watched[nonce] = None
         try:
             parts = [part for request in requests for part in request.parts]
-            appended = await self._append(nonce, parts, _copy_named_by(requests[0]))
+            appended = await self._append(nonce, parts, requests[0])
             rows = sum(len(r.rows) for r in requests if isinstance(r, Request))
             self._on_group(rows, self._outside.clock() - began)
             placed = by_request(requests, appended.placed)
@@ -225,9 +226,7 @@ class Committer:
             return [Receipt(appended.placed[0], verdict=applied)]
         return receipts_of(requests, placed, applied, self._replica.answers)
 
-    async def _append(
-        self, nonce: bytes, parts: Sequence[Part], copy: str | None = None
-    ) -> Appended:
+    async def _append(self, nonce: bytes, parts: Sequence[Part], first: AnyRequest) -> Appended:
         """Append until the outcome is known: the same nonce makes a repetition harmless.
 
         Raises JournalUnavailable when nothing was done, OutcomeUnknown at the deadline.
@@ -236,10 +235,12 @@ class Committer:
         pause = FIRST_PAUSE_S
         unknown: OutcomeUnknown | None = None
         replica = self._replica
+        copy = _copy_named_by(first)
+        cursor = first.cursor if isinstance(first, Request) else None
         while True:
             try:
                 return await self._journal.append(
-                    replica.id, replica.incarnation, nonce, replica.seq, parts, None, copy
+                    replica.id, replica.incarnation, nonce, replica.seq, parts, cursor, copy
                 )
             except OutcomeUnknown as error:
                 unknown = error
@@ -347,6 +348,11 @@ class Committer:
 def _copy_named_by(request: AnyRequest) -> str | None:
     """The digest of the copy that a control restores, which the store has to hold then."""
     return copy_named_by(request.control) if isinstance(request, ControlRequest) else None
+
+
+def _is_alone(request: AnyRequest) -> bool:
+    """Whether the request is a group of its own."""
+    return isinstance(request, ControlRequest) or request.cursor is not None
 
 
 def _size(request: AnyRequest) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from service.clean_up import LEFT_TO_OTHERS_S, CleanUp
-from service.codecs import Door
+from service.codecs import Door, Intake, ListedRows
 from service.committer import Committer
 from service.contact import STALE_S
 from service.errors import Problem
@@ -81,6 +81,14 @@ class Model:
         if isinstance(request, ControlRequest):  # a new member takes more than a row does
             self._weigh()
         return receipt
+
+    def remember_told(self, intake: Intake, receipt: Receipt) -> None:
+        """Which names the journal has: a row left out as another's did not bring its own."""
+        if not receipt.conflicts:
+            self.door.told(intake.names, receipt.placed.seq)
+        elif isinstance(intake.rows, ListedRows):
+            for row in receipt.rows or ():
+                self.door.told(intake.rows.names_of(row, row + 1), receipt.placed.seq)
 
     async def known(self, keys: Sequence[bytes]) -> list[Known | None]:
         """What the journal keeps under these keys."""

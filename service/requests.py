@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from service.codecs import ListedRows, Rows, class_texts
 from service.controls import Order, control_of
-from service.journal.protocol import Part
+from service.journal.protocol import CursorMove, Part
 from service.journal.record import (
     Control,
     KeyKind,
@@ -31,6 +31,8 @@ class Request:
     key: bytes | None = None
     names: Sequence[tuple[int, str]] = ()
     """Places and names of features that the journal may not know yet."""
+    cursor: CursorMove | None = None
+    """Moved in the step that journals the rows, which are a group of their own then."""
 
     @property
     def part(self) -> Part:

@@ -74,6 +74,12 @@ class Settings(BaseSettings):
     )
     key_ttl_s: int = Field(3600, ge=1, description="How long idempotency keys are remembered.")
     max_keys: int = Field(1_000_000, ge=1, description="Most idempotency keys kept per model.")
+    redis_input: bool = Field(
+        False, description="Learn what producers XADD to ds:{ID}:in; of a Redis store only."
+    )
+    max_dead: int = Field(
+        10_000, ge=1, description="Dead messages of an input kept per model, about."
+    )
     kept_answers: int = Field(
         1000, ge=0, description="Requests with a key whose first answers are kept, per model."
     )

@@ -35,6 +35,8 @@ _COUNTED = {
     "refused_rows": "Rows refused by shape, before the journal, by this process.",
     "forks": "Replicas thrown away because the journal did not go on from them.",
     "lost_records": "Records that were applied by this process and that the store has lost since.",
+    "input_taken": "Messages of the store's input that this process journalled or found learned.",
+    "input_dead": "Messages of the store's input that this process put among the dead ones.",
 }
 """What a process counts by model."""
 
@@ -76,6 +78,8 @@ class Telemetry:
         )
         # Of all models since the process started: what is shown again goes on where it was.
         self._counts: dict[str, dict[str, int]] = {family: {} for family in _COUNTED}
+        self.pending: Mapping[str, int] = {}
+        """Messages that wait in the store's inputs, by model, as they were counted last."""
         self._by_request: dict[tuple[str, int], Histogram] = {}
         self._members = _Members()
         self.registry.register(self._members)
@@ -84,6 +88,8 @@ class Telemetry:
         """Tell of the catalog's models from now on."""
         self._memory = _Memory(catalog)
         self.registry.register(_Models(catalog, self._counts))
+        if catalog.settings.redis_input:
+            self.registry.register(_Inputs(self))
         self.registry.register(self._memory)
 
     def saw_request(self, route: str, status: int, seconds: float) -> None:
@@ -113,6 +119,10 @@ class Telemetry:
 
     def saw_loss(self, model: str, records: int) -> None:
         self._count("lost_records", model, records)
+
+    def saw_input(self, model: str, taken: int, dead: int) -> None:
+        self._count("input_taken", model, taken)
+        self._count("input_dead", model, dead)
 
     def saw_refused(self, model: str, rows: int) -> None:
         self._count("refused_rows", model, rows)
@@ -147,6 +157,27 @@ class Telemetry:
             left_out += max(0, len(members) - room)
         self._members.show(views, gaps, left_out)
         return generate_latest(self.registry)
+
+
+class _Inputs(Collector):
+    """Tells what waits in the store's inputs."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        pending = self._telemetry.pending
+        family = GaugeMetricFamily(
+            "dualstream_input_pending",
+            f"Messages that wait in a model's input; the {MODELS_SHOWN} longest.",
+            labels=["model"],
+        )
+        for model in sorted(pending, key=lambda id_: (-pending[id_], id_))[:MODELS_SHOWN]:
+            family.add_metric([model], pending[model])
+        yield family
 
 
 def _shown(catalog: "Catalog") -> "list[Model]":

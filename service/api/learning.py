@@ -58,19 +58,10 @@ async def learned_of(
         detail = "the Idempotency-Key was used for another request"
         raise Problem(422, "idempotency-key-reused", detail)
     if receipt.scores is not None:
-        _remember_told(model, intake, receipt)
+        model.remember_told(intake, receipt)
         return answer_new(model, intake, receipt, wants_scores), False
     answer = first_answer(model, receipt)
     left = LeftOut(request, answer)
     if left.keys:
         left.explain(await model.known(left.keys))
     return answer_again(model, intake, receipt, wants_scores, left), answer is not None
-
-
-def _remember_told(model: Model, intake: Intake, receipt: Receipt) -> None:
-    """Which names the journal has: a row that was left out as another's did not bring its own."""
-    if not receipt.conflicts:
-        model.door.told(intake.names, receipt.placed.seq)
-    elif isinstance(intake.rows, ListedRows):
-        for row in receipt.rows or ():
-            model.door.told(intake.rows.names_of(row, row + 1), receipt.placed.seq)

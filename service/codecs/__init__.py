@@ -10,6 +10,7 @@ vw.py          text/x-vw: lines of Vowpal Wabbit's format
 libsvm.py      text/x-libsvm
 query.py       the x=3:1,11:0.5 of GET predict
 chunks.py      long bodies cut at the ends of rows
+messages.py    what producers write into the input of a store
 """
 
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from service.codecs.intake import (
 )
 from service.codecs.json_rows import parse_json
 from service.codecs.libsvm import parse_libsvm
+from service.codecs.messages import parse_messages
 from service.codecs.ndjson import parse_ndjson
 from service.codecs.query import parse_named_row, parse_query_row
 from service.codecs.vw import parse_vw
@@ -51,6 +53,7 @@ __all__ = [
     "media_type",
     "parse_body",
     "parse_chunk",
+    "parse_messages",
     "parse_named_row",
     "parse_query_row",
 ]

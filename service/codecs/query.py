@@ -9,7 +9,7 @@ from service.errors import Problem, RowError
 def parse_query_row(door: Door, text: str) -> Intake:
     """The one row that `x` names; an empty text is the all-zero row. Raises Problem 422."""
     try:
-        x = _pairs(text)
+        x = pairs_of(text)
     except BadRow as bad:
         raise _refusal(bad) from None
     return _one_row(door, x)
@@ -36,7 +36,8 @@ def _refusal(bad: BadRow) -> Problem:
     return Problem(422, "invalid-rows", bad.reason, [RowError(0, bad.pointer, bad.reason)])
 
 
-def _pairs(text: str) -> dict[str, float | bool | str]:
+def pairs_of(text: str) -> dict[str, float | bool | str]:
+    """The features of 3:1,11:0.5 by their indices; raises BadRow."""
     x: dict[str, float | bool | str] = {}
     for pair in filter(None, text.split(",")):
         index, colon, value = pair.partition(":")

@@ -47,13 +47,17 @@ ENTRY_OVERHEAD = 80
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """How long and how many keys, nonces, versions and unnamed copies are kept, per model."""
+    """How long and how many keys, nonces, versions, unnamed copies and dead messages are kept.
+
+    Per model; of dead messages about the last so many.
+    """
 
     key_ttl_s: float = 3600
     max_keys: int = 1_000_000
     nonces: int = 1000
     max_versions: int = 100
     unnamed_copy_s: float = 600
+    max_dead: int = 10_000
 
 
 DEFAULT_LIMITS = Limits()
@@ -325,7 +329,8 @@ class Journal(Copies, Protocol):
         `PRAGMA data_version` changes.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
-        ModelChanged, CursorMoved, UnknownCopy; ValueError for parts that break the rules of `Part`.
+        ModelChanged, CursorMoved, UnknownCopy; ValueError for parts that break the rules of `Part`,
+        and for an `InputMove` (`inputs.py`) where the store has no inputs.
         """
 
     async def known(

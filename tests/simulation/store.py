@@ -10,6 +10,7 @@ from hashlib import sha256
 
 from service.journal._placing import Known, Left, Sorting, check_parts, placed
 from service.journal.chain import first_chain, next_chain
+from service.journal.inputs import InputMove
 from service.journal.protocol import (
     ENTRY_BYTES,
     ENTRY_OVERHEAD,
@@ -220,6 +221,8 @@ class Store:
         copy: str | None = None,
     ) -> Appended:
         check_parts(nonce, parts)
+        if isinstance(cursor, InputMove):
+            raise ValueError("this store has no inputs")
         log = self.log(model, incarnation)
         done = log.nonces.get(nonce)
         if done is None:

@@ -1,16 +1,18 @@
--- KEYS: head, log, nonces, nonceq, keys, keyq, cursors
+-- KEYS: head, log, nonces, nonceq, keys, keyq, cursors; and in, dead where messages are taken
 -- ARGV: 1 incarnation, 2 nonce, 3 known seq, 4 the bodies joined, 5 records in them,
 --   6 msgpack [records, bytes, bytes of the key, of the fingerprint, 0 or 1 opens a request or
 --   2 continues one, and so on for each part], or "" when no part has a key, 7 keys and
 --   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
 --   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
 --   14 bytes of unseen entries to answer with, 15 none, or the digest of the copy that
---   the entry names
+--   the entry names; with 9 KEYS msgpack {how many dead ones are kept, the reason of a sample id
+--   used before, ids of the messages, {place of a refused one from 0, reason}, {part with a
+--   sample id, place of its message}}
 -- Answers one string: u64 the last seq among the unseen entries, u64 trimmed, u32 bytes of the result,
 --   the result as under the nonce, the unseen entries (one string, because Python takes longer to
 --   read an array than Redis to append); or {1} another incarnation, {2, value} the cursor stands
---   elsewhere, {6} no such copy.
--- The stream is written first: if Redis refuses to write (no memory), nothing was done.
+--   elsewhere, {6} no such copy, {7} in or dead is no stream.
+-- The streams are written first: if Redis refuses to write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
 local NONCES_KEPT_S = 86400  -- after the last append: an idle model lets go of its nonces
@@ -139,6 +141,42 @@ local function key_of(name)
   return string.sub(KEYS[1], 1, -#'head' - 1) .. name
 end
 
+local MOST_UNPACKED = 4000  -- Lua's stack takes no more than 8000
+
+local function is_stream(key)
+  local kind = redis.call('TYPE', key).ok
+  return kind == 'stream' or kind == 'none'
+end
+
+-- The dead ones of the messages being taken: those refused, and those whose id is another sample's.
+local function bury(taken, left)
+  local most, reused, ids, refused, keyed = unpack(taken)
+  local reasons, place_of = {}, {}
+  for _, pair in ipairs(refused) do
+    reasons[pair[1]] = pair[2]
+  end
+  for _, pair in ipairs(keyed) do
+    place_of[pair[1]] = pair[2]
+  end
+  for _, part in ipairs(left) do
+    if part[4] then
+      reasons[place_of[part[1]]] = reused
+    end
+  end
+  for number, id in ipairs(ids) do
+    local reason = reasons[number - 1]
+    if reason then
+      local message = redis.call('XRANGE', KEYS[8], id, id)[1]
+      local fields = message and message[2] or {}
+      if #fields > MOST_UNPACKED then
+        fields = {'dead.fields', cmsgpack.pack(fields)}
+      end
+      redis.call('XADD', KEYS[9], 'MAXLEN', '~', most, '*', 'dead.id', id, 'dead.reason', reason,
+        unpack(fields))
+    end
+  end
+end
+
 local function append_new()
   if ARGV[8] ~= '' then
     local value = redis.call('HGET', KEYS[7], ARGV[8])
@@ -146,18 +184,25 @@ local function append_new()
       return nil, {2, value}
     end
   end
+  if KEYS[8] and not (is_stream(KEYS[8]) and is_stream(KEYS[9])) then
+    return nil, {7}
+  end
   local time_ms = now_ms()
   local body, seq, left, keys, order = ARGV[4], before + tonumber(ARGV[5]), {}, nil, {}
   if ARGV[6] ~= '' then
     body, seq, left, keys, order = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
-  local copy = seq > before and ARGV[15]
+  local copy = not KEYS[8] and seq > before and ARGV[15]
   if copy and string.sub(redis.call('HGET', key_of('copies'), copy) or '', -2) ~= ' 1' then
     return nil, {6}
   end
   if copy then
     -- Looked at before anything is written: of a slot that is being moved it may not be here.
     redis.call('EXISTS', key_of('uses'))
+  end
+  local taken = KEYS[8] and cmsgpack.unpack(ARGV[15])
+  if taken then
+    bury(taken, left)
   end
   if seq > before then
     local chain = redis.sha1hex(head[3] .. nonce)
@@ -180,6 +225,9 @@ local function append_new()
   end
   if ARGV[8] ~= '' then
     redis.call('HSET', KEYS[7], ARGV[8], ARGV[10])
+  end
+  for _, id in ipairs(taken and taken[3] or {}) do
+    redis.call('XDEL', KEYS[8], id)
   end
   return result
 end

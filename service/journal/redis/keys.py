@@ -18,9 +18,13 @@ class Keys:
         names = (b"copies", b"versions", b"uses")
         self._of_copies = tuple(self.prefix + name for name in names)
         self.all = (self.spec, *of_append, self.snaps, *self._of_copies)
+        self.input, self.dead = self.prefix + b"in", self.prefix + b"dead"
         # Packed once: an append sends them each time.
         self.count_of_append = len(of_append)
         self.packed_of_append = pack((len(of_append), *of_append))
+        of_input = (*of_append, self.input, self.dead)
+        self.count_of_input = len(of_input)
+        self.packed_of_input = pack((len(of_input), *of_input))
 
     def of_snapshot(self, token: str) -> tuple[bytes, ...]:
         return self.head, self.log, self.snaps, self.prefix + b"snap:" + token.encode()

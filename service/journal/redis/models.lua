@@ -1,4 +1,5 @@
--- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses
+-- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses; to
+--   delete also in, dead, which whoever replaces a model or makes it anew finds as they are
 -- ARGV: what to do, then
 --   get
 --   create   incarnation, first chain, spec, given

@@ -9,6 +9,7 @@ from typing import Any
 from service.journal._placing import check_parts, opens_request, placed
 from service.journal.chain import first_chain, next_chain
 from service.journal.durability import REDIS_LEVELS, replicas_in
+from service.journal.inputs import InputMove
 from service.journal.protocol import (
     DEFAULT_LIMITS,
     ENTRY_BYTES,
@@ -38,6 +39,7 @@ from service.journal.redis.address import Address, parse_address
 from service.journal.redis.announcer import CHANNEL, Announcer
 from service.journal.redis.cluster import Lines, Topology
 from service.journal.redis.copies import PART_BYTES, RedisCopies, refuse
+from service.journal.redis.inputs import RedisInputs, packed_move, refuse_type
 from service.journal.redis.keys import keys_of
 from service.journal.redis.line import Line, TooFewReplicas
 from service.journal.redis.moving import RedisMoving
@@ -58,7 +60,7 @@ _ANSWER = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
 
 
-class RedisJournal(RedisCopies, RedisMoving):
+class RedisJournal(RedisCopies, RedisMoving, RedisInputs):
     """`Journal` in one Redis server.
 
     durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`
@@ -84,14 +86,15 @@ class RedisJournal(RedisCopies, RedisMoving):
         of_disk = None if replicas else durability
         self._appends: Line | Lines
         self._others: Line | Lines
+        self._inputs: Line | Lines  # connects when it is first used
         if address.kind == "cluster":
             topology = Topology(address)
-            self._appends, self._others = (
-                Lines(address, topology, of_disk, replicas, timeout_s) for _ in range(2)
+            self._appends, self._others, self._inputs = (
+                Lines(address, topology, of_disk, replicas, timeout_s) for _ in range(3)
             )
         else:
-            self._appends, self._others = (
-                Line(_server(address, timeout_s), of_disk, replicas, timeout_s) for _ in range(2)
+            self._appends, self._others, self._inputs = (
+                Line(_server(address, timeout_s), of_disk, replicas, timeout_s) for _ in range(3)
             )
 
         self._announcer = Announcer(self._others)
@@ -99,12 +102,14 @@ class RedisJournal(RedisCopies, RedisMoving):
     async def open(self) -> None:
         self._appends.open()
         self._others.open()
+        self._inputs.open()
         await self.ping()
 
     async def close(self) -> None:
         await self._announcer.close()
         await self._appends.close()
         await self._others.close()
+        await self._inputs.close()
 
     async def ping(self) -> None:
         await self._appends.ping()
@@ -196,6 +201,12 @@ class RedisJournal(RedisCopies, RedisMoving):
         )
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
         count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS
+        if isinstance(cursor, InputMove):
+            if copy is not None:
+                raise ValueError("an append that takes messages names no copy")
+            packed[: len(keys.packed_of_append)] = keys.packed_of_input
+            packed += pack((packed_move(cursor, self._limits.max_dead),))
+            count += keys.count_of_input - keys.count_of_append + 1
         if copy is not None:
             packed += pack((copy,))
             count += 1
@@ -215,6 +226,7 @@ class RedisJournal(RedisCopies, RedisMoving):
         if answer[0] == 6:
             assert copy is not None
             raise UnknownCopy(model, copy)
+        refuse_type(model, answer)
         raise ModelChanged(model)
 
     async def known(
@@ -333,7 +345,9 @@ class RedisJournal(RedisCopies, RedisMoving):
 
     async def _models(self, model: str, *arguments: bytes | str | int) -> Any:
         is_read = arguments[0] == "get"
-        answer = await self._others.run(scripts.MODELS, keys_of(model).all, arguments, is_read)
+        own = keys_of(model)
+        keys = (*own.all, own.input, own.dead) if arguments[0] == "delete" else own.all
+        answer = await self._others.run(scripts.MODELS, keys, arguments, is_read)
         if answer[0] == 4:
             raise UnknownModel(model)
         if answer[0] == 5:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TypeVar
 
+from service.journal.inputs import InputMove
 from service.journal.protocol import (
     DEFAULT_LIMITS,
     ENTRY_BYTES,
@@ -165,6 +166,8 @@ class SqliteJournal(SqliteMoving):
         cursor: CursorMove | None = None,
         copy: str | None = None,
     ) -> Appended:
+        if isinstance(cursor, InputMove):
+            raise ValueError("SQLite has no inputs")
         task = append.append(
             model, incarnation, nonce, known_seq, parts, cursor, copy, self._limits, _now_ms
         )
