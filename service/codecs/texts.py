@@ -18,7 +18,9 @@ def value_of(text: str) -> float | bool | str:
     """
     try:
         value: float | int | bool = _value.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
+        if type(value) is int:
+            float(value)
+    except (msgspec.DecodeError, UnicodeError, OverflowError):
         return float(text) if _JSON_NUMBER.fullmatch(text) else text
     return value
 

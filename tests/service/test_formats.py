@@ -284,6 +284,7 @@ def test_bad_records_of_csv_are_named():
         "the value must be a number"
     )
     assert "1e100" in errors_of(INDEXED, CSV, "1,label\n1e400,1\n")[0][3]
+    assert "1e100" in errors_of(INDEXED, CSV, f"1,label\n{'9' * 400},1\n")[0][3]
 
 
 @pytest.mark.parametrize(
