@@ -17,6 +17,7 @@ import service.clean_up
 import service.committer
 import service.recovery
 import service.replica
+import service.versions
 from service.catalog import Catalog
 from service.committer import Committer
 from service.held import Held
@@ -24,11 +25,12 @@ from service.journal.chain import next_chain
 from service.journal.protocol import Entry, ModelChanged, Snapshot
 from service.journal.record import Control, decode_merged
 from service.model import Model
+from service.recovery import Forked
 from service.replica import Replica, as_batch
 from service.retained import RetainedIds
 from service.states import Captured
 from solvers import Outcome
-from tests.simulation.store import Store
+from tests.simulation.store import Log, Store
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,8 @@ async def _only_new(true: Any, self: Committer, nonce: bytes, appended: Any, *gi
 
 async def _served_meanwhile(true: Any, self: Committer, fork: Exception) -> None:
     """A fork is served until the rebuilding begins."""
-    self._on_fork(self._replica.id)
+    if isinstance(fork, Forked):
+        self._on_fork(self._replica.id)
     record = await self._journal.get(self._replica.id)
     if record.incarnation != self._replica.incarnation:
         raise ModelChanged(self._replica.id)
@@ -276,6 +279,47 @@ def _by_seq(true: Any, self: RetainedIds, digest: bytes) -> None:
     self._entered = entered
 
 
+# -- going back --------------------------------------------------------------------------------
+
+
+def _kept_metrics(true: Any, self: Replica, digest: str) -> None:
+    """A rollback restores the learner alone."""
+    progress = self.progress
+    true(self, digest)
+    self.progress = progress
+
+
+async def _one_too_few(true: Any, journal: Any, record: Any, seq: int) -> Any:
+    """The state at a seq is computed of the records before it."""
+    return await true(journal, record, max(0, seq - 1))
+
+
+def _to_the_newest(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> None:
+    """The journal is trimmed to the newest snapshot, as if no snapshot were ever damaged."""
+    through, behind = given
+    true(self, model, incarnation, through, None if behind is None else 0)
+
+
+def _whoever_names_it(true: Any, self: Store, log: Log, digest: str) -> None:
+    """A copy goes with the record that names it, whether a version does as well or not."""
+    log.stored.pop(digest, None)
+
+
+class _Unread:
+    """A journal that does not tell that it was trimmed."""
+
+    def __init__(self, journal: Any) -> None:
+        self.copy_get = journal.copy_get
+
+    async def read(self, *given: Any) -> list[Entry]:
+        return []
+
+
+async def _not_asked_again(true: Any, self: Replica, control: Control, journal: Any) -> Any:
+    """A copy that went with the record that names it is taken for a lost one."""
+    return await true(self, control, _Unread(journal))
+
+
 BUGS = {
     "no nonce on retry": Bug([(Committer, "_append", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
@@ -301,11 +345,16 @@ BUGS = {
     "store taken for clean too early": Bug([(service.clean_up, "clean_up", _promised)]),
     "snapshot without who is in it": Bug([(RetainedIds, "restore", _forgotten)]),
     "ids out of step with their rows": Bug([(RetainedIds, "_close_up", _by_seq)]),
+    "rollback keeps the metrics": Bug([(Replica, "become", _kept_metrics)]),
+    "rollback by one too many": Bug([(service.versions, "state_at", _one_too_few)]),
+    "trim past the older snapshot": Bug([(Store, "trim", _to_the_newest)]),
+    "copy of a version gone with a record": Bug([(Store, "_collect", _whoever_names_it)]),
     "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
     "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),
 }
 
 RARE = {
+    "copy gone with its record": Bug([(Replica, "_obey", _not_asked_again)]),
     "error of a loading unseen": Bug([(Catalog, "_end_loading", _unseen)]),
 }
 """Found by few seeds: those of `seeds.py` are all that is asked of them."""

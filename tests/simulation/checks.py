@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.controls import Verdict, obey
+from service.journal.chain import first_chain
 from service.journal.protocol import Entry
 from service.journal.record import Control, Header, decode_merged
 from service.model import Model
@@ -15,6 +16,7 @@ from service.receipts import Receipt
 from service.replica import as_batch
 from service.requests import AnyRequest, ControlRequest
 from service.retained import Named, RetainedIds
+from service.states import read_copy
 from solvers import Learner, Progressive, make_learner
 from tests.history import Acknowledged, HistoryBroken, check_entries
 from tests.simulation import models
@@ -46,6 +48,7 @@ class Notes:
         self.acked: list[Acked] = []
         self.settled: list[tuple[str, Model]] = []
         self.forks = 0
+        self.rollbacks = 0
         self._told: dict[Hashable, int] = {}
         self._scores: dict[Hashable, bytes] = {}
 
@@ -115,8 +118,10 @@ class Notes:
 class Truth:
     """What one learner says that sees the final journal in one go."""
 
-    def __init__(self, log: Log, kind: models.Kind) -> None:
+    def __init__(self, log: Log, kind: models.Kind, until: int | None = None) -> None:
         self.id = log.id
+        self._log, self._kind = log, kind
+        self.learned = self.refused_rows = 0
         self.learner: Learner = make_learner(kind.resolved)
         self.progress = Progressive.of(kind.resolved)
         self.retained = RetainedIds(kind.resolved)
@@ -127,7 +132,8 @@ class Truth:
         self.verdicts: dict[int, Verdict] = {}
         self.controls: dict[int, Control] = {}
         self.headers: Sequence[Header]
-        self._see(b"".join(entry.body for entry in log.whole))
+        seen = [entry for entry in log.whole if until is None or entry.seq <= until]
+        self._see(b"".join(entry.body for entry in seen))
 
     @property
     def seq(self) -> int:
@@ -142,13 +148,23 @@ class Truth:
                 self._obey(block)
                 continue
             batch = as_batch(block, models.DIM)
+            before = self.learner.samples
             outcome = self.learner.learn(batch)
+            self.learned += self.learner.samples - before
+            self.refused_rows += int(np.count_nonzero(outcome.rejected))
             self.progress.count(batch, outcome)
             self.retained.keep(named, batch, self.seq + 1, outcome)
             self.rejected += int(np.count_nonzero(outcome.rejected))
             self.rows += len(batch)
             self.scores += outcome.scores.tolist()
             self.losses += outcome.losses.tolist()
+
+    def become(self, digest: str) -> None:
+        """Take on the state of a copy."""
+        data = self._log.ever_stored[digest]
+        found, _, _ = read_copy(data, digest, self._kind.resolved, self._log.incarnation)
+        self.learner, self.progress, self.retained = found.learner, found.progress, found.retained
+        self.rejected, self.refused = found.rejected, found.refused_controls
 
     def _obey(self, control: Control) -> None:
         verdict = obey(self, control)
@@ -185,6 +201,7 @@ def check_world(world: "World") -> None:
         for one in acked:
             problems += _answer(log, truth, one)
         problems += _unlearned(log, truth)
+        problems += _copies(log, truth, world.kind_of(log.id))
         expected = truth.state()
         for name, model in world.notes.settled:
             if model.record.id == log.id:
@@ -207,12 +224,39 @@ def _history(log: Log, truth: Truth, acked: Sequence[Acked]) -> list[str]:
             kept,
             tags_of=models.tags_of,
             sent=everything,
-            samples=truth.learner.samples,
-            rejected=truth.rejected,
+            samples=truth.learned,
+            rejected=truth.refused_rows,
         )
     except HistoryBroken as broken:
         return [f"{log.id}: {problem}" for problem in broken.report.problems]
     return []
+
+
+def _copies(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
+    """Versions, and what rollbacks restored, are what the journal makes of its records up to there.
+
+    A copy of records that were lost is still a copy: of those nothing can be said here.
+    """
+    problems = [
+        f"{log.id}: the copy {digest[:8]} is gone" for digest in log.named - set(log.stored)
+    ]
+    ends = {0: first_chain(log.incarnation)} | {entry.seq: entry.chain for entry in log.whole}
+    named = {version.digest: version.seq for version in log.versions.values()}
+    for seq, control in truth.controls.items():
+        if control.kind == "rollback" and truth.verdicts[seq].refusal is None:
+            named[control.fields["digest"]] = control.fields["seq"]
+    for digest, seq in named.items():
+        data = log.ever_stored[digest]
+        found, at, chain = read_copy(data, digest, kind.resolved, log.incarnation)
+        if at != seq:
+            problems.append(f"{log.id}: the copy {digest[:8]} of seq {seq} has seq {at}")
+        if ends.get(at) != chain:
+            continue
+        then = Truth(log, kind, until=at).state()
+        arrays = {name: array.tobytes() for name, array in found.arrays().items()}
+        wrong = [name for name in then if arrays[name] != then[name]]
+        problems += [f"{log.id}: the copy of seq {at} is wrong: {', '.join(wrong)}"] * bool(wrong)
+    return problems
 
 
 class _Sent(dict[Hashable, int]):

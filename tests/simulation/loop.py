@@ -29,6 +29,7 @@ class Scheduler:
         self.now = 0.0
         self.steps = 0
         self.loops: list[Loop] = []
+        self.running: Loop | None = None
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbered = 0
 
@@ -39,6 +40,17 @@ class Scheduler:
 
     def run(self, main: "asyncio.Future[Any]") -> None:
         """Go on until `main` is done. Raises Stuck."""
+        try:
+            self._run(main)
+        finally:
+            self.enter(None)
+
+    def enter(self, loop: "Loop | None") -> None:
+        """Whose step it is, as asyncio has to know."""
+        self.running = loop
+        asyncio._set_running_loop(loop)
+
+    def _run(self, main: "asyncio.Future[Any]") -> None:
         random, events, loops = self.chance.random, self._events, self.loops
         while not main.done():
             self.steps += 1
@@ -88,19 +100,19 @@ class Loop(asyncio.AbstractEventLoop):
 
     def step(self) -> None:
         callback, args = self.ready.popleft()
-        asyncio._set_running_loop(self)
-        try:
-            callback(*args)
-        finally:
-            asyncio._set_running_loop(None)
+        if self.scheduler.running is not self:
+            self.scheduler.enter(self)
+        callback(*args)
 
     def kill(self) -> None:
         """Cancel every task where it stands; nothing of this process happens afterwards."""
         self.is_dying = True
+        running = self.scheduler.running
         for task in self.tasks:
             task.cancel()
         while self.ready:
             self.step()
+        self.scheduler.enter(running)
         self.is_dead = True
         self.scheduler.loops.remove(self)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from service.catalog import canonical
@@ -60,6 +61,16 @@ def kinds() -> tuple[Kind, ...]:
     """Those with members are the slowest: there is one of six."""
     steps, mistakes = Kind(STEPS), Kind(MISTAKES)
     return (steps, Kind(PAIR), steps, mistakes, mistakes, Kind(DUALS))
+
+
+@lru_cache
+def _resolved(spec: bytes) -> dict[str, Any]:
+    return resolve_spec(msgspec.json.decode(spec))
+
+
+def resolved_once(spec: Any) -> dict[str, Any]:
+    """What `resolve_spec` makes of the spec of a model or a member."""
+    return dict(_resolved(msgspec.json.encode(spec)))
 
 
 def size_of(tag: int) -> int:

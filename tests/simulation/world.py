@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
+import service.model
+import solvers.spec
 from service.catalog import Catalog
 from service.errors import Problem
 from service.journal.protocol import ENTRY_BYTES, JournalError, ModelChanged
@@ -21,6 +24,7 @@ from service.receipts import Receipt
 from service.requests import AnyRequest, ControlRequest, Request
 from service.settings import Settings
 from service.startup import Startup
+from service.versions import go_back_to_seq, go_back_to_version, take_version
 from tests.simulation import models
 from tests.simulation.checks import Acked, Notes, check_world
 from tests.simulation.faults import Connection, Fault, Network
@@ -34,6 +38,8 @@ APPEND_TIMEOUT_S = 0.1
 SLOWNESS_S = 0.02
 BODY_S = 0.005
 """How long a body may be on its way when the model is already found."""
+MODEL_BYTES = 10_000
+"""What a model takes of memory, which has room for all of them."""
 TRIES = 4
 PAUSES_S = (0.01, 0.01, 0.05, 1.5)
 
@@ -159,6 +165,22 @@ class Worker:
         self.world.notes.saw_answer(self, model, receipt, began)
         return model.record.incarnation, receipt
 
+    async def take_version(self, model_id: str, name: str) -> None:
+        with self.catalog.pinned(model_id):
+            model = await self.model(model_id)
+            await take_version(model, self.connection, name, "")
+
+    async def go_back(self, model_id: str, to: str | int) -> tuple[str, ControlRequest, Receipt]:
+        """To a version, or to a seq: the incarnation of the model, the order and the receipt."""
+        began = self.world.scheduler.steps
+        with self.catalog.pinned(model_id):
+            model = await self.model(model_id)
+            await self._refresh(model)
+            go = go_back_to_version if isinstance(to, str) else go_back_to_seq
+            order, receipt = await go(model, self.connection, to, None, b"")  # type: ignore[operator]
+        self.world.notes.saw_answer(self, model, receipt, began)
+        return model.record.incarnation, ControlRequest.of(order), receipt
+
     async def predict(self, model_id: str, asked: int) -> None:
         told = self.world.notes.told_by(self)
         with self.catalog.pinned(model_id):
@@ -237,6 +259,9 @@ class World:
         if chance.random() < 0.15:
             self._slowness = SLOWNESS_S
             self.network.happened.add(Fault.SLOW)
+        # Faults that take two misfortunes are found where one of them is frequent.
+        self._losses = chance.choice((0.2, 0.35, 0.6))
+        self.repeats = chance.choice((0.2, 0.2, 0.6))
         self._tags = iter(range(1, 10_000))
         kinds = models.kinds()
         self._kinds = {f"m{n}": chance.randrange(len(kinds)) for n in range(chance.choice((1, 2)))}
@@ -306,7 +331,7 @@ class World:
     def _plan_misfortune(self) -> None:
         for moment in self._moments(0.35):
             self.scheduler.at(moment, self._crash, self.chance.choice(self.workers))
-        for moment in self._moments(0.35):
+        for moment in self._moments(self._losses):
             self.scheduler.at(moment, self._lose_tail, self.chance.choice(list(self._kinds)))
         for moment in self._moments(0.15):
             self.scheduler.at(moment, self._go_down)
@@ -404,8 +429,27 @@ class Client:
         elif luck < 0.9:
             asked = self._chance.randrange(3)
             await self._try(lambda worker: worker.predict(model_id, asked))
-        else:
+        elif luck < 0.95:
             await self._try(lambda worker: worker.refresh(model_id))
+        else:
+            await self._travel(model_id)
+
+    async def _travel(self, model_id: str) -> None:
+        """Take a version, or go back to one, or to a seq."""
+        name = self._chance.choice("uvw")
+        if self._chance.random() < 0.4:
+            return await self._try(lambda worker: worker.take_version(model_id, name))
+        log = self._world.store.logs.get(model_id)
+        if log is None:
+            return None
+        to = name if name in log.versions else self._chance.randint(log.trimmed, log.seq)
+        began = self._world.scheduler.steps
+        answer = await self._try(lambda worker: worker.go_back(model_id, to))
+        if answer is not None:
+            incarnation, request, receipt = answer
+            acked = Acked(model_id, incarnation, None, request, receipt, began)
+            self._world.notes.acked.append(acked)
+            self._world.notes.rollbacks += 1
 
     async def _learn(self, model_id: str) -> None:
         tag = next(self._world._tags)
@@ -413,7 +457,7 @@ class Client:
             return await self._send(model_id, models.named_request(tag), tag, str(tag))
         key = f"k{tag}" if self._chance.random() < 0.65 else None
         await self._send(model_id, models.learn_request(tag, key), tag, key)
-        if key is not None and self._chance.random() < 0.2:
+        if key is not None and self._chance.random() < self._world.repeats:
             # Again, as if it had not been answered; or the key for something else.
             other = tag if self._chance.random() < 0.5 else next(self._world._tags)
             await self._send(model_id, models.learn_request(other, key), other, key)
@@ -438,7 +482,7 @@ class Client:
                 acked = Acked(model_id, incarnation, tag, request, receipt, began)
                 self._world.notes.acked.append(acked)
                 self._world.tell(f"client got {receipt.placed}")
-                if self._chance.random() < 0.2:
+                if self._chance.random() < (0.6 if receipt.placed.duplicate else 0.2):
                     await self._try(lambda worker: worker.predict(model_id, 0), worker)
                 return
             await asyncio.sleep(self._chance.random() * self._chance.choice(PAUSES_S))
@@ -458,6 +502,18 @@ class Client:
         return None
 
 
+def _some_bytes(*of: object) -> int:
+    return MODEL_BYTES
+
+
 def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
-    """The schedule of this seed."""
-    return World(seed, trace).run()
+    """The schedule of this seed.
+
+    What each model takes is not measured, and specs are resolved once for all schedules: that is
+    a fifth of their time, and nothing that happens in them depends on it.
+    """
+    with (
+        patch.object(service.model, "bytes_of", _some_bytes),
+        patch.object(solvers.spec, "resolve_spec", models.resolved_once),
+    ):
+        return World(seed, trace).run()
