@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo serve test lint bench chaos fuzz clean
+.PHONY: demo serve test lint bench soak chaos fuzz clean
 
 demo: $(STAMP)-core
 	$(BIN)/dualstream demo
@@ -26,6 +26,11 @@ bench: $(STAMP)-bench
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh wrk
 	$(BIN)/python -m load_tests
+
+# Memory under load that does not change; writes its section of load_tests/RESULTS.md.
+SOAK_MINUTES ?= 10
+soak: $(STAMP)-bench
+	$(BIN)/python -m load_tests.soak --minutes $(SOAK_MINUTES)
 
 # Many rounds of what `make test` samples; writes load_tests/RELIABILITY.md.
 chaos: $(STAMP)-dev

@@ -21,6 +21,7 @@ BENCHMARKS = (
     "replicas",
     "many_models",
     "ingest",
+    "latency",
 )
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -82,6 +83,8 @@ def document(rows: list[Row]) -> str:
 
 def table(rows: list[Row]) -> list[str]:
     """The rows, and below them what is to be said of single ones."""
+    if not rows:
+        return []
     notes = [f"- {row.what} against {row.peer}: {note}" for row in rows for note in row.notes]
     return [HEADING, *(row.markdown() for row in rows), *([""] if notes else []), *notes]
 

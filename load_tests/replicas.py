@@ -5,19 +5,16 @@ store are counted, who sends is not. Afterwards the journal is read: what was an
 once and is in the state, or the row is void.
 """
 
-import asyncio
 import os
-import re
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 from load_tests.http import CONNECTIONS, SPEC, as_json, checked, create
-from load_tests.measure import FEW_ROUNDS, Row, interleaved
-from load_tests.recovery import cpu_seconds
+from load_tests.measure import FEW_ROUNDS, Row, cpu_seconds, interleaved
+from load_tests.open_loop import drive, post
 from service.demo.adult import adult_lines
 from service.demo.server_process import ServerProcess
 from tests.redis_server import running_redis
@@ -56,10 +53,10 @@ def cost(store: str, workers: int, void: list[str]) -> float:
         flags = ["--workers", str(workers), "--durability", store.split()[1]]
         with ServerProcess(url, flags) as server:
             create(server.url, "bench", SPEC)
-            acks = asyncio.run(send(server.url, WARM_SECONDS))
+            acks = send(server.url, WARM_SECONDS)
             counted = [*family(server.process.pid), *of_store]
             before = sum(map(cpu_seconds, counted))
-            answered = asyncio.run(send(server.url, SECONDS))
+            answered = send(server.url, SECONDS)
             spent = sum(map(cpu_seconds, counted)) - before
         wrong = checked(url, "bench", acks + answered)
         if wrong:
@@ -89,35 +86,11 @@ def family(pid: int) -> list[int]:
     return [pid, *(each for child in children for each in family(child))]
 
 
-async def send(url: str, seconds: float) -> list[int]:
+def send(url: str, seconds: float) -> list[int]:
     """Requests at RATE; the seq of each answer. Raises RuntimeError where one is refused."""
-    host, port = url.removeprefix("http://").split(":")
-    requests = [request_of(as_json(line).encode()) for line in adult_lines()[:2000]]
-    acks: list[int] = []
-    begins = time.perf_counter() + 0.2
-
-    async def one_connection(first: int) -> None:
-        reader, writer = await asyncio.open_connection(host, int(port))
-        for number in range(first, int(RATE * seconds), CONNECTIONS):
-            await asyncio.sleep(max(0.0, begins + number / RATE - time.perf_counter()))
-            writer.write(requests[number % len(requests)])
-            head = await reader.readuntil(b"\r\n\r\n")
-            size = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
-            assert size is not None
-            body = await reader.readexactly(int(size[1]))
-            seq = re.search(rb'"seq":(\d+)', body)
-            if not head.startswith(b"HTTP/1.1 200") or seq is None:
-                raise RuntimeError(f"refused: {body.decode()}")
-            acks.append(int(seq[1]))
-        writer.close()
-
-    await asyncio.gather(*(one_connection(first) for first in range(CONNECTIONS)))
-    return acks
-
-
-def request_of(body: bytes) -> bytes:
-    head = "POST /models/bench/learn HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-    return head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    bodies = [as_json(line).encode() for line in adult_lines()[:2000]]
+    requests = [post("/models/bench/learn", body) for body in bodies]
+    return drive(url, requests, RATE, seconds, CONNECTIONS).acks
 
 
 def about() -> list[str]:

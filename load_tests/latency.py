@@ -1,0 +1,110 @@
+"""Latency of durable learning at shares of the highest rate, by an open-loop generator.
+
+The highest rate is that of wrk over the same connections, right before. Server and store are on
+core 0, the generator has core 1 for itself.
+"""
+
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from load_tests.http import (
+    CONNECTIONS,
+    GENERATOR_CORE,
+    SERVER_CORE,
+    Load,
+    Side,
+    as_json,
+    ours,
+    send,
+)
+from load_tests.measure import ROUNDS, Row, on_core
+from load_tests.open_loop import Drive, drive, post
+from service.demo.adult import adult_lines
+from tests.redis_server import running_redis
+
+TITLE = "Latency"
+SHARES = (0.2, 0.5, 0.8)
+"""Of the highest rate."""
+SECONDS, WARM_SECONDS, BODIES = 3.0, 1.0, 5000
+MOST_SLIP_MS = 1.0
+"""At the 99th percentile: above it a run says more of the generator than of the server."""
+
+_table: list[str] = []
+
+
+def rows() -> list[Row]:
+    """None: there is no peer. What is measured stands in `about`."""
+    _table.clear()
+    lines = adult_lines()[:BODIES]
+    with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder:
+        bodies = Path(folder) / "bodies"
+        bodies.write_text("\n".join(map(as_json, lines)) + "\n")
+        for name in ("SQLite normal", "Redis everysec"):
+            with store(name, Path(folder)) as side:
+                for line in measured(name, side, Load(bodies)):
+                    print(line, flush=True)
+                    _table.append(line)
+    return []
+
+
+@contextmanager
+def store(name: str, folder: Path) -> Iterator[Side]:
+    """A server on an empty store of this name."""
+    with ExitStack() as stack:
+        url = f"sqlite:///{folder}/bench.db"
+        if name.startswith("Redis"):
+            redis = stack.enter_context(running_redis(appendfsync=name.split()[1]))
+            os.sched_setaffinity(redis.pid, {int(SERVER_CORE)})
+            url = redis.url
+        yield stack.enter_context(ours(url, name.split()[1]))
+
+
+def measured(name: str, side: Side, load: Load) -> list[str]:
+    """A line for each share."""
+    requests = [post(side.target, body) for body in load.bodies.read_bytes().splitlines()]
+    highest = statistics.median(send(load, side) for _ in range(3))
+    runs: dict[float, list[Drive]] = {share: [] for share in SHARES}
+    with on_core(GENERATOR_CORE):
+        warm = drive(side.url, requests, SHARES[0] * highest, WARM_SECONDS, CONNECTIONS, True)
+        for _ in range(ROUNDS):
+            for share in SHARES:
+                run = drive(side.url, requests, share * highest, SECONDS, CONNECTIONS, True)
+                runs[share].append(run)
+    every = [warm, *(run for found in runs.values() for run in found)]
+    assert side.check is not None
+    wrong = side.void or side.check([seq for run in every for seq in run.acks])
+    return [line_of(name, share, highest, found, wrong) for share, found in runs.items()]
+
+
+def line_of(name: str, share: float, highest: float, runs: Sequence[Drive], wrong: str) -> str:
+    kept = [run for run in runs if run.slip_ms(0.99) <= MOST_SLIP_MS]
+    verdict = wrong or f"{len(kept)} of {len(runs)} runs stand"
+    quantiles = [_spread([run.latency_ms(at) for run in kept]) for at in (0.5, 0.99, 0.999)]
+    slip = _spread([run.slip_ms(0.99) for run in runs])
+    cells = [f"{name}, {share:.0%} of {highest:,.0f} requests/s", *quantiles, slip, verdict]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _spread(figures: Sequence[float]) -> str:
+    """Median, least and most."""
+    if not figures:
+        return "void"
+    return f"{statistics.median(figures):.2f} ({min(figures):.2f} to {max(figures):.2f})"
+
+
+def about() -> list[str]:
+    return [
+        "`python -m load_tests latency` runs these alone: durable single-sample JSON learn, "
+        f"{CONNECTIONS} connections, one worker; requests are sent when they are due, and latency "
+        f"counts from then. {ROUNDS} runs of {SECONDS:.0f} s in turns; ms, median of the runs "
+        "(spread). A run in which the generator itself was late by more than "
+        f"{MOST_SLIP_MS:g} ms at the 99th percentile is void. The history is checked afterwards.",
+        "",
+        "| what | p50 | p99 | p99.9 | the generator's p99 slip | |",
+        "|---|---|---|---|---|---|",
+        *_table,
+    ]

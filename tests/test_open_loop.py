@@ -1,0 +1,63 @@
+"""The generator of load sends when a request is due, and counts from then."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from load_tests.open_loop import drive, post
+
+LEARNED = b'{"model":"bench","seq":7,"count":1}'
+
+
+@contextmanager
+def server(answer: bytes, delay_s: float = 0.0) -> Iterator[str]:
+    """Answers each request on one connection, so long after it has come."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            while connection.recv(1 << 16):
+                time.sleep(delay_s)
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        thread.join()
+        listener.close()
+
+
+def response(status: bytes, body: bytes) -> bytes:
+    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def test_latency_counts_from_when_a_request_was_due():
+    delay_s, rate, count = 0.02, 1000.0, 5
+    with server(response(b"200 OK", LEARNED), delay_s) as url:
+        run = drive(url, [post("/learn", b"{}")], rate, count / rate, connections=1)
+    # They wait for the one connection: a generator that waits with them would tell delay_s of each.
+    least = [(place + 1) * delay_s - place / rate for place in range(count)]
+    assert all(found >= bound for found, bound in zip(run.latencies, least, strict=True))
+    assert len(run.slips) == count
+    assert run.acks == [7] * count
+
+
+def test_predictions_acknowledge_no_row():
+    with server(response(b"200 OK", b'{"model":"bench","seq":7,"score":0.5}')) as url:
+        run = drive(url, [post("/predict", b"{}")], 1000.0, 0.003, connections=1)
+    assert (len(run.latencies), run.acks) == (3, [])
+
+
+def test_refused_request_ends_the_run():
+    with (
+        server(response(b"503 Service Unavailable", b"no store")) as url,
+        pytest.raises(RuntimeError, match="refused: no store"),
+    ):
+        drive(url, [post("/learn", b"{}")], 1000.0, 0.003, connections=1)
