@@ -40,9 +40,9 @@ def about() -> list[str]:
         "was answered stands in it once and is in the state; of uploads the mean loss is below "
         "that of a constant; or the row is void.",
         "",
-        "Where the server's time goes, by its own functions called one after the other in one "
-        f"thread, us of CPU a row, the least of {FEW_ROUNDS} rounds. The rest of the CPU above is "
-        "HTTP, the event loop, threads, and the append:",
+        "Where the server's time goes, by its own functions called one after the other, us of CPU "
+        f"a row, the least of {FEW_ROUNDS} rounds. The rest of the CPU above is HTTP, the event "
+        "loop and answers; requests that come together share an append, and a call of the learner:",
         "",
         *stage_table(),
     ]

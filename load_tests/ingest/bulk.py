@@ -62,11 +62,11 @@ class Target:
     """Of entries' bodies, a row, in the last run."""
     void: str = ""
 
-    def learn(self, bodies: Sequence[bytes], n: int, connections: int = 1) -> float:
+    def learn(self, bodies: Sequence[bytes], n: int) -> float:
         """Rows a second of one upload into a new model."""
         create(self.url, "bulk", SPECS[self.kind])
         before = self._cpu()
-        done = upload(self.url, "/models/bulk/learn", TYPES[self.kind], bodies, connections)
+        done = upload(self.url, "/models/bulk/learn", TYPES[self.kind], bodies)
         spent = [after - was for after, was in zip(self._cpu(), before, strict=True)]
         server, store = spent
         self.us_a_row.append((1e6 * server / n, 1e6 * store / n, 1e6 * done.cpu_s / n))

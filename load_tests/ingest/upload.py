@@ -1,12 +1,10 @@
-"""Uploads: long bodies, one after the other over connections that are kept."""
+"""Uploads: long bodies, one after the other over one connection."""
 
 import http.client
 import json
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 
@@ -35,30 +33,18 @@ class Upload:
         return total / learned
 
 
-def upload(
-    url: str, target: str, content_type: str, bodies: Sequence[bytes], connections: int = 1
-) -> Upload:
-    """Post all bodies, so many at a time. Raises RuntimeError where one is refused."""
-    host = url.removeprefix("http://")
+def upload(url: str, target: str, content_type: str, bodies: Sequence[bytes]) -> Upload:
+    """Post all bodies in turn. Raises RuntimeError where one is refused."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
     answers: list[dict[str, Any]] = []
-    left, lock = iter(bodies), Lock()
-
-    def one_connection() -> None:
-        connection = http.client.HTTPConnection(host, timeout=120)
-        while True:
-            with lock:
-                body = next(left, None)
-            if body is None:
-                return connection.close()
-            connection.request("POST", target, body, {"Content-Type": content_type})
-            response = connection.getresponse()
-            text = response.read()
-            if response.status != 200:
-                raise RuntimeError(f"refused: {response.status} {text[:500]!r}")
-            answers.append(json.loads(text))
-
     began, cpu = time.perf_counter(), time.process_time()
-    with ThreadPoolExecutor(connections) as pool:
-        for done in [pool.submit(one_connection) for _ in range(connections)]:
-            done.result()
-    return Upload(time.perf_counter() - began, time.process_time() - cpu, answers)
+    for body in bodies:
+        connection.request("POST", target, body, {"Content-Type": content_type})
+        response = connection.getresponse()
+        text = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"refused: {response.status} {text[:500]!r}")
+        answers.append(json.loads(text))
+    done = Upload(time.perf_counter() - began, time.process_time() - cpu, answers)
+    connection.close()
+    return done
