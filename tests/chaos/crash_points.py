@@ -13,7 +13,7 @@ from typing import Any
 
 import redis.asyncio
 
-import service.api.hot
+import service.api.learning
 from service.committer import Committer
 from service.journal.redis import scripts
 from service.journal.redis.store import RedisJournal
@@ -55,7 +55,7 @@ def plant() -> None:
     _after(Committer, "_append", "the append is answered")
     _after(Replica, "_learn_slice", "the rows are learned, and their place not taken note of")
     _after(Replica, "apply_own", "the rows are applied")
-    _after(service.api.hot, "answer_new", "the answer is made")
+    _after(service.api.learning, "answer_new", "the answer is made")
     for store in (SqliteJournal, RedisJournal):
         _before(store, "snapshot_put", "the snapshot is about to be put")
     _before(snapshots, "complete", "the snapshot has all its parts")
