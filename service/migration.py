@@ -180,6 +180,7 @@ class Mover:
             await self._move_versions(staged)
             await self._move_snapshots(staged)
             await self._move_keys(staged)
+            await self._move_rows(staged)
             found = await self._source.get(record.id)
             if (found.incarnation, found.seq, found.chain) == (
                 record.incarnation,
@@ -256,3 +257,12 @@ class Mover:
         appends = await self._source.kept_appends(model, incarnation)
         cursors = await self._source.cursors(model, incarnation)
         await self._target.stage_rest(staged.name, incarnation, appends, cursors)
+
+    async def _move_rows(self, staged: Staged) -> None:
+        """The rows that wait for their labels, with when they came; all anew."""
+        model, incarnation = self._record.id, self._record.incarnation
+        rows, at = await self._source.kept_rows(model, incarnation, 0)
+        await self._target.stage_rows(staged.name, incarnation, rows, True)
+        while at is not None:
+            rows, at = await self._source.kept_rows(model, incarnation, at)
+            await self._target.stage_rows(staged.name, incarnation, rows, False)

@@ -64,6 +64,8 @@ class KeyKind(IntEnum):
 
 
 KEY_KINDS = frozenset(int(kind) for kind in KeyKind)
+ROW_KINDS = (KeyKind.SAMPLE, KeyKind.LABEL)
+"""Keys of a row, by its id."""
 OPENING_KINDS = (KeyKind.REQUEST, KeyKind.CHUNK)
 
 

@@ -7,7 +7,7 @@ they duplicate); `placed` makes the places from these, at once or for a repeated
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from service.journal._format import OPENING_KINDS
+from service.journal._format import OPENING_KINDS, KeyKind
 from service.journal.protocol import Known, Part, Placed
 
 NONCE_BYTES = 16
@@ -63,6 +63,7 @@ class Sorting:
 
     kept   the bodies that make the entry     left  the parts left out
     keys   what to keep under which key       seq   the last one given
+    labels the keys of its labels, whether new or known: no row waits for them any more
     """
 
     def __init__(self, seq: int) -> None:
@@ -70,6 +71,7 @@ class Sorting:
         self.kept: list[bytes] = []
         self.left: list[Left] = []
         self.keys: dict[bytes, Known] = {}
+        self.labels: list[bytes] = []
 
     def sort(self, parts: Sequence[Part], known: Callable[[bytes], Known | None]) -> None:
         """Go through the group; `known` looks up what the store keeps under a key."""
@@ -105,6 +107,8 @@ class Sorting:
     def _take(self, number: int, part: Part, known: Callable[[bytes], Known | None]) -> bool:
         """Take a part unless its own key is known; return False when it is in conflict."""
         if part.key is not None:
+            if part.key[0] == KeyKind.LABEL:
+                self.labels.append(part.key)
             found = self.keys.get(part.key) or known(part.key)
             if found is not None:
                 return self._leave(number, part, found)

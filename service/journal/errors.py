@@ -13,6 +13,7 @@ JournalError
 |- Trimmed                the rows asked for are no longer in the journal
 |- UnknownCopy            the copy that was named is not there
 |- TooManyVersions        the model has as many versions as it may have
+|- TooManyRemembered      the model has as many rows waiting for labels as it may have
 `- StoreTooNew            the store was written by a newer version
 """
 
@@ -99,6 +100,17 @@ class TooManyVersions(JournalError):
     def __init__(self, model: str, most: int):
         super().__init__(f"model {model!r} has {most} versions already, and may have no more")
         self.most = most
+
+
+class TooManyRemembered(JournalError):
+    """As many rows of the model wait for their labels as may; nothing was done."""
+
+    def __init__(self, model: str, rows: int, most: int, most_bytes: int):
+        super().__init__(
+            f"{rows} rows of model {model!r} wait for their labels, and no more fit into the "
+            f"{most} rows and {most_bytes} bytes that may wait"
+        )
+        self.model = model
 
 
 class StoreTooNew(JournalError):

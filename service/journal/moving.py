@@ -13,7 +13,7 @@ import msgspec
 from service.journal._placing import Left
 from service.journal.chain import first_chain
 from service.journal.copies import CopyUse
-from service.journal.protocol import Entry, Journal, ModelRecord
+from service.journal.protocol import Entry, Journal, ModelRecord, Remembered
 
 
 class KeptKey(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +78,25 @@ class Movable(Journal, Protocol):
 
     async def cursors(self, model: str, incarnation: str) -> Mapping[str, str]:
         """Return where all cursors stand.
+
+        Raises ModelChanged.
+        """
+
+    async def kept_rows(
+        self, model: str, incarnation: str, start: int
+    ) -> tuple[Sequence[Remembered], int | None]:
+        """Return some of the rows that wait, and where to go on, None at the end.
+
+        `start` is 0 or where to go on. Those that have expired, or are known to have, are among
+        them.
+
+        Raises ModelChanged.
+        """
+
+    async def stage_rows(
+        self, staged: str, incarnation: str, rows: Sequence[Remembered], are_first: bool
+    ) -> None:
+        """Let these rows wait, as they are; in place of what is there where they are the first.
 
         Raises ModelChanged.
         """

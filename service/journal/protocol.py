@@ -5,7 +5,8 @@ learned, a few snapshots and cursors. An entry is one append: the records (sampl
 of one group of requests, in order. Each record takes one `seq`, counted from 1 without gaps.
 
 Errors are those of `errors.py`. `ValueError` means that the caller broke the contract; nothing was
-done then either. What the contract says of full copies of states stands in `copies.py`.
+done then either. What the contract says of full copies of states stands in `copies.py`, of rows
+that wait for their labels in `remembering.py`.
 
 The values are msgspec structs (frozen and slotted, as a dataclass would be): one is made for each
 part of each append, and a frozen dataclass takes five times as long.
@@ -33,10 +34,18 @@ from service.journal.errors import (
     NotReplicated as NotReplicated,
     OutcomeUnknown as OutcomeUnknown,
     StoreTooNew as StoreTooNew,
+    TooManyRemembered as TooManyRemembered,
     TooManyVersions as TooManyVersions,
     Trimmed as Trimmed,
     UnknownCopy as UnknownCopy,
     UnknownModel as UnknownModel,
+)
+from service.journal.remembering import (
+    Overdue as Overdue,
+    Remembered as Remembered,
+    Remembering,
+    ToRemember as ToRemember,
+    Waiting as Waiting,
 )
 
 ENTRY_BYTES = 1 << 20
@@ -47,7 +56,8 @@ ENTRY_OVERHEAD = 80
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """How long and how many keys, nonces, versions, unnamed copies and dead messages are kept.
+    """How long and how many keys, nonces, versions, unnamed copies, rows that wait for labels and
+    dead messages are kept.
 
     Per model; of dead messages about the last so many.
     """
@@ -58,6 +68,9 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     max_versions: int = 100
     unnamed_copy_s: float = 600
     max_dead: int = 10_000
+    remember_s: float = 86400
+    max_remembered: int = 100_000
+    remembered_bytes: int = 64 * 1024 * 1024
 
 
 DEFAULT_LIMITS = Limits()
@@ -207,7 +220,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     chain: str
 
 
-class Journal(Copies, Protocol):
+class Journal(Copies, Remembering, Protocol):
     """A store of models and their logs.
 
     One object serves one process and one event loop; any number of processes may use the same
@@ -319,7 +332,8 @@ class Journal(Copies, Protocol):
         leaves out what is known by its key, within the group too, a request's key being checked
         first and once for the whole request; joins the rest to one entry; gives it seqs, chain
         and the store's time; keeps the keys (for an hour by the store's clock, and the last
-        million; a request's key once at least one of its records was journalled or known). With
+        million; a request's key once at least one of its records was journalled or known); lets go
+        of the rows that waited under the keys of its labels, new or known. With
         `copy`, the digest of one that has to be there, the entry keeps this copy as long as it is
         kept itself.
 

@@ -50,6 +50,7 @@ who applies it refuses the ones it does not know, with UnknownRecord too.
 from service.journal._decode import decode, decode_merged
 from service.journal._encode import encode_control, encode_opening, encode_rows
 from service.journal._format import (
+    ROW_KINDS,
     Control,
     CorruptRecord,
     Header,
@@ -68,6 +69,7 @@ __all__ = [
     "Header",
     "KeyKind",
     "Parts",
+    "ROW_KINDS",
     "RecordError",
     "Rows",
     "UnknownRecord",

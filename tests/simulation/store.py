@@ -22,14 +22,18 @@ from service.journal.protocol import (
     ModelChanged,
     ModelRecord,
     NotHeld,
+    Overdue,
     Part,
     Place,
+    Remembered,
     Snapshot,
     StoredCopy,
+    ToRemember,
     Trimmed,
     UnknownCopy,
     UnknownModel,
     Version,
+    Waiting,
 )
 
 KEPT_SNAPSHOTS = 2
@@ -48,6 +52,8 @@ class Operation:
     keys: dict[bytes, Known]
     cursor: CursorMove | None
     entry: Entry | None
+    let_go: dict[bytes, Remembered]
+    """Rows whose labels came."""
 
 
 @dataclass(slots=True)
@@ -86,6 +92,8 @@ class Log:
     """Copies by their digests."""
     ever_stored: dict[str, bytes] = field(default_factory=dict)
     versions: dict[str, Version] = field(default_factory=dict)
+    waits: dict[bytes, Remembered] = field(default_factory=dict)
+    """Rows that wait for their labels: here for ever."""
     uses: dict[int, str] = field(default_factory=dict)
     """Digests of the copies that kept entries name, by the last seq of these."""
 
@@ -118,6 +126,7 @@ class Log:
                 self.cut.append(self.entries.pop())
                 self.died[operation.chain] = now
                 self.uses.pop(operation.seq, None)
+            self.waits = operation.let_go | self.waits
             self.seq, self.chain = operation.before, operation.previous
         del self.operations[-count:]
         self.cuts.append((now, self.seq))
@@ -270,7 +279,16 @@ class Store:
             log.stood[chain] = sorting.seq
             log.died.pop(chain, None)
         done = Operation(
-            nonce, log.seq, sorting.seq, log.chain, chain, sorting.left, sorting.keys, cursor, entry
+            nonce,
+            log.seq,
+            sorting.seq,
+            log.chain,
+            chain,
+            sorting.left,
+            sorting.keys,
+            cursor,
+            entry,
+            {key: log.waits.pop(key) for key in sorting.labels if key in log.waits},
         )
         log.operations.append(done)
         log.nonces[nonce] = done
@@ -406,6 +424,24 @@ class Store:
         """Let go of a copy unless it is named."""
         if digest not in log.named:
             log.stored.pop(digest, None)
+
+    def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
+        log = self.log(model, incarnation)
+        log.waits |= {row.key: Remembered(row.key, row.body, row.default, 0, 0) for row in rows}
+
+    def remembered(
+        self, model: str, incarnation: str, keys: Sequence[bytes]
+    ) -> "list[Remembered | None]":
+        log = self.log(model, incarnation)
+        return [log.waits.get(key) for key in keys]
+
+    def waiting(self) -> "list[Waiting]":
+        logs = sorted((log.id, log) for log in self.logs.values() if log.waits)
+        return [Waiting(id, log.incarnation, len(log.waits), False) for id, log in logs]
+
+    def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
+        self.log(model, incarnation)
+        return Overdue((), 0)
 
     def scrub(self, model: str, incarnation: str) -> bool:
         self.log(model, incarnation)

@@ -9,6 +9,7 @@ from service.journal import open_journal
 from service.journal.protocol import Appended, Part
 from tests.journal.groups import GIVEN, SPEC, keyed, places, rows
 from tests.journal.test_journal_stores_agree import some_group
+from tests.journal.test_remembering import key, label, waits
 from tests.simulation.store import Log, Store
 
 pytestmark = pytest.mark.anyio
@@ -77,3 +78,17 @@ def test_snapshots_may_outlive_the_entries_that_they_stand_on():
         log.lose(1, now=0, with_snapshots=with_snapshots)
         snapshot = store.snapshot_get("m", log.incarnation)
         assert (snapshot and snapshot.seq) == kept
+
+
+def test_a_lost_label_leaves_its_row_waiting():
+    store, log = made()
+    store.remember("m", log.incarnation, [waits("a"), waits("b", b"other")])
+    append(store, log, label("a"), nonce=1)
+    append(store, log, label("a"), label("b"), nonce=2)
+    assert store.remembered("m", log.incarnation, [key("a"), key("b")]) == [None, None]
+    assert store.waiting() == []
+    log.lose(1, now=0, with_snapshots=True)
+    found = store.remembered("m", log.incarnation, [key("a"), key("b")])
+    assert [row and row.body for row in found] == [None, b"other"]
+    log.lose(1, now=0, with_snapshots=True)
+    assert [told.rows for told in store.waiting()] == [2]

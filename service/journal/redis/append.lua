@@ -15,6 +15,7 @@
 -- The streams are written first: if Redis refuses to write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
+local LABEL = 4  -- the kind byte of a label's key
 local NONCES_KEPT_S = 86400  -- after the last append: an idle model lets go of its nonces
 
 local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq', 'chain', 'trimmed')
@@ -25,7 +26,7 @@ local nonce, before, trimmed = ARGV[2], tonumber(head[2]), tonumber(head[4])
 
 -- Which parts are new: their bodies, the last seq, the parts left out, the keys to keep.
 local function sort(parts, time_ms)
-  local kept, left, keys, order = {}, {}, {}, {}
+  local kept, left, keys, order, labels = {}, {}, {}, {}, {}
   local seq, at, key_at = before, 1, 1
   local oldest_ms = time_ms - tonumber(ARGV[11])
 
@@ -91,6 +92,9 @@ local function sort(parts, time_ms)
     if opening and found then
       leave(number, opening[2], found)
     else
+      if string.byte(key) == LABEL then
+        labels[#labels + 1] = key
+      end
       local twin = not opens and key ~= '' and known(key)
       if twin then
         is_accepted = leave(number, mark, twin) or is_accepted
@@ -105,7 +109,7 @@ local function sort(parts, time_ms)
     end
   end
   close_request()
-  return table.concat(kept), seq, left, keys, order
+  return table.concat(kept), seq, left, keys, order, labels
 end
 
 -- Keeps new keys and lets go of some that are too old or too many, so that no append pays for all.
@@ -188,9 +192,9 @@ local function append_new()
     return nil, {7}
   end
   local time_ms = now_ms()
-  local body, seq, left, keys, order = ARGV[4], before + tonumber(ARGV[5]), {}, nil, {}
+  local body, seq, left, keys, order, labels = ARGV[4], before + tonumber(ARGV[5]), {}, nil, {}, {}
   if ARGV[6] ~= '' then
-    body, seq, left, keys, order = sort(cmsgpack.unpack(ARGV[6]), time_ms)
+    body, seq, left, keys, order, labels = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
   local copy = not KEYS[8] and seq > before and ARGV[15]
   if copy and string.sub(redis.call('HGET', key_of('copies'), copy) or '', -2) ~= ' 1' then
@@ -199,6 +203,9 @@ local function append_new()
   if copy then
     -- Looked at before anything is written: of a slot that is being moved it may not be here.
     redis.call('EXISTS', key_of('uses'))
+  end
+  if #labels > 0 then
+    redis.call('EXISTS', key_of('waits'), key_of('waitq'))  -- likewise
   end
   local taken = KEYS[8] and cmsgpack.unpack(ARGV[15])
   if taken then
@@ -222,6 +229,9 @@ local function append_new()
   redis.call('EXPIRE', KEYS[4], NONCES_KEPT_S)
   if #order > 0 then
     keep_keys(keys, order, time_ms)
+  end
+  for _, key in ipairs(labels) do
+    let_go_of_row(KEYS[1], key_of('waits'), key_of('waitq'), key)
   end
   if ARGV[8] ~= '' then
     redis.call('HSET', KEYS[7], ARGV[8], ARGV[10])

@@ -23,10 +23,16 @@
 --   ds:{ID}:copy:DIGEST  hash  number of the part, from 0 -> up to 1 MiB of the copy
 --   ds:{ID}:versions hash    name -> "seq chain digest bytes ms note"
 --   ds:{ID}:uses     sorted set  "seq digest", by seq: kept entries that name a copy
+--   ds:{ID}:waits    hash    kind byte and key of a label -> u64 ms when the row was remembered, u64 ms
+--                            when its wait is over, u32 bytes of the default label, the default
+--                            label, the row; without one it has waited too long
+--   ds:{ID}:waitq    sorted set  the same keys, by when the wait is over; head's waiting and
+--                            waiting_bytes say how many of them have a row, and what these take
 --
 -- and those of the store:
 --
 --   ds:models        sorted set  the ids, all of score 0; written after ds:{ID}:spec, removed last
+--   ds:waiting       set         the ids of models with rows in ds:{ID}:waits; written after these
 --   ds:identity      string      the numeric identity in force
 --
 -- Numbers in Lua are doubles: whole up to 2^53, which no seq reaches. They turn into text as %.14g
@@ -106,4 +112,29 @@ local function held_snapshots(log, snaps, head, first)
     end
   end
   return found
+end
+
+-- A row that waits: when it was remembered, when its wait is over, its default label, the row.
+local function waiting_row(stored)
+  local time_ms, due_ms, bytes = struct.unpack('<I8I8I4', stored)
+  return time_ms, due_ms, string.sub(stored, 21, 20 + bytes), string.sub(stored, 21 + bytes)
+end
+
+-- Changes how many rows of a model wait, and what they take.
+local function count_waiting(head, rows, bytes)
+  redis.call('HINCRBY', head, 'waiting', rows)
+  redis.call('HINCRBY', head, 'waiting_bytes', bytes)
+end
+
+-- Forgets what waits under a key.
+local function let_go_of_row(head, waits, waitq, key)
+  local stored = redis.call('HGET', waits, key)
+  if stored then
+    local _, _, _, row = waiting_row(stored)
+    redis.call('HDEL', waits, key)
+    redis.call('ZREM', waitq, key)
+    if row ~= '' then
+      count_waiting(head, -1, -(#key + #stored - 20))
+    end
+  end
 end

@@ -17,7 +17,9 @@ class Keys:
         of_append = (self.head, self.log, *(self.prefix + name for name in rest))
         names = (b"copies", b"versions", b"uses")
         self._of_copies = tuple(self.prefix + name for name in names)
-        self.all = (self.spec, *of_append, self.snaps, *self._of_copies)
+        self.waits, self.waitq = self.prefix + b"waits", self.prefix + b"waitq"
+        rows = (self.waits, self.waitq)
+        self.all = (self.spec, *of_append, self.snaps, *self._of_copies, *rows)
         self.input, self.dead = self.prefix + b"in", self.prefix + b"dead"
         # Packed once: an append sends them each time.
         self.count_of_append = len(of_append)

@@ -1,5 +1,6 @@
--- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses; to
---   delete also in, dead, which whoever replaces a model or makes it anew finds as they are
+-- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses,
+--   waits, waitq; to delete also in, dead, which whoever replaces a model or makes it anew finds as
+--   they are
 -- ARGV: what to do, then
 --   get
 --   create   incarnation, first chain, spec, given

@@ -1,8 +1,10 @@
--- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses
+-- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses,
+--   waits, waitq
 -- ARGV: what to do, incarnation, then
 --   entries  for each the entry as in the log, and the digest of the copy that it names or ""
 --   keys     how many there are before, how long they are kept (ms), for each the key, what stands
 --            under it and its place in the list
+--   rows     1 where they are the first, for each the key, what stands under it, when it is due
 --   rest     how many nonces, for each the nonce and its result, oldest first; names and values of
 --            the cursors
 -- Answers {0}, {1} another incarnation, {5} it does not follow from what is there.
@@ -48,6 +50,22 @@ if task == 'keys' then
   end
   redis.call('PEXPIRE', KEYS[6], ARGV[4])
   redis.call('PEXPIRE', KEYS[7], ARGV[4])
+  return {0}
+end
+
+if task == 'rows' then
+  if ARGV[3] == '1' then
+    redis.call('UNLINK', KEYS[13], KEYS[14])
+    redis.call('HDEL', KEYS[2], 'waiting', 'waiting_bytes')
+  end
+  for at = 4, #ARGV, 3 do
+    local _, _, _, row = waiting_row(ARGV[at + 1])
+    redis.call('HSET', KEYS[13], ARGV[at], ARGV[at + 1])
+    redis.call('ZADD', KEYS[14], ARGV[at + 2], ARGV[at])
+    if row ~= '' then
+      count_waiting(KEYS[2], 1, #ARGV[at] + #ARGV[at + 1] - 20)
+    end
+  end
   return {0}
 end
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.journal.copies import CopyUse
 from service.journal.moving import KeptAppend, KeptKey, Staged, chain_at_start
-from service.journal.protocol import Conflict, Entry, ModelRecord
+from service.journal.protocol import Conflict, Entry, ModelRecord, Remembered
 from service.journal.redis import scripts
 from service.journal.redis.cluster import Lines
 from service.journal.redis.copies import refuse
@@ -21,13 +21,17 @@ from service.journal.redis.records import (
     KNOWN,
     MODELS,
     TIME,
+    WAIT,
+    WAITING,
     Result,
     packed,
     unpack_result,
 )
+from service.journal.redis.remembering import row_as_it_is
 from service.journal.redis.scripts import Argument
 
 KEYS_AT_ONCE = 1000
+ROWS_AT_ONCE = 200
 
 
 class RedisMoving:
@@ -78,6 +82,34 @@ class RedisMoving:
         stored = await self._read(model, incarnation, "HGETALL", keys_of(model).cursors)
         texts = [item.decode() for item in stored]
         return dict(sorted(zip(texts[::2], texts[1::2], strict=True)))
+
+    async def kept_rows(
+        self, model: str, incarnation: str, start: int
+    ) -> tuple[Sequence[Remembered], int | None]:
+        own, stop = keys_of(model), start + ROWS_AT_ONCE
+        keys: list[bytes] = await self._read(
+            model, incarnation, "ZRANGE", own.waitq, start, stop - 1
+        )
+        if not keys:
+            return [], None
+        stored = await self._others.call("HMGET", own.waits, *keys, is_read=True)
+        return [row_as_it_is(key, row) for key, row in zip(keys, stored, strict=True)], stop
+
+    async def stage_rows(
+        self, staged: str, incarnation: str, rows: Sequence[Remembered], are_first: bool
+    ) -> None:
+        told: list[tuple[Argument, ...]] = [
+            (
+                row.key,
+                WAIT.pack(row.time_ms, row.due_ms, len(row.default)) + row.default + row.body,
+                row.due_ms,
+            )
+            for row in rows
+        ]
+        rest = chain.from_iterable(told)
+        await self._move(staged, "rows", incarnation, int(are_first), *rest)
+        if rows:
+            await self._others.call("SADD", WAITING, staged)
 
     async def stage(self, record: ModelRecord, trimmed: int) -> Staged:
         at_start = chain_at_start(record, trimmed)

@@ -8,12 +8,15 @@ from service.journal._placing import Left
 
 MODELS = b"ds:models"
 IDENTITY = b"ds:identity"
+WAITING = b"ds:waiting"
 
 ENTRY = Struct("<QIIQ16s40s")
 """In front of an entry's body: first seq, records, bytes of the body, ms, nonce, chain."""
 KNOWN = Struct("<QQ")
 """In front of what stands under a key: seq, records; ms and the fingerprint follow."""
 TIME = Struct("<Q")
+WAIT = Struct("<QQI")
+"""In front of a row that waits: ms remembered, ms due, bytes of the default label."""
 
 
 class Result(msgspec.Struct, array_like=True):

@@ -51,6 +51,7 @@ from service.journal.redis.records import (
     packed,
     unpack_result,
 )
+from service.journal.redis.remembering import RedisRemembering
 from service.journal.redis.scripts import pack
 from service.journal.redis.servers import Server, Standing, Watched
 
@@ -60,7 +61,7 @@ _ANSWER = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
 
 
-class RedisJournal(RedisCopies, RedisMoving, RedisInputs):
+class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
     """`Journal` in one Redis server.
 
     durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`

@@ -20,7 +20,7 @@ from service.journal.protocol import (
     Part,
     UnknownCopy,
 )
-from service.journal.sqlite import copies
+from service.journal.sqlite import copies, remembering
 from service.journal.sqlite.entries import find_entries
 from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.transactions import Task
@@ -103,6 +103,7 @@ def _append_new(
     if has_keys:
         keys = [part.key for part in parts if part.key is not None]
         sorting.sort(parts, _find_keys(connection, head, keys, limits, time_ms).get)
+        remembering.let_go(connection, head.model, sorting.labels)
     else:
         sorting.kept = [part.body for part in parts]
         sorting.seq += sum(part.count for part in parts)

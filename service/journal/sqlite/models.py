@@ -167,4 +167,7 @@ _SWEEP = (
     "DELETE FROM copies WHERE model = :model",
     "DELETE FROM copy_uses WHERE model = :model",
     "DELETE FROM versions WHERE model = :model",
+    "DELETE FROM remembered WHERE rowid IN"
+    " (SELECT rowid FROM remembered WHERE model = :model LIMIT :rows)",
+    "DELETE FROM remembered_sums WHERE model = :model",
 )

@@ -10,13 +10,14 @@ from typing import TypeVar
 from service.journal.chain import next_chain
 from service.journal.copies import CopyUse
 from service.journal.moving import KeptAppend, KeptKey, Staged, chain_at_start
-from service.journal.protocol import Conflict, Entry, ModelRecord
-from service.journal.sqlite import copies, models
+from service.journal.protocol import Conflict, Entry, ModelRecord, Remembered
+from service.journal.sqlite import copies, models, remembering
 from service.journal.sqlite.append import Result, pack_result, unpack_result
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
 
 KEYS_AT_ONCE = 1000
+ROWS_AT_ONCE = 200
 
 T = TypeVar("T")
 
@@ -77,6 +78,17 @@ class SqliteMoving:
             return dict(rows.fetchall())
 
         return await self._read(task)
+
+    async def kept_rows(
+        self, model: str, incarnation: str, start: int
+    ) -> tuple[Sequence[Remembered], int | None]:
+        rows = await self._read(remembering.kept(model, incarnation, start, ROWS_AT_ONCE))
+        return rows, start + len(rows) if rows else None
+
+    async def stage_rows(
+        self, staged: str, incarnation: str, rows: Sequence[Remembered], are_first: bool
+    ) -> None:
+        await self._write(remembering.put(staged, incarnation, rows, are_first))
 
     async def stage(self, record: ModelRecord, trimmed: int) -> Staged:
         return await self._write(_stage(record, trimmed))

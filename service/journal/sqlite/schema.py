@@ -10,7 +10,7 @@ import time
 from service.journal.protocol import JournalUnavailable, StoreTooNew
 from service.journal.sqlite.checkpoint import MOST_PAGES
 
-VERSION = 2
+VERSION = 3
 
 TABLES = """
 CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -75,6 +75,20 @@ CREATE TABLE versions (
 ) WITHOUT ROWID;
 """
 
+# What version 3 adds to version 2.
+TABLES_OF_ROWS = """
+-- rows that wait for their labels; an empty body: it has waited too long
+CREATE TABLE remembered (
+    model INTEGER NOT NULL, key BLOB NOT NULL, body BLOB NOT NULL, default_label BLOB NOT NULL,
+    time_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL, UNIQUE (model, key)
+);
+CREATE INDEX remembered_by_due ON remembered (model, due_ms);
+-- how many with a body there are, and what they take
+CREATE TABLE remembered_sums (
+    model INTEGER PRIMARY KEY, rows INTEGER NOT NULL, bytes INTEGER NOT NULL
+);
+"""
+
 
 def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
     """Open a connection in WAL mode, making the tables where the file is new.
@@ -121,7 +135,7 @@ def _make_tables(connection: sqlite3.Connection, path: str) -> None:
     if version < VERSION:
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        missing = (TABLES, TABLES_OF_COPIES)[version:]
+        missing = (TABLES, TABLES_OF_COPIES, TABLES_OF_ROWS)[version:]
         for statement in "".join(missing).split(";\n"):
             connection.execute(statement)
         version = max(version, VERSION)

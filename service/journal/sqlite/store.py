@@ -22,13 +22,25 @@ from service.journal.protocol import (
     Known,
     Limits,
     ModelRecord,
+    Overdue,
     Part,
     Place,
+    Remembered,
     Snapshot,
     StoredCopy,
+    ToRemember,
     Version,
+    Waiting,
 )
-from service.journal.sqlite import append, copies, entries, models, snapshots, trim
+from service.journal.sqlite import (
+    append,
+    copies,
+    entries,
+    models,
+    remembering,
+    snapshots,
+    trim,
+)
 from service.journal.sqlite.checkpoint import Checkpointer
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.models import find_heads
@@ -266,6 +278,22 @@ class SqliteJournal(SqliteMoving):
 
     async def version_delete(self, model: str, incarnation: str, name: str) -> bool:
         return await self._write(copies.unname(model, incarnation, name))
+
+    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
+        await self._write(remembering.remember(model, incarnation, rows, self._limits, _now_ms))
+        self._checkpointer.wrote(sum([len(row.body) for row in rows]))
+
+    async def remembered(
+        self, model: str, incarnation: str, keys: Sequence[bytes]
+    ) -> list[Remembered | None]:
+        return await self._read(remembering.remembered(model, incarnation, keys, _now_ms))
+
+    async def waiting(self) -> list[Waiting]:
+        return await self._read(remembering.waiting(_now_ms, models.AFTER_STAGED))
+
+    async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
+        task = remembering.overdue(model, incarnation, limit, self._limits, _now_ms)
+        return await self._write(task)
 
     async def scrub(self, model: str, incarnation: str) -> bool:
         # Deleted rows were overwritten as they went; the log may still have them.

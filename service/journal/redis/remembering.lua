@@ -1,0 +1,108 @@
+-- KEYS: head, waits, waitq
+-- ARGV: what to do, incarnation, then
+--   keep   how long rows without a default label wait (ms), how many may wait, how many bytes, then
+--          for each row its key, how long it waits with one (ms), its default label or "", the row
+--          Answers {0}, {8, how many wait} where they are too many.
+--   find   the keys   Answers {0, ms now, what stands under each or "", ...}
+--   sum    Answers {0, incarnation, how many wait, 1 when the wait of any is over, 1 when there are any}
+--          whatever incarnation is given.
+--   due    how long expired ones are known (ms), how many rows to answer at most
+--          Answers {0, ms now, how many expired now, key, what stands under it, ...}
+-- All: {1} another incarnation.
+
+local EXPIRED_AT_ONCE = 1000
+
+local task = ARGV[1]
+local head = redis.call('HMGET', KEYS[1], 'incarnation', 'waiting', 'waiting_bytes')
+local time_ms = now_ms()
+
+if task == 'sum' then
+  local first = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+  local is_due = first[2] and tonumber(first[2]) <= time_ms
+  return {0, head[1] or '', tonumber(head[2] or 0), is_due and 1 or 0, first[1] and 1 or 0}
+end
+if head[1] ~= ARGV[2] then
+  return {1}
+end
+
+if task == 'keep' then
+  local rows, bytes, added = tonumber(head[2] or 0), tonumber(head[3] or 0), {}
+  for at = 6, #ARGV, 4 do
+    local key = ARGV[at]
+    if not added[key] then
+      local stored = redis.call('HGET', KEYS[2], key)
+      if stored then
+        local _, _, _, row = waiting_row(stored)
+        if row ~= '' then
+          rows, bytes = rows - 1, bytes - (#key + #stored - 20)
+        end
+      end
+      rows = rows + 1
+    else
+      bytes = bytes - added[key]
+    end
+    added[key] = #key + #ARGV[at + 2] + #ARGV[at + 3]
+    bytes = bytes + added[key]
+  end
+  if rows > tonumber(ARGV[4]) or bytes > tonumber(ARGV[5]) then
+    return {8, tonumber(head[2] or 0)}
+  end
+  for at = 6, #ARGV, 4 do
+    local key, default = ARGV[at], ARGV[at + 2]
+    local due_ms = time_ms + tonumber(default ~= '' and ARGV[at + 1] or ARGV[3])
+    local told = struct.pack('<I8I8I4', time_ms, due_ms, #default)
+    redis.call('HSET', KEYS[2], key, told .. default .. ARGV[at + 3])
+    redis.call('ZADD', KEYS[3], string.format('%.0f', due_ms), key)
+  end
+  count_waiting(KEYS[1], rows - tonumber(head[2] or 0), bytes - tonumber(head[3] or 0))
+  return {0}
+end
+
+if task == 'find' then
+  local found = {0, time_ms}
+  for at = 3, #ARGV do
+    found[at] = redis.call('HGET', KEYS[2], ARGV[at]) or ''
+  end
+  return found
+end
+
+-- due
+local found, expired, room = {0, time_ms, 0}, 0, tonumber(ARGV[4])
+-- Rows with a default label stay until they have it: beyond these are those that go.
+local until_now = string.format('%.0f', time_ms)
+local at = 0
+while expired < EXPIRED_AT_ONCE do
+  local keys = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', until_now, 'LIMIT', at, 100)
+  if #keys == 0 then
+    break
+  end
+  for _, key in ipairs(keys) do
+    local stored = redis.call('HGET', KEYS[2], key)
+    local kept_ms, due_ms, default, row = waiting_row(stored)
+    if default ~= '' then
+      at = at + 1
+      if room > 0 then
+        found[#found + 1] = key
+        found[#found + 1] = stored
+        room = room - 1
+      end
+    elseif row ~= '' then
+      expired = expired + 1
+      due_ms = due_ms + tonumber(ARGV[3])
+      redis.call('HSET', KEYS[2], key, struct.pack('<I8I8I4', kept_ms, due_ms, 0))
+      redis.call('ZADD', KEYS[3], string.format('%.0f', due_ms), key)
+      count_waiting(KEYS[1], -1, -(#key + #row))
+      if due_ms <= time_ms then
+        at = at + 1  -- it has only now become one that is known to have expired
+      end
+    else
+      redis.call('HDEL', KEYS[2], key)
+      redis.call('ZREM', KEYS[3], key)
+    end
+  end
+  if room == 0 then
+    break
+  end
+end
+found[3] = expired
+return found
