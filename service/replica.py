@@ -49,6 +49,7 @@ from service.states import (
 )
 from service.trail import Lost, Trail
 from solvers import (
+    AsServed,
     Batch,
     Certificate,
     CorruptState,
@@ -88,6 +89,7 @@ class Replica:
         self.spec = msgspec.json.decode(record.spec)
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers
+        self._as_served: AsServed | None = AsServed(self.spec)
         self.trail = Trail()
         # The state of the copy that the next control names.
         self._fetched: ModelState | None = None
@@ -265,6 +267,8 @@ class Replica:
     def _learn_slice(self, batch: Batch) -> Outcome:
         began = self._outside.clock()
         outcome = self.learner.learn(batch)
+        if self._as_served is not None:
+            outcome = self._as_served.put(batch, outcome)
         self.progress.count(batch, outcome)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         self.seq += len(batch)
@@ -415,6 +419,10 @@ class Replica:
         self.is_forked = False
         return lost
 
+    def forget_what_served(self) -> None:
+        """Count all rows with its own scores: another spec than this one served them."""
+        self._as_served = None
+
     def start_over(self) -> None:
         """Be before the first record."""
         self._hold(ModelState.new(self.spec))
@@ -486,7 +494,8 @@ def as_batch(rows: Rows, dim: int) -> Batch:
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     assert rows.labels is not None  # only rows that wait for their labels have none
     labels, classes = labels_and_classes(rows.labels)
-    return Batch(rows.indptr, rows.indices, rows.values, labels, weights, dim, classes)
+    columns = (rows.indptr, rows.indices, rows.values, labels, weights)
+    return Batch(*columns, dim, classes, rows.served_scores)
 
 
 def parted_at_rollbacks(entries: Sequence[Entry]) -> list[Sequence[Entry]]:

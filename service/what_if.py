@@ -120,6 +120,7 @@ async def _under_another_spec(
     if not first - 1 <= until <= record.seq:
         raise NotKept(record.id, until, first, record.seq)
     replica = Replica(msgspec.structs.replace(record, spec=canonical(spec)), kept_answers=0)
+    replica.forget_what_served()
     replica.seq = first - 1
     left_out = 0
     # What came before the first entry that is kept nobody can tell.

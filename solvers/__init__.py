@@ -29,12 +29,14 @@ from solvers.members import (
     member_learner,
 )
 from solvers.progressive import Progressive
+from solvers.served import AsServed, why_not_as_served
 from solvers.spec import make_learner, resolve_spec, warm
 from solvers.state import dump, load
 from solvers.unlearning import Unlearner, unlearner, why_not_unlearn
 
 __all__ = [
     "APPLY_VERSION",
+    "AsServed",
     "BadLine",
     "Batch",
     "Certificate",
@@ -79,6 +81,7 @@ __all__ = [
     "sorted_row",
     "unlearner",
     "warm",
+    "why_not_as_served",
     "why_not_unlearn",
     "width_of",
 ]

@@ -72,6 +72,8 @@ class Batch:
     dim: int
     classes: tuple[str, ...] = ()
     """Where it is not empty, a label is a place in it: the name of the row's class."""
+    served: Floats | None = None
+    """(n,): the scores that rows whose labels came late were served with; NaN for other rows."""
 
     UNLABELLED: ClassVar[float] = float("nan")
 
@@ -83,7 +85,10 @@ class Batch:
             ("values", np.float64, self.indices.shape),
             ("labels", np.float64, (n,)),
             ("weights", np.float64, (n,)),
+            ("served", np.float64, (n,)),
         ):
+            if name == "served" and self.served is None:
+                continue
             column = _column(getattr(self, name), dtype)
             if column.ndim != 1 or (shape is not None and column.shape != shape):
                 raise ShapeMismatch(f"{name} has shape {column.shape}, expected {shape}")
@@ -120,6 +125,7 @@ class Batch:
             self.weights[start:stop],
             self.dim,
             self.classes,
+            None if self.served is None else self.served[start:stop],
         )
 
     def take(self, rows: npt.ArrayLike) -> "Batch":
@@ -138,6 +144,7 @@ class Batch:
             self.weights[places],
             self.dim,
             self.classes,
+            None if self.served is None else self.served[places],
         )
 
     def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
@@ -151,11 +158,12 @@ class Batch:
         if classes:
             _check_classes(column, classes)
         columns = (self.indptr, self.indices, self.values, column, self.weights)
-        return _trusted(*columns, self.dim, classes)
+        return _trusted(*columns, self.dim, classes, self.served)
 
     def with_rows(self, indptr: Ints, indices: Indices, values: Floats, dim: int) -> "Batch":
         """Other entries beside the same labels and weights; they are taken as they are."""
-        return _trusted(indptr, indices, values, self.labels, self.weights, dim, self.classes)
+        columns = (indptr, indices, values, self.labels, self.weights)
+        return _trusted(*columns, dim, self.classes, self.served)
 
     @classmethod
     def concat(cls, batches: Sequence["Batch"]) -> "Batch":
@@ -184,6 +192,7 @@ class Batch:
             np.concatenate([batch.weights for batch in batches]),
             dim,
             classes,
+            _joined_served(batches),
         )
 
     @classmethod
@@ -289,6 +298,7 @@ class LibsvmRows:
             np.ones(n),
             dim,
             (),
+            None,
         )
         if not bad:
             return cls(whole, found.rows, found.spans, found.bad)
@@ -320,6 +330,14 @@ def _check_classes(labels: Floats, classes: tuple[str, ...]) -> None:
     if len(wrong):
         row = int(wrong[0])
         raise InvalidRow(row, f"the label {labels[row]!r} is no place among {len(classes)} classes")
+
+
+def _joined_served(batches: Sequence[Batch]) -> Floats | None:
+    if all(batch.served is None for batch in batches):
+        return None
+    return np.concatenate(
+        [np.full(len(b), np.nan) if b.served is None else b.served for b in batches]
+    )
 
 
 def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:

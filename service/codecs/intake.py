@@ -6,7 +6,7 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from service.codecs.door import Door, Features, Label
+from service.codecs.door import BadRow, Door, Features, Label
 from service.errors import RowError
 from solvers import Batch, class_places
 
@@ -31,6 +31,8 @@ class ListedRows:
     """Where the names of each row end; without names it is empty."""
     ids: dict[int, str] = field(default_factory=dict)
     """The ids of those rows that have one."""
+    served_scores: list[float] = field(default_factory=list)
+    """Where the labels came late: what the rows were served with; else it is empty."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -65,8 +67,15 @@ def as_batch(pieces: Sequence[Rows]) -> Batch:
             list(flat(piece.labels for piece in listed)),  # type: ignore[arg-type]
             list(flat(piece.weights for piece in listed)),
             listed[0].dim,
+            served_scores=list(flat(_served(piece) for piece in listed))
+            if any(piece.served_scores for piece in listed)
+            else [],
         )
     )
+
+
+def _served(rows: ListedRows) -> list[float]:
+    return rows.served_scores or [Batch.UNLABELLED] * len(rows)
 
 
 def _as_arrays(rows: Rows) -> Batch:
@@ -81,6 +90,7 @@ def _as_arrays(rows: Rows) -> Batch:
         weights=np.array(rows.weights, np.float64),
         dim=rows.dim,
         classes=classes,
+        served=np.array(rows.served_scores, np.float64) if rows.served_scores else None,
     )
 
 
@@ -133,9 +143,12 @@ class Intake:
 class IntakeBuilder:
     """Collects a request's rows, good and bad, in their order."""
 
-    def __init__(self, door: Door, labelled: bool) -> None:
+    def __init__(self, door: Door, labelled: bool, waiting: bool = False) -> None:
         self._door = door
         self._labelled = labelled
+        # Rows that wait for their labels need ids, by which these find them.
+        self._waiting = waiting
+        self._ids: set[str] = set()
         self._rows = ListedRows([0], [], [], [], [], door.dim)
         self._places: list[int] = []
         self._errors: list[RowError] = []
@@ -157,9 +170,11 @@ class IntakeBuilder:
         label = door.label(y) if self._labelled else 0.0
         if weight != 1.0:
             door.check_weight(weight)
-        if id_ is not None and self._labelled:
+        if self._waiting:
+            rows.ids[len(rows)] = self._new_id(id_)
+        elif id_ is not None and self._labelled:
             rows.ids[len(rows)] = door.id(id_)
-        if self._labelled and door.is_hashed:
+        if (self._labelled or self._waiting) and door.is_hashed:
             rows.names += names
             rows.name_ends.append(len(rows.names))
         rows.weights.append(weight)
@@ -168,6 +183,15 @@ class IntakeBuilder:
         rows.values += values
         rows.indptr.append(len(rows.indices))
         self._places.append(place)
+
+    def _new_id(self, given: str | int | None) -> str:
+        if given is None:
+            raise BadRow("/id", "the id is missing, by which its label is to find the row")
+        id_ = self._door.id(given)
+        if id_ in self._ids:
+            raise BadRow("/id", f"the id {id_!r} stands in the request twice")
+        self._ids.add(id_)
+        return id_
 
     @property
     def listed(self) -> ListedRows:
