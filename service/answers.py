@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from service.journal.record import KeyKind, Parts
+from service.journal.record import ROW_KINDS, KeyKind, Parts
 from solvers import Batch, CorruptState, Outcome, State
 
 KEPT = 1000
@@ -102,7 +102,7 @@ class AskedIn:
         """The stored keys of those parts of a request that have an id."""
         if stop == start + 1:
             return ()
-        numbers = np.flatnonzero(self._parts.key_kinds[start + 1 : stop] == KeyKind.SAMPLE)
+        numbers = np.flatnonzero(np.isin(self._parts.key_kinds[start + 1 : stop], ROW_KINDS))
         return tuple(self._parts.key(start + 1 + number) for number in numbers.tolist())
 
 

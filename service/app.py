@@ -10,10 +10,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from service.api import certificate, health, members, models, samples, versions
+from service.api import certificate, health, labels, members, models, samples, versions
 from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
+from service.default_labels import DefaultLabels
 from service.errors import MEDIA_TYPE, Problem, RowError, as_problem
 from service.follower import Follower
 from service.intakes import Intakes, has_inputs
@@ -40,13 +41,16 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
             max_keys=settings.max_keys,
             max_versions=settings.max_versions,
             max_dead=settings.max_dead,
+            remember_s=settings.remember_s,
+            max_remembered=settings.max_remembered,
+            remembered_bytes=settings.remembered_bytes,
         )
         journal = make_journal(settings.store, settings.durability, limits)
     telemetry = Telemetry()
     catalog = Catalog(journal, settings, telemetry)
     telemetry.watch(catalog)
     startup = Startup(journal, catalog)
-    tasks = [Follower(catalog, journal).run]
+    tasks = [Follower(catalog, journal).run, DefaultLabels(catalog, journal).run]
     if settings.redis_input:
         tasks.append(Intakes(catalog, has_inputs(journal)).run)
 
@@ -73,7 +77,7 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
     app.state.catalog = catalog
     app.state.startup = startup
     app.state.telemetry = telemetry
-    for module in (models, members, samples, versions, certificate, health):
+    for module in (models, members, samples, labels, versions, certificate, health):
         app.include_router(module.router)
     for kind in (
         Problem,

@@ -9,6 +9,7 @@
       journal Conflict          409 conflict
       journal TooManyVersions   409 too-many-versions
       journal ModelChanged      409 model-changed
+      journal TooManyRemembered 429 too-many-remembered
       journal OutcomeUnknown    503 outcome-unknown
       journal NotReplicated     503 not-replicated
       journal JournalUnavailable 503 store-unavailable
@@ -30,6 +31,7 @@ from service.journal.protocol import (
     ModelChanged,
     NotReplicated,
     OutcomeUnknown,
+    TooManyRemembered,
     TooManyVersions,
     UnknownModel,
 )
@@ -138,6 +140,8 @@ def as_problem(error: Exception) -> Problem | None:
             return Problem(409, "model-changed", str(error))
         case Conflict():
             return Problem(409, "conflict", str(error))
+        case TooManyRemembered():
+            return Problem(429, "too-many-remembered", str(error), retry_after_s=60)
         case OutcomeUnknown():
             detail = f"{error}; repeat the request with the same Idempotency-Key"
             return Problem(503, "outcome-unknown", detail, retry_after_s=1, outcome="unknown")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from service.journal.record import KeyKind, Parts
+from service.journal.record import ROW_KINDS, KeyKind, Parts
 from solvers import (
     Batch,
     CorruptState,
@@ -57,7 +57,7 @@ class Named:
         """Of parts of which the first stands at `first_seq`."""
         if not parts.has_keys:
             return NOBODY
-        numbers = np.flatnonzero(parts.key_kinds == KeyKind.SAMPLE)
+        numbers = np.flatnonzero(np.isin(parts.key_kinds, ROW_KINDS))
         seqs = first_seq + np.cumsum(parts.counts) - parts.counts
         return cls(seqs[numbers], lambda number: parts.key(int(numbers[number])))
 
@@ -66,13 +66,16 @@ NOBODY = Named.of(())
 
 
 def names_a_row(key: bytes | None) -> bool:
-    """Whether it is the id of a sample that the journal keeps so."""
-    return key is not None and key[:1] == _SAMPLE
+    """Whether it is the id of a sample, or of its label that came late."""
+    return key is not None and key[0] in ROW_KINDS
 
 
 def digest_of(key: bytes) -> bytes:
-    """What a model's state keeps of an id, which the journal keeps under `key`."""
-    return hashlib.sha256(key).digest()[:DIGEST_BYTES]
+    """What a model's state keeps of an id, which the journal keeps under `key`.
+
+    However the label came, it is the id of one sample.
+    """
+    return hashlib.sha256(_SAMPLE + key[1:]).digest()[:DIGEST_BYTES]
 
 
 class RetainedIds:

@@ -78,6 +78,11 @@ AgeSeconds = Annotated[
 ]
 
 
+Remembered = Annotated[
+    int | UnsetType, Meta(description="Rows that wait for their labels, with `remember=true`.")
+]
+
+
 class Predicted(Struct):
     """The score of one row."""
 
@@ -88,6 +93,7 @@ class Predicted(Struct):
     probability: float | None
     stale: Stale = UNSET
     age_seconds: AgeSeconds = UNSET
+    remembered: Remembered = UNSET
 
 
 class PredictedMany(Struct):
@@ -100,5 +106,6 @@ class PredictedMany(Struct):
     probabilities: list[float | None] | None
     stale: Stale = UNSET
     age_seconds: AgeSeconds = UNSET
+    remembered: Remembered = UNSET
     rejected: int | UnsetType = UNSET
     errors: list[dict[str, Any]] | UnsetType = UNSET

@@ -80,6 +80,15 @@ class Settings(BaseSettings):
     max_dead: int = Field(
         10_000, ge=1, description="Dead messages of an input kept per model, about."
     )
+    remember_s: int = Field(
+        86_400, ge=1, description="How long remembered rows wait for their labels."
+    )
+    max_remembered: int = Field(
+        100_000, ge=1, description="Most rows that wait for their labels, per model."
+    )
+    remembered_bytes: int = Field(
+        64 * 1024 * 1024, ge=1, description="What they may take in the store, per model."
+    )
     kept_answers: int = Field(
         1000, ge=0, description="Requests with a key whose first answers are kept, per model."
     )

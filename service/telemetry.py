@@ -27,6 +27,7 @@ MODELS_SHOWN = 500
 
 _REQUEST_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LOAD_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0)
+_DELAY_S = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86_400.0, 7 * 86_400.0)
 _APPEND_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 _GROUP_ROWS = (1, 2, 5, 10, 20, 50, 100, 500, 1000, 4096, 100_000)
 
@@ -76,6 +77,24 @@ class Telemetry:
             "Models that left memory to make room.",
             registry=self.registry,
         )
+        self._label_delays = Histogram(
+            "dualstream_label_delay_seconds",
+            "Time from a prediction that remembered its row to the label, of labels learned here.",
+            buckets=_DELAY_S,
+            registry=self.registry,
+        )
+        self._expired = Counter(
+            "dualstream_remembered_expired",
+            "Rows that waited for their labels too long, found by this process.",
+            registry=self.registry,
+        )
+        self._default_labels = Counter(
+            "dualstream_default_labels",
+            "Default labels that this process journalled.",
+            registry=self.registry,
+        )
+        self._waiting = _Waiting()
+        self.registry.register(self._waiting)
         # Of all models since the process started: what is shown again goes on where it was.
         self._counts: dict[str, dict[str, int]] = {family: {} for family in _COUNTED}
         self.pending: Mapping[str, int] = {}
@@ -108,6 +127,19 @@ class Telemetry:
 
     def saw_load(self, seconds: float) -> None:
         self._loads.observe(seconds)
+
+    def saw_label(self, delay_s: float) -> None:
+        self._label_delays.observe(delay_s)
+
+    def saw_expired(self, rows: int) -> None:
+        self._expired.inc(rows)
+
+    def saw_default_labels(self, rows: int) -> None:
+        self._default_labels.inc(rows)
+
+    def saw_waiting(self, rows: Mapping[str, int]) -> None:
+        """How many rows wait, of each model that remembers any."""
+        self._waiting.rows = rows
 
     def saw_eviction(self) -> None:
         self._evictions.inc()
@@ -183,6 +215,24 @@ class _Inputs(Collector):
 def _shown(catalog: "Catalog") -> "list[Model]":
     """The models used last; the rest of those in memory, and the stored ones, are left out."""
     return list(catalog)[-MODELS_SHOWN:]
+
+
+class _Waiting(Collector):
+    """How many rows wait for their labels: of the models with the most of them, and of all."""
+
+    def __init__(self) -> None:
+        self.rows: Mapping[str, int] = {}
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Rows that wait for their labels, as last looked at."
+        family = GaugeMetricFamily("dualstream_remembered_rows", text, labels=["model"])
+        most = sorted(self.rows.items(), key=lambda told: (-told[1], told[0]))
+        for model, rows in most[:MODELS_SHOWN]:
+            family.add_metric([model], rows)
+        yield family
 
 
 class _Memory(Collector):

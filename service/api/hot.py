@@ -33,6 +33,7 @@ from service.api.learned import by_place, first_errors, refusal, spread
 from service.api.learning import fingerprint_of, learned_of, parse, request_of
 from service.api.lines import answer_lines, one_line, problem_of
 from service.api.upload import Upload, check_asked
+from service.api.waiting import OF_WAITING, let_wait, parse_waiting, read_wait
 from service.catalog import Catalog
 from service.codecs import (
     CHUNK_BYTES,
@@ -237,15 +238,22 @@ class HotPath:
             return await self._predict_row(model_id, query)
         check_method(scope, "POST")
         head = read_head(scope)
-        query = read_query(scope, ("min_seq", "version"))
+        query = read_query(scope, ("min_seq", "version", *OF_WAITING))
         model = await self._found(model_id, query)
         body = await read_body(receive, head, self._max_body_bytes)
-        intake = await parse(model, head, body, labelled=False)
+        wait = read_wait(query, model, self._catalog.settings.remember_s)
+        if wait is None:
+            intake = await parse(model, head, body, labelled=False)
+        else:
+            intake = await parse_waiting(model, head, body)
         if intake.count == 0:
             raise Problem(422, "invalid-rows", "the request holds no row")
         if not intake.places:
             raise refusal(intake, intake.errors)
-        return await self._score(model, intake, query)
+        answered, headers = await self._score(model, intake, query)
+        if wait is not None:
+            await let_wait(self._catalog.journal, model, intake, answered, wait)
+        return _encode(answered), headers
 
     async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
         """The model, too, is named in the query."""
@@ -258,7 +266,8 @@ class HotPath:
 
     async def _predict_row(self, model_id: str, query: dict[str, str]) -> Any:
         model = await self._found(model_id, query)
-        return await self._score(model, _queried_row(model, query), query)
+        answered, headers = await self._score(model, _queried_row(model, query), query)
+        return _encode(answered), headers
 
     async def _score(self, model: Model, intake: Intake, query: dict[str, str]) -> Any:
         batch = as_batch([intake.rows])
@@ -270,15 +279,15 @@ class HotPath:
             answered = answer_of(model, model.replica.learner, intake, batch, seq)
         age_s = model.stale_s
         if age_s is None:
-            return _encode(answered), [(b"etag", etag_of(seq, chain).encode())]
+            return answered, [(b"etag", etag_of(seq, chain).encode())]
         answered.stale, answered.age_seconds = True, round(age_s, 3)
-        return _encode(answered), []
+        return answered, []
 
     async def _score_by_version(self, model: Model, intake: Intake, batch: Batch, name: str) -> Any:
         version = await self._versions.get(model, self._catalog.journal, name)
         answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
         answered = answer_of(model, version.learner, intake, batch, version.seq)
-        return _encode(answered), [(b"etag", etag_of(version.seq, version.chain).encode())]
+        return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
 
     async def _found(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or beyond. Raises Problem 503 where it does not get there."""

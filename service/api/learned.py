@@ -15,7 +15,7 @@ from service.receipts import Receipt
 from service.requests import Request
 from service.schemas import Duplicate, Learned
 
-_NOT_FINITE = "the update would not be finite"
+NOT_FINITE = "the update would not be finite"
 _ID_REUSED = "the id was used for another sample"
 
 
@@ -170,7 +170,7 @@ def _finite(scores: Sequence[float]) -> list[float | None]:
 
 
 def _not_finite(intake: Intake, rows: Sequence[int], rejected: Sequence[int]) -> list[RowError]:
-    return [RowError(intake.places[rows[place]], "", _NOT_FINITE) for place in rejected]
+    return [RowError(intake.places[rows[place]], "", NOT_FINITE) for place in rejected]
 
 
 def _conflicts(intake: Intake, rows: Sequence[int]) -> list[RowError]:

@@ -87,6 +87,21 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
         "query", "min_seq", "Wait until the state holds this seq, up to 2 s.", kind="integer"
     )
     version = _parameter("query", "version", "Score by the version of this name.")
+    waiting = [
+        _parameter(
+            "query",
+            "remember",
+            "Keep the rows, each with an id, for labels that come later; JSON only.",
+            kind="boolean",
+        ),
+        _parameter("query", "default_label", "With remember: the label of rows that get none."),
+        _parameter(
+            "query",
+            "default_after_s",
+            "When they have it; without it, after as long as rows are remembered.",
+            kind="number",
+        ),
+    ]
     flags = [
         _parameter("query", "scores", "Answer each row's score.", kind="boolean"),
         _parameter("query", "atomic", "Learn all rows or none.", kind="boolean"),
@@ -110,7 +125,7 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
             "get": _operation("Score one row.", [model, x, min_seq, version], predicted),
             "post": _operation(
                 "Score rows; nothing is changed.",
-                [model, min_seq, version],
+                [model, min_seq, version, *waiting],
                 scored,
                 _body(rows, PREDICT_EXAMPLES),
             ),

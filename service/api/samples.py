@@ -66,7 +66,7 @@ async def _unlearned_at(model: Model, sample_id: str) -> int | None:
         seqs, seq = retained.seqs(digest_of(key)), retained.unlearned_at(digest_of(key))
     if seqs or seq is not None:
         return seq
-    [known] = await model.known([key])
+    known = next(filter(None, await model.known([key, make_key(KeyKind.LABEL, sample_id)])), None)
     if known is None:
         detail = f"model {model.record.id!r} knows no sample {sample_id!r}, or no longer"
         raise Problem(404, "unknown-sample", detail)

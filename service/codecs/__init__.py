@@ -54,6 +54,7 @@ __all__ = [
     "parse_body",
     "parse_chunk",
     "parse_messages",
+    "parse_json",
     "parse_named_row",
     "parse_query_row",
 ]

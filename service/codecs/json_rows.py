@@ -73,21 +73,24 @@ _COLUMNS = {"y": "y", "weight": "weight", "ids": "id"}
 _ID_OF_SAMPLES, _ID_OF_COLUMNS = "/samples/{}/id", "/ids/{}"
 
 
-def parse_json(door: Door, body: bytes, labelled: bool) -> Intake:
-    """Rows of a JSON body; raises Problem 400 where it is not JSON, 422 where it has no rows."""
-    reader = _Reader(door, labelled)
+def parse_json(door: Door, body: bytes, labelled: bool, waiting: bool = False) -> Intake:
+    """Rows of a JSON body; with `waiting` each needs an id of its own, and no label.
+
+    Raises Problem 400 where it is not JSON, 422 where it has no rows.
+    """
+    reader = _Reader(door, labelled, waiting)
     try:
         if b'"samples"' in body[:64]:
             return reader.samples(body)
         return reader.sample_or_columns(body)
     except msgspec.ValidationError as wrong:
-        return _parse_by_rows(door, body, labelled, wrong)
+        return _parse_by_rows(reader.anew(), body, wrong)
     except msgspec.DecodeError as broken:
         raise _broken(body, str(broken)) from None
     except UnicodeDecodeError:
         raise Problem(400, "malformed-body", "the body is not UTF-8") from None
     except _NamesTwice:
-        return _parse_by_rows(door, body, labelled, None)
+        return _parse_by_rows(reader.anew(), body, None)
 
 
 class _NamesTwice(Exception):
@@ -97,10 +100,15 @@ class _NamesTwice(Exception):
 class _Reader:
     """Turns typed rows into an Intake."""
 
-    def __init__(self, door: Door, labelled: bool) -> None:
+    def __init__(self, door: Door, labelled: bool, waiting: bool) -> None:
+        self._given = door, labelled, waiting
         self._labelled = labelled
         self._is_hashed = door.is_hashed
-        self._build = IntakeBuilder(door, labelled)
+        self._build = IntakeBuilder(door, labelled, waiting)
+
+    def anew(self) -> "_Reader":
+        """One of the same kind that holds no row yet."""
+        return _Reader(*self._given)
 
     def sample_or_columns(self, body: bytes) -> Intake:
         try:
@@ -195,9 +203,7 @@ def _column(columns: Columns | _RawColumns, name: str, rows: int, default: list[
     return list(column)
 
 
-def _parse_by_rows(
-    door: Door, body: bytes, labelled: bool, wrong: msgspec.ValidationError | None
-) -> Intake:
+def _parse_by_rows(reader: "_Reader", body: bytes, wrong: msgspec.ValidationError | None) -> Intake:
     """The rows of a body that the typed decoder refused: each is decoded on its own."""
     try:
         content = _any.decode(body)
@@ -209,7 +215,6 @@ def _parse_by_rows(
         raise _broken(body, str(broken)) from None
     except UnicodeDecodeError:
         raise Problem(400, "malformed-body", "the body is not UTF-8") from None
-    reader = _Reader(door, labelled)
     try:
         if isinstance(content, dict) and "samples" in content:
             for place, raw in enumerate(_raw_samples.decode(body).samples):

@@ -41,11 +41,11 @@ from service.journal.errors import (
     UnknownModel as UnknownModel,
 )
 from service.journal.remembering import (
+    AwaitingLabels as AwaitingLabels,
     Overdue as Overdue,
     Remembered as Remembered,
     Remembering,
     ToRemember as ToRemember,
-    Waiting as Waiting,
 )
 
 ENTRY_BYTES = 1 << 20

@@ -42,7 +42,7 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
     age_s: float = 0.0
 
 
-class Waiting(msgspec.Struct, frozen=True, gc=False):
+class AwaitingLabels(msgspec.Struct, frozen=True, gc=False):
     """A model that remembers rows: how many wait, and whether the wait of any is over."""
 
     model: str
@@ -81,7 +81,7 @@ class Remembering(Protocol):
         Raises ModelChanged.
         """
 
-    async def waiting(self) -> list[Waiting]:
+    async def awaiting_labels(self) -> list[AwaitingLabels]:
         """Return the models that remember rows. Not atomic; one made just now may be missing."""
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:

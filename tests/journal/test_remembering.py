@@ -7,13 +7,13 @@ import pytest
 
 from service.journal.protocol import (
     DEFAULT_LIMITS,
+    AwaitingLabels,
     Journal,
     Limits,
     ModelChanged,
     ModelRecord,
     TooManyRemembered,
     ToRemember,
-    Waiting,
 )
 from service.journal.record import KeyKind, encode_rows, make_key
 from tests.journal.groups import GIVEN, SPEC, Part, fingerprint, request, rows
@@ -59,19 +59,19 @@ async def expired_at_last(journal: Journal, record: ModelRecord, count: int) -> 
 
 async def test_a_row_waits_until_its_label_is_journalled(journal):
     record = await made(journal)
-    assert await journal.waiting() == []
+    assert await journal.awaiting_labels() == []
     await journal.remember(MODEL, record.incarnation, [waits("a", b"first"), waits("b")])
     assert await bodies(journal, record, "a", "c", "b") == [b"first", None, b"row"]
-    assert await journal.waiting() == [Waiting(MODEL, record.incarnation, 2, False)]
+    assert await journal.awaiting_labels() == [AwaitingLabels(MODEL, record.incarnation, 2, False)]
     # Served again: the newer row waits.
     await journal.remember(MODEL, record.incarnation, [waits("a", b"second")])
     assert await bodies(journal, record, "a") == [b"second"]
-    assert (await journal.waiting())[0].rows == 2
+    assert (await journal.awaiting_labels())[0].rows == 2
     await append(journal, record, label("a"))
     assert await bodies(journal, record, "a", "b") == [None, b"row"]
-    assert (await journal.waiting())[0].rows == 1
+    assert (await journal.awaiting_labels())[0].rows == 1
     await append(journal, record, label("b"))
-    assert await journal.waiting() == []
+    assert await journal.awaiting_labels() == []
     assert (await journal.get(MODEL)).seq == 2
 
 
@@ -125,14 +125,14 @@ async def test_an_expired_row_is_known_as_such_for_as_long_again(store):
         await journal.remember(MODEL, record.incarnation, [waits("a"), waits("b")])
         while await bodies(journal, record, "a") != [b""]:
             await asyncio.sleep(0.005)
-        assert (await journal.waiting())[0].is_due
+        assert (await journal.awaiting_labels())[0].is_due
         await expired_at_last(journal, record, 2)
-        [(told, rows_left)] = [(w.model, w.rows) for w in await journal.waiting()]
+        [(told, rows_left)] = [(w.model, w.rows) for w in await journal.awaiting_labels()]
         assert (told, rows_left) == (MODEL, 0)
         while await bodies(journal, record, "a", "b") != [None, None]:
             await journal.overdue(MODEL, record.incarnation)
             await asyncio.sleep(0.005)
-        assert await journal.waiting() == []
+        assert await journal.awaiting_labels() == []
 
 
 async def test_a_default_label_is_due_until_it_is_journalled(store):
@@ -174,7 +174,7 @@ async def test_deleted_models_leave_no_rows_behind(journal):
     record = await made(journal)
     await journal.remember(MODEL, record.incarnation, [waits("a")])
     await journal.delete(MODEL)
-    assert await journal.waiting() == []
+    assert await journal.awaiting_labels() == []
     with pytest.raises(ModelChanged):
         await journal.remember(MODEL, record.incarnation, [waits("a")])
     again = await made(journal)

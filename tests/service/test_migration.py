@@ -30,6 +30,7 @@ WRITES = (
     "stage",
     "stage_entries",
     "stage_keys",
+    "stage_rows",
     "stage_rest",
     "unstage",
     "copy_put",
@@ -305,3 +306,25 @@ def test_command_copies_a_store_and_says_so(tmp_path):
         assert refused.exit_code == 2 and (
             "the same" in refused.output or "no file" in refused.output
         )
+
+
+def test_rows_that_wait_find_their_labels_in_the_other_store(stores):
+    of, to = stores
+    with served(of) as client:
+        client.put("/models/m", json=SPEC).raise_for_status()
+        samples = [{"x": [n, 1, 0, 0, 0], "id": f"i{n}"} for n in range(300)]
+        asked = {"params": {"remember": "true"}, "json": {"samples": samples}}
+        client.post("/models/m/predict", **asked).raise_for_status()
+    asyncio.run(moved(of, to))
+    with served(to) as client:
+        labels = [{"id": f"i{n}", "y": n % 2} for n in range(300)]
+        told = client.post("/models/m/labels", json={"labels": labels}).json()
+        assert (told["count"], told["rejected"]) == (300, 0)
+        assert client.portal.call(client.app._catalog.journal.awaiting_labels) == []
+
+
+async def moved(of, to) -> None:
+    async with opened(of, to) as (source, target):
+        await migrate(source, target)
+        rows = [(await j.awaiting_labels())[0].rows for j in (source, target)]
+        assert rows == [300, 300]

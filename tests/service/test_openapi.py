@@ -75,3 +75,17 @@ def test_every_reference_in_the_document_leads_somewhere(client):
         for step in reference.removeprefix("#/").split("/"):
             place = place[step]
     assert client.get("/docs").status_code == 200
+
+
+def test_labels_that_come_later_are_told_of(client):
+    document = client.get("/openapi.json").json()["paths"]
+    names = {p["name"] for p in document["/models/{model_id}/predict"]["post"]["parameters"]}
+    assert {"remember", "default_label", "default_after_s"} <= names
+    body = document["/models/{model_id}/labels"]["post"]["requestBody"]["content"]
+    spec = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 3}}
+    client.put("/models/example", json=spec)
+    rows = {"samples": [{"x": [1, 0, 0], "id": id} for id in ("event-1", 7)]}
+    for example in body["application/json"]["examples"].values():
+        client.post("/models/example/predict?remember=true", json=rows)
+        answer = client.post("/models/example/labels", json=example["value"])
+        assert answer.status_code == 200 and "errors" not in answer.json(), answer.text

@@ -19,6 +19,7 @@ README = (ROOT / "README.md").read_text()
 PORTFOLIO = (ROOT / "docs" / "PORTFOLIO.md").read_text()
 STREAMING = (ROOT / "docs" / "STREAMING.md").read_text()
 VERSIONS = (ROOT / "docs" / "VERSIONS.md").read_text()
+LATE_LABELS = (ROOT / "docs" / "LATE_LABELS.md").read_text()
 
 
 def session(text: str) -> str:
@@ -98,6 +99,16 @@ def test_the_commands_of_streaming_run_as_written(tmp_path):
     assert [line.get("chunk") for line in lines] == [0, 1, None]
     assert (lines[-1]["seq"], lines[-1]["count"]) == (120000, 60000)
     assert "event: progress\nid: 120000-" in said
+
+
+def test_the_commands_of_late_labels_run_as_written(tmp_path):
+    answers, _ = answers_of(session(LATE_LABELS), tmp_path)
+    _, served, labelled, again, by_default = answers
+    assert served["remembered"] == 2 and len(served["scores"]) == 2
+    assert (labelled["seq"], labelled["count"], labelled["rejected"]) == (1, 1, 1)
+    assert [error["index"] for error in labelled["errors"]] == [1]
+    assert again["duplicates"] == [{"index": 0, "seq": 1}] and again["duplicate"]
+    assert by_default["remembered"] == 1
 
 
 def test_every_member_of_a_list_is_described():

@@ -15,6 +15,7 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     ENTRY_OVERHEAD,
     Appended,
+    AwaitingLabels,
     Conflict,
     CursorMove,
     CursorMoved,
@@ -33,7 +34,6 @@ from service.journal.protocol import (
     UnknownCopy,
     UnknownModel,
     Version,
-    Waiting,
 )
 
 KEPT_SNAPSHOTS = 2
@@ -435,9 +435,9 @@ class Store:
         log = self.log(model, incarnation)
         return [log.waits.get(key) for key in keys]
 
-    def waiting(self) -> "list[Waiting]":
+    def awaiting_labels(self) -> "list[AwaitingLabels]":
         logs = sorted((log.id, log) for log in self.logs.values() if log.waits)
-        return [Waiting(id, log.incarnation, len(log.waits), False) for id, log in logs]
+        return [AwaitingLabels(id, log.incarnation, len(log.waits), False) for id, log in logs]
 
     def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
         self.log(model, incarnation)

@@ -86,9 +86,9 @@ def test_a_lost_label_leaves_its_row_waiting():
     append(store, log, label("a"), nonce=1)
     append(store, log, label("a"), label("b"), nonce=2)
     assert store.remembered("m", log.incarnation, [key("a"), key("b")]) == [None, None]
-    assert store.waiting() == []
+    assert store.awaiting_labels() == []
     log.lose(1, now=0, with_snapshots=True)
     found = store.remembered("m", log.incarnation, [key("a"), key("b")])
     assert [row and row.body for row in found] == [None, b"other"]
     log.lose(1, now=0, with_snapshots=True)
-    assert [told.rows for told in store.waiting()] == [2]
+    assert [told.rows for told in store.awaiting_labels()] == [2]

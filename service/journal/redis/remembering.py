@@ -5,12 +5,12 @@ from itertools import chain
 from typing import Any
 
 from service.journal.protocol import (
+    AwaitingLabels,
     Limits,
     Overdue,
     Remembered,
     TooManyRemembered,
     ToRemember,
-    Waiting,
 )
 from service.journal.redis import scripts
 from service.journal.redis.cluster import Lines
@@ -53,7 +53,7 @@ class RedisRemembering:
                 found.append(_row(key, stored, answer[1]) if stored else None)
         return found
 
-    async def waiting(self) -> list[Waiting]:
+    async def awaiting_labels(self) -> list[AwaitingLabels]:
         ids = await self._others.call("SMEMBERS", WAITING, is_read=True)
         found = []
         for model in sorted(id_.decode() for id_ in ids):
@@ -63,7 +63,7 @@ class RedisRemembering:
                 if await self._others.call("EXISTS", keys_of(model).waits):
                     await self._others.call("SADD", WAITING, model)
             else:
-                found.append(Waiting(model, answer[1].decode(), answer[2], bool(answer[3])))
+                found.append(AwaitingLabels(model, answer[1].decode(), answer[2], bool(answer[3])))
         return found
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:

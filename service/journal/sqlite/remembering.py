@@ -4,12 +4,12 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
 from service.journal.protocol import (
+    AwaitingLabels,
     Limits,
     Overdue,
     Remembered,
     TooManyRemembered,
     ToRemember,
-    Waiting,
 )
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
@@ -64,10 +64,10 @@ def remembered(
     return task
 
 
-def waiting(now_ms: Callable[[], int], after_staged: str) -> Task[list[Waiting]]:
-    """The task behind `Journal.waiting`; models up to `after_staged` are in nobody's sight."""
+def awaiting_labels(now_ms: Callable[[], int], after_staged: str) -> Task[list[AwaitingLabels]]:
+    """The task behind `Journal.awaiting_labels`; nobody sees models up to `after_staged`."""
 
-    def task(connection: sqlite3.Connection) -> list[Waiting]:
+    def task(connection: sqlite3.Connection) -> list[AwaitingLabels]:
         found = connection.execute(
             "SELECT id, incarnation, rows, EXISTS (SELECT 1 FROM remembered"
             " WHERE remembered.model = models.model AND due_ms <= ?)"
@@ -75,7 +75,7 @@ def waiting(now_ms: Callable[[], int], after_staged: str) -> Task[list[Waiting]]
             " WHERE id > ? ORDER BY id",
             (now_ms(), after_staged),
         )
-        return [Waiting(id_, made, rows, bool(is_due)) for id_, made, rows, is_due in found]
+        return [AwaitingLabels(id_, made, rows, bool(is_due)) for id_, made, rows, is_due in found]
 
     return task
 

@@ -14,6 +14,7 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     Announced,
     Appended,
+    AwaitingLabels,
     CopyUse,
     CursorMove,
     Entry,
@@ -30,7 +31,6 @@ from service.journal.protocol import (
     StoredCopy,
     ToRemember,
     Version,
-    Waiting,
 )
 from service.journal.sqlite import (
     append,
@@ -288,8 +288,8 @@ class SqliteJournal(SqliteMoving):
     ) -> list[Remembered | None]:
         return await self._read(remembering.remembered(model, incarnation, keys, _now_ms))
 
-    async def waiting(self) -> list[Waiting]:
-        return await self._read(remembering.waiting(_now_ms, models.AFTER_STAGED))
+    async def awaiting_labels(self) -> list[AwaitingLabels]:
+        return await self._read(remembering.awaiting_labels(_now_ms, models.AFTER_STAGED))
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
         task = remembering.overdue(model, incarnation, limit, self._limits, _now_ms)

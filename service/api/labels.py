@@ -1,0 +1,262 @@
+"""Labels that come later: POST /models/{id}/labels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Raw, Struct
+
+from service.api.arriving import read_body
+from service.api.http import (
+    read_head,
+    read_query,
+    stored_key,
+)
+from service.api.learned import NOT_FINITE, first_errors
+from service.api.learning import fingerprint_of
+from service.api.models import catalog_of
+from service.codecs.door import BadRow
+from service.errors import Problem, RowError
+from service.late_labels import (
+    Label,
+    Labelled,
+    learn_labels,
+)
+from service.model import Model
+from service.receipts import Receipt
+from service.schemas import Duplicate, Learned
+
+router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])
+
+LABEL_EXAMPLES: dict[str, Any] = {
+    "one label": {"id": "event-1", "y": 1},
+    "labels": {"labels": [{"id": "event-1", "y": 1}, {"id": 7, "y": 0}]},
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class OneLabel(Struct, forbid_unknown_fields=True):
+    """The label of a row that was predicted with `remember=true`, by the row's id."""
+
+    id: str | int
+    y: float | int | bool | str | None
+
+
+class ManyLabels(Struct, forbid_unknown_fields=True):
+    """Labels, in the order in which they are learned."""
+
+    labels: list[Raw]
+
+
+_one, _many = msgspec.json.Decoder(OneLabel), msgspec.json.Decoder(ManyLabels)
+_any = msgspec.json.Decoder()
+
+
+@router.post(
+    "/labels",
+    response_model=None,
+    responses={
+        200: {"description": "As `learn` answers; loss and mistakes are of the scores served."},
+        404: {"description": "None of the samples is known."},
+        410: {"description": "All of them have waited too long."},
+    },
+    openapi_extra={
+        "parameters": [
+            {
+                "in": "header",
+                "name": "Idempotency-Key",
+                "description": "Learned once, however often it is sent.",
+                "required": False,
+                "schema": {"type": "string"},
+            }
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {"type": "object"},
+                    "examples": {name: {"value": one} for name, one in LABEL_EXAMPLES.items()},
+                }
+            },
+        },
+    },
+)
+async def learn_late_labels(model_id: str, request: Request) -> Response:
+    """Learn the labels of rows that were predicted with `remember=true`, each once.
+
+    They are scored as they were served. A label that was learned before is a duplicate; of a sample
+    that is unknown, has expired, or has another label already, it is an error of that row alone.
+    """
+    catalog = catalog_of(request)
+    head = read_head(request.scope)
+    read_query(request.scope, ())
+    model = await catalog.get(model_id)
+    body = await read_body(request.receive, head, catalog.settings.max_body_bytes)
+    key = stored_key(head.idempotency_key)
+    asked = _Asked(model, body)
+    mark = fingerprint_of(head, {}, body) if key else None
+    told = await learn_labels(catalog.journal, model, asked.labels, key, mark)
+    for delay_s in told.delays_s:
+        catalog.telemetry.saw_label(delay_s)
+    headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
+    if told.answer is not None:
+        headers["idempotency-replayed"] = "true"
+    answer = _encode(asked.answer(told))
+    return Response(answer, media_type="application/json", headers=headers)
+
+
+class _Asked:
+    """The labels of one request, good and bad, and how they are answered."""
+
+    def __init__(self, model: Model, body: bytes) -> None:
+        """Raises Problem 400 for what is no JSON, 422 where there is no label."""
+        self._model = model
+        self.labels: list[Label] = []
+        self._bad: list[RowError] = []
+        given, self._is_single = _parsed(body)
+        for place, raw in enumerate(given):
+            try:
+                self.labels.append(_label(model, place, raw))
+            except BadRow as bad:
+                self._bad.append(RowError(place, self._pointer(place) + bad.pointer, bad.reason))
+        self._ids = {label.place: label.id for label in self.labels}
+        if not given:
+            raise Problem(422, "invalid-rows", "the request holds no label")
+
+    def answer(self, told: Labelled) -> Learned:
+        """As of `learn`. Raises Problem where no label was learned, now or before."""
+        receipt, found = told.receipt, told.found
+        duplicates, conflicts = list(told.duplicates), list(told.conflicts)
+        if receipt is not None:
+            duplicates += [(found[row].place, seq) for row, seq in receipt.duplicates]
+            conflicts += [(found[row].place, 0) for row in receipt.conflicts]
+        errors = self._errors(told, conflicts)
+        rejected = [] if receipt is None else _rejected(receipt, found)
+        errors += [RowError(place, self._pointer(place), NOT_FINITE) for place in rejected]
+        count = 0 if receipt is None else receipt.placed.count
+        if told.repeats is not None:
+            return self._again(told, duplicates, errors)
+        if (
+            receipt is not None and count and receipt.scores is None
+        ):  # journalled, and rebuilt since
+            model, seq = self._model.record.id, receipt.placed.seq
+            return Learned(model, seq, count, None, None, None, None, False)
+        if not count and not duplicates:
+            self._refuse(told, errors)
+        seq = receipt.placed.seq if receipt is not None and count else max(s for _, s in duplicates)
+        losses = [] if receipt is None else _learned(receipt, receipt.losses)
+        return Learned(
+            model=self._model.record.id,
+            seq=seq,
+            count=count,
+            learned=len(losses),
+            mistakes=self._mistakes(told),
+            loss=sum(losses) / len(losses) if losses else None,
+            rejected=len(errors),
+            duplicate=not count and not errors,
+            duplicates=_listed(duplicates),
+            errors=first_errors(sorted(errors, key=lambda error: error.index)),
+        )
+
+    def _again(
+        self, told: Labelled, duplicates: list[tuple[int, int]], errors: list[RowError]
+    ) -> Learned:
+        """The first answer to a request that is repeated, or as much as is kept of it."""
+        assert told.repeats is not None
+        (seq, count), answer, model = told.repeats, told.answer, self._model.record.id
+        if answer is None:
+            return Learned(model, seq, count, None, None, None, None, True)
+        return Learned(
+            model=model,
+            seq=answer.seq,
+            count=answer.count,
+            learned=answer.learned,
+            mistakes=answer.mistakes,
+            loss=answer.loss,
+            rejected=len(errors) + answer.count - answer.learned,
+            duplicate=True,
+            duplicates=_listed(duplicates),
+            errors=first_errors(sorted(errors, key=lambda error: error.index)),
+        )
+
+    def _errors(self, told: Labelled, conflicts: Sequence[tuple[int, int]]) -> list[RowError]:
+        errors = list(self._bad)
+        for places, reason in (
+            ([place for place, _ in conflicts], "sample {!r} was labelled otherwise before"),
+            (told.unknown, "unknown-sample: no row waits for the label of {!r}"),
+            (told.expired, "expired-sample: {!r} has waited for its label too long"),
+        ):
+            errors += [
+                RowError(place, self._pointer(place) + "/id", reason.format(self._ids[place]))
+                for place in places
+            ]
+        return errors
+
+    def _refuse(self, told: Labelled, errors: Sequence[RowError]) -> None:
+        """Raise the Problem for a request of which no label was taken."""
+        status, slug = 422, "invalid-rows"
+        if len(told.unknown) == len(errors):
+            status, slug = 404, "unknown-sample"
+        elif len(told.expired) == len(errors):
+            status, slug = 410, "expired-sample"
+        detail = f"{len(errors)} labels refused; the first: {errors[0].reason}"
+        raise Problem(status, slug, detail, errors, rejected=len(errors))
+
+    def _mistakes(self, told: Labelled) -> int | None:
+        if self._model.door.task == "regression":
+            return None
+        if told.receipt is None:
+            return 0
+        receipt = told.receipt
+        rows = range(len(told.found)) if receipt.rows is None else receipt.rows
+        scores = receipt.scores or []
+        wrong = [(s >= 0) != (told.found[row].y > 0) for s, row in zip(scores, rows, strict=True)]
+        return int(sum(_learned(receipt, wrong)))
+
+    def _pointer(self, place: int) -> str:
+        return "" if self._is_single else f"/labels/{place}"
+
+
+def _parsed(body: bytes) -> tuple[list[bytes], bool]:
+    """The JSON of each label; and whether it is a single one."""
+    try:
+        content = _any.decode(body)
+        if isinstance(content, dict) and "labels" in content:
+            return [bytes(raw) for raw in _many.decode(body).labels], False
+    except msgspec.ValidationError as wrong:
+        raise Problem(422, "invalid-body", str(wrong)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
+        raise Problem(400, "malformed-body", str(broken)) from None
+    if not isinstance(content, dict):
+        detail = 'send {"id": ..., "y": ...} or {"labels": [{"id": ..., "y": ...}, ...]}'
+        raise Problem(422, "invalid-body", detail)
+    return [body], True
+
+
+def _label(model: Model, place: int, raw: bytes) -> Label:
+    """Raises BadRow."""
+    try:
+        given = _one.decode(raw)
+    except msgspec.ValidationError as wrong:
+        raise BadRow("", str(wrong)) from None
+    y = model.door.label(given.y)
+    if isinstance(y, str):
+        raise BadRow("/y", "rows of a multiclass model cannot wait for their labels")
+    return Label(place, model.door.id(given.id), y)
+
+
+def _learned(receipt: Receipt, column: Sequence[Any] | None) -> list[Any]:
+    """Of the journalled rows those that were not rejected."""
+    rejected = receipt.rejected or []
+    return [one for one, was in zip(column or [], rejected, strict=True) if not was]
+
+
+def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[int]:
+    rows = range(len(found)) if receipt.rows is None else receipt.rows
+    flags = receipt.rejected or []
+    return [found[row].place for row, was in zip(rows, flags, strict=False) if was]
+
+
+def _listed(duplicates: Sequence[tuple[int, int]]) -> Any:
+    return [Duplicate(place, seq) for place, seq in sorted(duplicates)] or UNSET

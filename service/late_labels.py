@@ -1,0 +1,248 @@
+"""Rows that wait for their labels, and the labels that find them.
+
+A prediction may remember its rows beside the journal, with the scores that were served. A label
+that comes later is journalled together with its row, under a key made of the sample's id: it is
+learned once, whoever brings it and however often. No state knows of rows that wait.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+
+from service.answers import Answer
+from service.codecs import ListedRows
+from service.errors import Problem
+from service.journal.protocol import Journal, Part, Remembered, ToRemember
+from service.journal.record import (
+    KeyKind,
+    Rows,
+    decode,
+    encode_opening,
+    encode_rows,
+    make_key,
+)
+from service.model import Model
+from service.receipts import Receipt
+from service.requests import Request
+from solvers import why_not_as_served
+
+_LABEL = Struct("<d")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How rows of one request wait: `default` is the label that they have after `wait_s`."""
+
+    default: bytes = b""
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label as it was sent: its place in the request, the sample's id, what the learner sees."""
+
+    place: int
+    id: str
+    y: float
+
+    @property
+    def key(self) -> bytes:
+        return make_key(KeyKind.LABEL, self.id)
+
+    @property
+    def fingerprint(self) -> bytes:
+        return hashlib.sha256(packed_label(self.y)).digest()[:16]
+
+
+@dataclass(slots=True)
+class Labelled:
+    """What became of a request's labels."""
+
+    receipt: Receipt | None = None
+    """Of those that found rows that waited; None without any."""
+    found: list[Label] = field(default_factory=list)
+    delays_s: list[float] = field(default_factory=list)
+    """How long their rows had waited."""
+    duplicates: list[tuple[int, int]] = field(default_factory=list)
+    """Places of labels that were learned before, and where these stand."""
+    conflicts: list[tuple[int, int]] = field(default_factory=list)
+    """Those of samples that were labelled otherwise before."""
+    unknown: list[int] = field(default_factory=list)
+    expired: list[int] = field(default_factory=list)
+    answer: Answer | None = None
+    """The first answer to a request with a key that is repeated, if it is kept ..."""
+    repeats: tuple[int, int] | None = None
+    """... and where that request ends, and how many rows of it were journalled."""
+
+
+def packed_label(y: float) -> bytes:
+    """A label as the learner sees it; 0 and -0 are one."""
+    return _LABEL.pack(y + 0.0)
+
+
+def check_may_wait(model: Model) -> None:
+    """Raises Problem 409 where rows of the model cannot be scored as they were served."""
+    why_not = why_not_as_served(model.replica.spec)
+    if why_not is not None:
+        detail = f"rows of model {model.record.id!r} cannot wait for their labels: {why_not}"
+        raise Problem(409, "cannot-remember", detail)
+
+
+async def remember(
+    journal: Journal,
+    model: Model,
+    rows: ListedRows,
+    scores: Sequence[float],
+    seq: int,
+    wait: Wait,
+) -> None:
+    """Remember rows, each of which has an id, as they were scored by the state at `seq`.
+
+    Raises ModelChanged, TooManyRemembered, and what the store raises.
+    """
+    told = [
+        ToRemember(
+            make_key(KeyKind.LABEL, rows.ids[row]),
+            encode_rows(
+                rows.indptr[row : row + 2],
+                rows.indices,
+                rows.values,
+                weights=rows.weights[row : row + 1],
+                served_scores=[scores[row]],
+                served_seqs=[seq],
+                names=rows.names_of(row, row + 1),
+            ),
+            wait.default,
+            wait.wait_s,
+        )
+        for row in range(len(rows))
+    ]
+    await journal.remember(model.record.id, model.record.incarnation, told)
+
+
+async def learn_labels(
+    journal: Journal,
+    model: Model,
+    labels: Sequence[Label],
+    key: bytes | None = None,
+    fingerprint: bytes | None = None,
+) -> Labelled:
+    """Learn what these labels find; a request with a stored `key` once.
+
+    Raises Problem 422 where the key was used for another request, ModelChanged, RecordError, and
+    what an append raises.
+    """
+    told = Labelled()
+    record = model.record
+    keys = [label.key for label in labels]
+    # In this order: a row that is gone went in one step with a key becoming known.
+    waiting = await journal.remembered(record.id, record.incarnation, keys)
+    asked = [*keys, *([] if key is None else [key])]
+    known = await model.known(asked)
+    if key is not None and known[-1] is not None:
+        if known[-1].fingerprint != fingerprint:
+            raise _reused()
+        await model.refresh(known[-1].seq)
+        told.repeats = known[-1].seq, known[-1].records
+        told.answer = model.replica.answers.find(key, known[-1].seq)
+    rows: list[Rows] = []
+    for label, row, kept in zip(labels, waiting, known, strict=False):
+        if told.repeats is not None and _is_in(told.answer, label.key):
+            continue
+        if kept is not None:
+            is_same = kept.fingerprint == label.fingerprint
+            (told.duplicates if is_same else told.conflicts).append((label.place, kept.seq))
+        elif row is None:
+            told.unknown.append(label.place)
+        elif not row.body:
+            told.expired.append(label.place)
+        elif told.repeats is None:
+            told.found.append(label)
+            told.delays_s.append(row.age_s)
+            rows.append(_row_of(row))
+    if rows:
+        request = request_of(model.door.dim, told.found, rows, key, fingerprint)
+        told.receipt = await model.submit(request)
+        if told.receipt.placed.conflict and key is not None and told.receipt.rows is None:
+            raise _reused()
+        if key is not None and told.receipt.placed.duplicate and told.receipt.scores is None:
+            # The same request came by another way, meanwhile.
+            place = told.receipt.placed
+            told.repeats, told.answer = (place.seq, place.count), told.receipt.answer
+            told.receipt, told.found, told.delays_s = None, [], []
+    return told
+
+
+async def learn_defaults(model: Model, due: Sequence[Remembered]) -> Receipt:
+    """Learn the default labels of rows whose wait is over; those that have labels are let go of.
+
+    Raises RecordError, and what an append raises.
+    """
+    labels = [
+        Label(place, row.key[1:].decode(), _LABEL.unpack(row.default)[0])
+        for place, row in enumerate(due)
+    ]
+    return await model.submit(request_of(model.door.dim, labels, [_row_of(row) for row in due]))
+
+
+def request_of(
+    dim: int,
+    labels: Sequence[Label],
+    found: Sequence[Rows],
+    key: bytes | None = None,
+    fingerprint: bytes | None = None,
+) -> Request:
+    """The request that journals labels with the rows that waited for them, each under its key.
+
+    dim  the width of the rows
+    """
+    rows = ListedRows([0], [], [], [], [], dim)
+    parts = []
+    if key is not None:
+        parts.append(Part(encode_opening(key, fingerprint), 0, key, fingerprint))
+    for number, (label, row) in enumerate(zip(labels, found, strict=True)):
+        columns = (row.indptr, row.indices, row.values, [label.y])
+        mark, continues = label.fingerprint, key is not None
+        body = encode_rows(
+            *columns,
+            weights=row.weights,
+            served_scores=row.served_scores,
+            served_seqs=row.served_seqs,
+            names=row.names,
+            key=label.key,
+            fingerprint=mark,
+            continues=continues,
+        )
+        parts.append(Part(body, 1, label.key, mark, continues))
+        _add(rows, label, row)
+        rows.ids[number] = label.id
+    return Request(parts, rows, key, rows.names)
+
+
+def _add(rows: ListedRows, label: Label, row: Rows) -> None:
+    assert row.served_scores is not None
+    rows.indices += row.indices.tolist()
+    rows.values += row.values.tolist()
+    rows.indptr.append(len(rows.indices))
+    rows.labels.append(label.y)  # type: ignore[arg-type]
+    rows.weights.append(1.0 if row.weights is None else float(row.weights[0]))
+    rows.served_scores.append(float(row.served_scores[0]))
+    rows.names += row.names
+    rows.name_ends.append(len(rows.names))
+
+
+def _row_of(row: Remembered) -> Rows:
+    ((_, found),) = decode(row.body)
+    assert isinstance(found, Rows)
+    return found
+
+
+def _is_in(answer: Answer | None, key: bytes) -> bool:
+    """Whether the row was journalled by the request of this answer, as far as that is known."""
+    return answer is None or answer.rows is None or key in answer.rows.ids
+
+
+def _reused() -> Problem:
+    detail = "the Idempotency-Key was used for another request"
+    return Problem(422, "idempotency-key-reused", detail)
