@@ -122,12 +122,16 @@ class Committer:
         Where it was `read_already` and has not grown since, it is not read again.
         """
         replica = self._replica
-        record = await self._journal.get(replica.id)
-        if record.incarnation != replica.incarnation:
-            raise ModelChanged(replica.id)
-        replica.check_head(record)
-        if not read_already or record.seq > replica.seq:
-            await replica.catch_up(self._journal)
+        while True:
+            record = await self._journal.get(replica.id)
+            if record.incarnation != replica.incarnation:
+                raise ModelChanged(replica.id)
+            replica.check_head(record)
+            if not read_already or record.seq > replica.seq:
+                await replica.catch_up(self._journal)
+            if replica.seq >= record.seq:
+                return
+            # The head was lost before it was read: what of it was here the new head tells.
 
     def tell_nobody(self) -> None:
         """Let go of those who were to hear of groups, forks, losses and failures."""

@@ -158,6 +158,17 @@ async def _only_new(true: Any, self: Committer, nonce: bytes, appended: Any, *gi
     return await true(self, nonce, appended, *given)
 
 
+async def _looked_once(true: Any, self: Committer, read_already: bool) -> None:
+    """What the head tells of and a read does not find is left to the next refresh."""
+    replica = self._replica
+    record = await self._journal.get(replica.id)
+    if record.incarnation != replica.incarnation:
+        raise ModelChanged(replica.id)
+    replica.check_head(record)
+    if not read_already or record.seq > replica.seq:
+        await replica.catch_up(self._journal)
+
+
 async def _served_meanwhile(true: Any, self: Committer, fork: Exception) -> None:
     """A fork is served until the rebuilding begins."""
     if isinstance(fork, Forked):
@@ -355,6 +366,7 @@ BUGS = {
 
 RARE = {
     "copy gone with its record": Bug([(Replica, "_obey", _not_asked_again)]),
+    "head lost before it is read": Bug([(Committer, "_hold_against_head", _looked_once)]),
     "error of a loading unseen": Bug([(Catalog, "_end_loading", _unseen)]),
 }
 """Found by few seeds: those of `seeds.py` are all that is asked of them."""

@@ -12,6 +12,8 @@ REGRESSIONS = {
     "fork served to who asked before": (999, 1071),
     # Repetitions alone never showed a replica that the journal had lost what it had learned.
     "no chain check where nothing is new": (344, 711),
+    # What a head told of was lost before it was read: the refresh was done without it.
+    "head lost before it is read": (2260,),
     # By a rebuilding, or by entries that were announced and then not there.
     "acknowledged though known to be lost": (123, 516),
     # A control was applied twice, or a model stayed forked for good.

@@ -158,9 +158,10 @@ class Log:
         )
 
     def spoil(self, where: float) -> None:
-        """Change a byte of the newest snapshot, unless no other would be good."""
+        """Change a byte of the newest snapshot, unless no other would be good that is needed."""
         newest = self.snapshots[-1]
-        if len(self.snapshots) > 1 and not self.good - {newest.seq}:
+        is_needed = len(self.snapshots) > 1 or self.trimmed
+        if is_needed and not self.good - {newest.seq}:
             return
         self.spoiled.add(newest.seq)
         data = bytearray(newest.data)

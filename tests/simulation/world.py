@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -41,6 +42,8 @@ BODY_S = 0.005
 MODEL_BYTES = 10_000
 """What a model takes of memory, which has room for all of them."""
 TRIES = 4
+REBUILDS = 5
+"""So often a model may be found being rebuilt when all is quiet."""
 PAUSES_S = (0.01, 0.01, 0.05, 1.5)
 
 Work = Callable[["Worker"], Awaitable[Any]]
@@ -215,8 +218,11 @@ class Worker:
         await self.catalog.create(model_id, kind.given)
 
     async def settle(self, model_id: str) -> Model:
-        """Bring the model to the journal's end, with nothing under way."""
-        while True:
+        """Bring the model to the journal's end, with nothing under way.
+
+        Raises Problem where it is not served for long.
+        """
+        for tried in count():
             try:
                 await self.startup.finished.wait()
                 model = await self.catalog.get(model_id)
@@ -227,6 +233,11 @@ class Worker:
                 return model
             except ModelChanged:
                 pass  # the next one is loaded
+            except Problem as refusal:
+                if refusal.status != 503 or tried == REBUILDS:
+                    raise
+                await asyncio.sleep(1.0)  # it is being rebuilt
+        raise AssertionError
 
 
 @dataclass(slots=True)
@@ -379,10 +390,10 @@ class World:
     def _come_up(self) -> None:
         self.network.is_down = False
 
-    async def _remake(self, at: float) -> None:
+    async def _remake(self, at: float, model_id: str | None = None) -> None:
         """Delete a model and make it again; goes on until it is there."""
         await asyncio.sleep(at)
-        model_id = self.chance.choice(list(self._kinds))
+        model_id = model_id or self.chance.choice(list(self._kinds))
         self.network.happened.add(Fault.REMADE)
         while True:
             worker = self.chance.choice(self.workers)
@@ -400,6 +411,9 @@ class World:
         self.chance.choice(self.workers).crash()
         for worker in self.workers:
             self._restart(worker)
+        for model_id in self._kinds:
+            if model_id not in self.store.logs:  # a late delete, and whoever sent it has died
+                await self._remake(0.0, model_id)
         for worker in self.workers:
             for model_id in self._kinds:
                 settled = await worker.ask(lambda worker, id=model_id: worker.settle(id))
