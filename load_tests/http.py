@@ -60,6 +60,7 @@ class Load:
     lines: int = 1
     content_type: str = "application/json"
     connections: int = CONNECTIONS
+    seconds: int = SECONDS
 
 
 def rows() -> list[Row]:
@@ -187,7 +188,7 @@ def send(what: Load, side: Side) -> float:
                 wrk(),
                 "-t1",
                 f"-c{what.connections}",
-                f"-d{SECONDS}s",
+                f"-d{what.seconds}s",
                 "--latency",
                 "-s",
                 str(Path(__file__).parent / "walk.lua"),

@@ -86,7 +86,7 @@ def told(found: Soak, minutes: float, wrong: str) -> list[str]:
     verdict = wrong and f"void: {wrong}" or ("gate met" if is_flat else "gate MISSED")
     rows = sum(count for _, count in found.spans)
     return [
-        f"`make soak` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
+        f"`make soak SOAK_MINUTES={minutes:g}` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
         "",
         f"{minutes:g} minutes on SQLite `normal`, one worker: {RATE:,} single samples of JSON a "
         f"second over {CONNECTIONS} connections, one in {PREDICT_EVERY} to predict, and after each "

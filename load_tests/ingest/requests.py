@@ -30,6 +30,7 @@ from service.demo.adult import adult_lines
 from tests.redis_server import running_redis
 
 SINGLES, BATCH_ROWS, BATCHES, BATCH_CONNECTIONS = 5000, 1000, 20, 8
+SECONDS = 3
 MOST_SHARE = 0.9
 """Of a core: above it the generator would be what is measured."""
 
@@ -40,7 +41,9 @@ def single_rows() -> list[Row]:
         bodies = Path(folder) / "bodies"
         bodies.write_text("\n".join(map(as_json, adult_lines()[:SINGLES])) + "\n")
         what = f"durable single-sample JSON learn, {CONNECTIONS} connections, one worker"
-        return _against_river(what, Load(bodies), "/models/bench/learn", 1, (1.5, 2.0))
+        return _against_river(
+            what, Load(bodies, seconds=SECONDS), "/models/bench/learn", 1, (1.5, 2.0)
+        )
 
 
 def batch_rows() -> list[Row]:
@@ -53,7 +56,7 @@ def batch_rows() -> list[Row]:
             f"durable learn of JSON, {BATCH_ROWS:,} samples a request, {BATCH_CONNECTIONS} "
             "connections, one worker"
         )
-        load = Load(bodies, connections=BATCH_CONNECTIONS)
+        load = Load(bodies, connections=BATCH_CONNECTIONS, seconds=SECONDS)
         return _against_river(what, load, "/batch", BATCH_ROWS, (10.0, 20.0))
 
 
@@ -143,8 +146,9 @@ def predict_rows() -> list[Row]:
             side.void = f"learned {learned.json()}"
         other = stack.enter_context(peer("load_tests.peers.sklearn_app:app"))
         other.target = side.target
+        load = Load(bodies, seconds=SECONDS)
         figures = interleaved(
-            {"ours": partial(send, Load(bodies), side), "peer": partial(send, Load(bodies), other)}
+            {"ours": partial(send, load, side), "peer": partial(send, load, other)}
         )
     what = f"predict, one row, {CONNECTIONS} connections, one worker, SQLite normal"
     name = "scikit-learn's decision_function in FastAPI"
