@@ -27,6 +27,7 @@ from load_tests.measure import Row, cpu_seconds, interleaved
 from service.demo.adult import adult_lines
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
+from service.journal.protocol import Journal, ModelRecord
 from service.replica import Replica
 from tests.history import HistoryBroken, check_history
 from tests.redis_server import running_redis
@@ -246,7 +247,7 @@ async def check_spans(store: str, model: str, answers: Iterable[tuple[int, int]]
     """The same of answers that each tell the last seq of their rows and how many they are."""
     journal = await open_journal(store)
     try:
-        replica = Replica(await journal.get(model))
+        replica = Replica(await _settled(journal, model))
         await replica.load(journal)
         report = await check_history(journal, model, [], samples=replica.learner.samples)
         # Rows carry no key here: each answer tells where its rows stand.
@@ -258,7 +259,17 @@ async def check_spans(store: str, model: str, answers: Iterable[tuple[int, int]]
         if end > report.rows:
             return "history: an answered row is lost"
     except HistoryBroken as broken:
-        return f"history: {broken}"
+        return f"history: {broken}".replace("\n", " ")
     finally:
         await journal.close()
     return ""
+
+
+async def _settled(journal: Journal, model: str) -> ModelRecord:
+    """The model, once what its clients no longer wait for has been journalled, too."""
+    record = await journal.get(model)
+    while True:
+        await asyncio.sleep(0.5)
+        before, record = record, await journal.get(model)
+        if record.seq == before.seq:
+            return record
