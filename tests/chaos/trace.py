@@ -29,12 +29,16 @@ _RESUMES = re.compile(r"(\d+) +<\.\.\. (\w+) resumed>(.*)")
 _TARGET = re.compile(r"\d+<((?:[^>\\]|\\x..|->)*)>")
 _BYTES = re.compile(r'"((?:\\x..)*)"')
 _AT = re.compile(r", (\d+), (\d+)\) += (\d+)$")
+_LENGTH = re.compile(r", (\d+)")
 _RESULT = re.compile(r" = (-?\d+)")
 
 
 @dataclass(frozen=True)
 class Event:
-    """One call that succeeded; `at` is where a file was written, None at its end."""
+    """One call that succeeded.
+
+    at  where a file was written, None at its end; of `ftruncate` the length that it sets
+    """
 
     call: str
     target: str
@@ -120,7 +124,8 @@ def _event(call: str, whole: str) -> Event | None:
     if call in SYNCS:
         return Event(call, path)
     if call == "ftruncate":
-        raise ValueError(f"{path} is cut short: not modelled")
+        length = _LENGTH.match(whole, target.end())
+        return Event(call, path, at=int(length[1]) if length else None)
     data = b"".join(_unescaped(piece[1]) for piece in _BYTES.finditer(whole, target.end()))
     at = _AT.search(whole) if call == "pwrite64" else None
     return Event(call, path, data, int(at[2]) if at else None)
@@ -160,6 +165,10 @@ class Disk:
             for at, data in writes:
                 _put(self._synced[event.target], at, data)
             writes.clear()
+        elif event.call == "ftruncate":
+            # SQLite does it at the end of each whole checkpoint, to the length that is there.
+            if event.at != self._lengths[event.target]:
+                raise ValueError(f"{event.target} gets another length: not modelled")
         else:
             at = self._lengths[event.target] if event.at is None else event.at
             writes.append((at, event.data))
