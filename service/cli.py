@@ -66,6 +66,11 @@ def serve(
     max_keys: Annotated[int | None, _flag("max-keys", _help("max_keys"))] = None,
     redis_input: Annotated[bool | None, _flag("redis-input", _help("redis_input"))] = None,
     max_dead: Annotated[int | None, _flag("max-dead", _help("max_dead"))] = None,
+    remember_s: Annotated[int | None, _flag("remember-s", _help("remember_s"))] = None,
+    max_remembered: Annotated[int | None, _flag("max-remembered", _help("max_remembered"))] = None,
+    remembered_bytes: Annotated[
+        int | None, _flag("remembered-bytes", _help("remembered_bytes"))
+    ] = None,
     kept_answers: Annotated[int | None, _flag("kept-answers", _help("kept_answers"))] = None,
 ) -> None:
     """Run the server. Flags win over the environment."""
