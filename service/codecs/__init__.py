@@ -9,14 +9,12 @@ arrow_rows.py  application/vnd.apache.arrow.stream, where pyarrow is installed
 vw.py          text/x-vw: lines of Vowpal Wabbit's format
 libsvm.py      text/x-libsvm
 query.py       the x=3:1,11:0.5 of GET predict
-chunks.py      long bodies cut at the ends of rows
 messages.py    what producers write into the input of a store
 """
 
 from collections.abc import Callable
 
 from service.codecs.arrow_rows import parse_arrow
-from service.codecs.chunks import CHUNK_BYTES, CUTTERS, MARK, Chunk, chunks_of
 from service.codecs.csv_rows import parse_csv
 from service.codecs.door import LONGEST_KEY, Door, is_key
 from service.codecs.intake import (
@@ -33,6 +31,7 @@ from service.codecs.messages import parse_messages
 from service.codecs.ndjson import parse_ndjson
 from service.codecs.query import parse_named_row, parse_query_row
 from service.codecs.vw import parse_vw
+from service.cuts import CHUNK_BYTES, CUTTERS, MARK, Chunk, chunks_of
 from service.errors import Problem
 
 __all__ = [

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from service.codecs.arrow_messages import check_messages
 from service.codecs.column_names import TableColumns, columns_of
 from service.codecs.door import LARGEST, LONGEST_NAME, BadRow, Door, Label, pointer_step
 from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.records import features_of
 from service.codecs.row_arrays import RowArrays
+from service.cuts.arrow_messages import check_messages
 from service.errors import Problem, RowError
 from solvers import hash_names
 from solvers.text import NUMBERS, PLACES, read_rows

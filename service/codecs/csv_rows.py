@@ -4,8 +4,6 @@ A text that is a JSON number is a number, true and false are bools, anything els
 whether it is quoted or not. An empty field is a feature that the row does not have.
 """
 
-import re
-
 import numpy as np
 
 from service.codecs.column_names import TableColumns, columns_of
@@ -20,6 +18,7 @@ from service.codecs.records import (
 )
 from service.codecs.row_arrays import RowArrays
 from service.codecs.texts import feature_of, label_of, weight_of
+from service.cuts.quotes import quoted_end
 from service.errors import Problem
 from solvers import hash_names
 from solvers.text import (
@@ -129,7 +128,6 @@ class RecordReader:
 
 
 _QUOTE = ord('"')
-_REST_OF_QUOTED = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
 
 
 def _header_arrays(
@@ -151,12 +149,6 @@ def _header_arrays(
     ends = np.zeros(len(kinds) + 1, np.int64)
     np.cumsum([len(name) for name in encoded], out=ends[1:])
     return kinds, places, ends, np.frombuffer(b"".join(encoded) or b" ", np.uint8)
-
-
-def quoted_end(body: bytes | bytearray, start: int) -> int:
-    """The place behind the closing quote of the field that opens at `start`; -1 without one."""
-    found = _REST_OF_QUOTED.match(body, start + 1)
-    return -1 if found is None else found.end()
 
 
 def _fields(record: bytes) -> list[str]:

@@ -6,9 +6,10 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from service.codecs import Door, as_batch, chunks, parse_body, parse_chunk
-from service.codecs.chunks import CUTTERS, MARK, RecordCutter, chunks_of, record_end
+from service.codecs import Door, as_batch, parse_body, parse_chunk
 from service.codecs.csv_rows import RecordReader
+from service.cuts import CUTTERS, MARK, chunks, chunks_of
+from service.cuts.chunks import RecordCutter, record_end
 from service.errors import Problem
 from solvers import resolve_spec
 from tests.fuzzing import examples

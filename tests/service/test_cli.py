@@ -4,13 +4,13 @@ import inspect
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
 from service import cli
+from service.cli import common
 from service.demo.server_process import ServerProcess
 from service.settings import Settings, UnsafeBinding, check_binding
 from tests.service.test_readme import ROOT
@@ -18,7 +18,7 @@ from tests.service.test_readme import ROOT
 
 def test_every_setting_is_a_flag_and_stands_in_the_docs():
     told = (ROOT / "docs" / "SETTINGS.md").read_text()
-    flags = inspect.signature(cli.serve).parameters
+    flags = inspect.signature(cli.serving.serve).parameters
     assert set(flags) == set(Settings.model_fields)
     for name in Settings.model_fields:
         assert f"`{name.upper()}`" in told, name
@@ -42,11 +42,11 @@ def test_unsafe_host_ends_the_command_with_that_sentence(tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={"PYTHONPATH": str(Path(cli.__file__).parent.parent)},
+        env={"PYTHONPATH": str(ROOT)},
         timeout=60,
     )
     assert done.returncode == 2
-    assert "refusing to bind 0.0.0.0 without API keys" in done.stdout
+    assert "refusing to bind 0.0.0.0 without API keys" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,8 +63,8 @@ def test_environment_is_read_and_flags_win(monkeypatch):
     monkeypatch.setenv("DUALSTREAM_SNAPSHOT_EVERY", "7")
     monkeypatch.setenv("DUALSTREAM_PORT", "1234")
     assert Settings().snapshot_every == 7
-    assert cli._settings({"port": 99}).port == 99
-    assert cli._settings({"port": 99}).snapshot_every == 7
+    assert common.read_settings({"port": 99}).port == 99
+    assert common.read_settings({"port": 99}).snapshot_every == 7
 
 
 def test_server_says_where_it_is_and_what_it_promises(tmp_path):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from service.api import hot
-from service.codecs import chunks
+from service.cuts import chunks
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable
 from tests.history import Acknowledged, check_history

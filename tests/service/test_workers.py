@@ -125,7 +125,7 @@ def test_one_worker_adopts(tmp_path):
         text=True,
         timeout=60,
     )
-    assert done.returncode == 2 and "without --workers" in done.stdout
+    assert done.returncode == 2 and "without --workers" in done.stderr
 
 
 def test_a_port_in_use_is_refused(tmp_path):
@@ -138,5 +138,5 @@ def test_a_port_in_use_is_refused(tmp_path):
             text=True,
             timeout=60,
         )
-    assert done.returncode == 2 and "in use" in done.stdout
+    assert done.returncode == 2 and "in use" in done.stderr
     assert list(tmp_path.iterdir()) == []

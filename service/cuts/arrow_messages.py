@@ -7,7 +7,7 @@ says so but a field of each message's head, a flatbuffer: message -> header -> c
 from struct import error as StructError, unpack_from
 from typing import NamedTuple
 
-from service.errors import Problem
+from service.problems import Problem
 
 _END, _SCHEMA, _DICTIONARY, _RECORDS = -1, 1, 2, 3
 # Places of fields in their tables, in the order of Arrow's Message.fbs.

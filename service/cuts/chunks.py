@@ -4,13 +4,13 @@ Where a chunk ends depends on the bytes of the body alone, not on how they arriv
 body again sends the same chunks.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.codecs.arrow_messages import MessageCutter
-from service.codecs.csv_rows import quoted_end
-from service.errors import Problem
+from service.cuts.arrow_messages import MessageCutter
+from service.cuts.quotes import quoted_end
+from service.problems import Problem
 
 CHUNK_BYTES = 1024 * 1024
 """A chunk ends with the last row that ends within so many bytes; a longer row is one alone."""
@@ -107,6 +107,67 @@ CUTTERS: dict[str, Callable[[], Cutter]] = {
 }
 
 
+class Chunking:
+    """Cuts one body that is given piece by piece.
+
+    `longest` is what a row, or a record batch, may take; chunks end within `size` bytes (1 MiB).
+    """
+
+    def __init__(self, cutter: Cutter, longest: int, size: int | None = None) -> None:
+        self._cutter = cutter
+        self._longest = longest
+        self._size = CHUNK_BYTES if size is None else size
+        self._text = bytearray()
+        self._number = self._ends = self._line = 0
+        # To look for the end of a long row at each piece would take the square of its length.
+        self._looked_at = self._size
+
+    def of(self, piece: bytes) -> Iterator[Chunk]:
+        """The chunks that are whole with this piece; to be taken before the next one is given.
+
+        Raises Problem 413 for a row that is too long, 400 for damage.
+        """
+        text, longest = self._text, self._longest
+        text += piece
+        if not self._ends and text.startswith(MARK):
+            del text[: len(MARK)]
+            self._ends = len(MARK)
+        while len(text) > min(self._looked_at, longest):
+            if not 0 < (end := self._cutter.end_of(text, self._size)) <= longest:
+                self._looked_at = 2 * len(text)
+                break
+            yield self._taken(end)
+            self._looked_at = self._size
+        if len(text) > longest:
+            raise Problem(
+                413, "body-too-large", f"a row (or a record batch) is longer than {longest} bytes"
+            )
+
+    def rest(self) -> Iterator[Chunk]:
+        """What is left at the body's end. Raises as `of` does."""
+        text = self._text
+        while len(text) > self._size:
+            if not 0 < (end := self._cutter.end_of(text, self._size)) < len(text):
+                break
+            yield self._taken(end)
+        if text:
+            yield self._taken(len(text))
+
+    def _taken(self, end: int) -> Chunk:
+        own = bytes(self._text[:end])
+        del self._text[:end]
+        carried = self._cutter.carried_into(own)
+        if len(carried) > self._longest:
+            detail = f"a chunk needs more than {self._longest} bytes before it"
+            raise Problem(413, "body-too-large", detail)
+        self._ends += end
+        line = self._line - carried.count(b"\n")
+        chunk = Chunk(self._number, carried + own, self._ends, line)
+        self._number += 1
+        self._line += own.count(b"\n")
+        return chunk
+
+
 async def chunks_of(
     pieces: AsyncIterator[bytes], cutter: Cutter, longest: int
 ) -> AsyncGenerator[Chunk]:
@@ -114,42 +175,9 @@ async def chunks_of(
 
     Raises Problem 413 for a row, or a record batch, of more than `longest` bytes, 400 for damage.
     """
-    text = bytearray()
-    number = ends = line = 0
-    # To look for the end of a long row at each piece would take the square of its length.
-    looked_at = CHUNK_BYTES
-
-    def taken(size: int) -> Chunk:
-        nonlocal number, ends, line
-        own = bytes(text[:size])
-        del text[:size]
-        carried = cutter.carried_into(own)
-        if len(carried) > longest:
-            raise Problem(
-                413, "body-too-large", f"a chunk needs more than {longest} bytes before it"
-            )
-        ends += size
-        chunk = Chunk(number, carried + own, ends, line - carried.count(b"\n"))
-        number += 1
-        line += own.count(b"\n")
-        return chunk
-
+    chunking = Chunking(cutter, longest)
     async for piece in pieces:
-        text += piece
-        if not ends and text.startswith(MARK):
-            del text[: len(MARK)]
-            ends = len(MARK)
-        while len(text) > min(looked_at, longest):
-            if not 0 < (size := cutter.end_of(text, CHUNK_BYTES)) <= longest:
-                looked_at = 2 * len(text)
-                break
-            yield taken(size)
-            looked_at = CHUNK_BYTES
-        if len(text) > longest:
-            raise Problem(
-                413, "body-too-large", f"a row (or a record batch) is longer than {longest} bytes"
-            )
-    while len(text) > CHUNK_BYTES and 0 < (size := cutter.end_of(text, CHUNK_BYTES)) < len(text):
-        yield taken(size)
-    if text:
-        yield taken(len(text))
+        for chunk in chunking.of(piece):
+            yield chunk
+    for chunk in chunking.rest():
+        yield chunk

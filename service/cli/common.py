@@ -1,0 +1,68 @@
+"""What all commands share: the application, how they speak, how they end."""
+
+from typing import Annotated, Any, NoReturn
+
+import msgspec
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from service.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True, help="Learn linear models from a stream, durably and with a certificate."
+)
+console = Console()
+errors = Console(stderr=True)
+
+JSON = Annotated[bool, typer.Option("--json", help="Answer with JSON alone, on standard output.")]
+
+
+@app.callback()
+def main() -> None:
+    """Dualstream learns linear models from a stream, durably and with a certificate."""
+
+
+def flag(name: str, help_text: str) -> Any:
+    """A flag that is a setting, too."""
+    return typer.Option(f"--{name}", help=f"{help_text} [env DUALSTREAM_{name_of(name)}]")
+
+
+def name_of(flag: str) -> str:
+    """The environment's name of a flag, less the prefix."""
+    return flag.replace("-", "_").upper()
+
+
+def help_of(field: str) -> str:
+    """What a setting is."""
+    return Settings.model_fields[field].description or ""
+
+
+def say(line: str) -> None:
+    """A line for who reads, as it is."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_json(told: Any) -> None:
+    """One JSON document, for who reads with a program."""
+    typer.echo(msgspec.json.encode(told).decode())
+
+
+def read_settings(given: dict[str, Any]) -> Settings:
+    """The settings, of which `given` are flags. Ends the command where one is not valid."""
+    try:
+        return Settings(**given)
+    except ValidationError as wrong:
+        for error in wrong.errors():
+            say_error(f"{'.'.join(map(str, error['loc']))}: {error['msg']}")
+        raise typer.Exit(2) from None
+
+
+def fail(reason: str, code: int = 2) -> NoReturn:
+    """End the command with a sentence."""
+    say_error(reason)
+    raise typer.Exit(code)
+
+
+def say_error(reason: str) -> None:
+    errors.print(reason, style="red", highlight=False, markup=False, soft_wrap=True)

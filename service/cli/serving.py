@@ -1,0 +1,72 @@
+"""Commands that run a server: serve, demo."""
+
+import logging
+from typing import Annotated
+
+import typer
+
+from service.cli.common import app, console, fail, flag, help_of, read_settings
+from service.settings import UnsafeBinding
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, flag("host", help_of("host"))] = None,
+    port: Annotated[int | None, flag("port", help_of("port"))] = None,
+    workers: Annotated[int | None, flag("workers", help_of("workers"))] = None,
+    store: Annotated[str | None, flag("store", help_of("store"))] = None,
+    adopt: Annotated[bool | None, flag("adopt", help_of("adopt"))] = None,
+    durability: Annotated[str | None, flag("durability", help_of("durability"))] = None,
+    allow_anonymous: Annotated[
+        bool | None, flag("allow-anonymous", help_of("allow_anonymous"))
+    ] = None,
+    max_body_bytes: Annotated[int | None, flag("max-body-bytes", help_of("max_body_bytes"))] = None,
+    max_upload_bytes: Annotated[
+        int | None, flag("max-upload-bytes", help_of("max_upload_bytes"))
+    ] = None,
+    max_listeners: Annotated[int | None, flag("max-listeners", help_of("max_listeners"))] = None,
+    append_timeout_s: Annotated[
+        float | None, flag("append-timeout-s", help_of("append_timeout_s"))
+    ] = None,
+    snapshot_every: Annotated[int | None, flag("snapshot-every", help_of("snapshot_every"))] = None,
+    models_bytes: Annotated[int | None, flag("models-bytes", help_of("models_bytes"))] = None,
+    models_held: Annotated[int | None, flag("models-held", help_of("models_held"))] = None,
+    keep_records: Annotated[int | None, flag("keep-records", help_of("keep_records"))] = None,
+    max_versions: Annotated[int | None, flag("max-versions", help_of("max_versions"))] = None,
+    versions_held: Annotated[int | None, flag("versions-held", help_of("versions_held"))] = None,
+    versions_bytes: Annotated[int | None, flag("versions-bytes", help_of("versions_bytes"))] = None,
+    key_ttl_s: Annotated[int | None, flag("key-ttl-s", help_of("key_ttl_s"))] = None,
+    max_keys: Annotated[int | None, flag("max-keys", help_of("max_keys"))] = None,
+    redis_input: Annotated[bool | None, flag("redis-input", help_of("redis_input"))] = None,
+    max_dead: Annotated[int | None, flag("max-dead", help_of("max_dead"))] = None,
+    remember_s: Annotated[int | None, flag("remember-s", help_of("remember_s"))] = None,
+    max_remembered: Annotated[int | None, flag("max-remembered", help_of("max_remembered"))] = None,
+    remembered_bytes: Annotated[
+        int | None, flag("remembered-bytes", help_of("remembered_bytes"))
+    ] = None,
+    kept_answers: Annotated[int | None, flag("kept-answers", help_of("kept_answers"))] = None,
+) -> None:
+    """Run the server. Flags win over the environment."""
+    given = {name: value for name, value in locals().items() if value is not None}
+    settings = read_settings(given)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    from service import forks
+
+    if settings.workers > 1:
+        forks.begin()
+    from service.server import serve as run_alone
+    from service.workers import serve_by_workers
+
+    run = run_alone if settings.workers == 1 else serve_by_workers
+    try:
+        run(settings, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    except (UnsafeBinding, ValueError, OSError) as refused:
+        fail(str(refused))
+
+
+@app.command()
+def demo() -> None:
+    """Stream the Adult data through a server of its own and compare with two baselines."""
+    from service.demo.run import run_demo
+
+    raise typer.Exit(run_demo(console))

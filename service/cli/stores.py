@@ -1,0 +1,79 @@
+"""Commands that open a store themselves, beside the servers: migrate, replay."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+import typer
+
+from service.cli.common import JSON, app, fail, flag, help_of, print_json, read_settings, say
+from service.journal.protocol import JournalError
+
+
+@app.command()
+def migrate(
+    of: Annotated[str, typer.Option("--from", help="The store to copy, which is only read.")],
+    to: Annotated[str, typer.Option("--to", help="The store to copy into.")],
+    as_json: JSON = False,
+) -> None:
+    """Copy all models of one store into another, to the bit.
+
+    Specs, journals, keys, snapshots, copies and versions. Stop the servers of both stores before.
+    A model can be seen in the target once it is whole; a run that was cut off is gone on with by
+    running the same again.
+
+    Example: dualstream migrate --from sqlite:///dualstream.db --to redis://localhost:6379/0
+    """
+    from service.api.health import without_password
+    from service.migration import Refused, run_migration
+
+    try:
+        moved = asyncio.run(run_migration(of, to, (lambda line: None) if as_json else say))
+    except (Refused, JournalError, ValueError) as refused:
+        fail(str(refused))
+    if as_json:
+        print_json({"models": moved})
+    else:
+        say(f"all {len(moved)} models of {without_password(of)} are in {without_password(to)}")
+
+
+@app.command("replay")
+def replay_model(
+    model: Annotated[str, typer.Argument(help="The model's id.")],
+    until: Annotated[
+        int | None, typer.Option(help="The seq whose state to compute; the journal's end if unset.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="PATH=VALUE: another spec, as in rho=0.01, window.beta=0.999."),
+    ] = None,
+    store: Annotated[str | None, flag("store", help_of("store"))] = None,
+    as_json: JSON = False,
+) -> None:
+    """Compute a state of the past, or what another spec would have made of the same journal.
+
+    Reads alone: neither the model nor its server is touched.
+
+    Example: dualstream replay clicks --until 5000 --set rho=0.01
+    """
+    from service.journal.record import RecordError
+    from service.recovery import Forked
+    from service.what_if import Refused, parse_changes, replay
+
+    where = read_settings({} if store is None else {"store": store}).store
+    try:
+        told = asyncio.run(replay(where, model, until, parse_changes(changes or [])))
+    except (Refused, JournalError, RecordError, Forked, ValueError) as refused:
+        fail(str(refused))
+    if as_json:
+        print_json(told)
+        return
+    kept = "a kept state" if told.from_seq == 0 else f"records {told.from_seq} to {told.seq}"
+    say(f"{told.model} at seq {told.seq}, from {kept}")
+    if changes and told.from_seq > 1:
+        say(f"the journal is kept from seq {told.from_seq} on: what came before is not learned")
+    if told.left_out_rollbacks:
+        say(f"{told.left_out_rollbacks} rollbacks are left out: they name states of another spec")
+    say(f"samples {told.samples}, rejected {told.rejected}, state {told.state_digest}")
+    for view in ("since_start", "rolling", "fading"):
+        say(f"{view}: {msgspec.json.encode(told.metrics[view]).decode()}")

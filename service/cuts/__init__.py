@@ -1,0 +1,12 @@
+"""Long bodies cut at the ends of rows: by the server as they arrive, by a client before it sends.
+
+chunks.py          chunks of a body, each a body of its own
+quotes.py          where a quoted field of CSV ends
+arrow_messages.py  the messages of an Arrow stream
+
+It needs none of the kernels that read rows, so that a client starts without them.
+"""
+
+from service.cuts.chunks import CHUNK_BYTES, CUTTERS, MARK, Chunk, Chunking, Cutter, chunks_of
+
+__all__ = ["CHUNK_BYTES", "CUTTERS", "Chunk", "Chunking", "Cutter", "MARK", "chunks_of"]
