@@ -28,6 +28,7 @@ from solvers.members import (
     certificates_of_members,
     member_learner,
 )
+from solvers.offline import Progress, Solution, solve
 from solvers.progressive import Progressive
 from solvers.served import AsServed, why_not_as_served
 from solvers.spec import make_learner, resolve_spec, warm
@@ -57,8 +58,10 @@ __all__ = [
     "NotAvailable",
     "NotConverged",
     "Outcome",
+    "Progress",
     "Progressive",
     "ShapeMismatch",
+    "Solution",
     "SolverError",
     "State",
     "UnknownMember",
@@ -78,6 +81,7 @@ __all__ = [
     "member_learner",
     "numeric_identity",
     "resolve_spec",
+    "solve",
     "sorted_row",
     "unlearner",
     "warm",

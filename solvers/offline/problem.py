@@ -1,0 +1,126 @@
+"""The problem that every linear method solves, and what certifies an answer to it.
+
+    min over w of  P(w) = (1/Delta) sum_i c_i Q(h_i.w; y_i) + rho |w|^2 / 2  -  (1/Delta) f.w
+    max over lambda of  D(lambda) = -(1/Delta) sum_i c_i Q*(-lambda_i; y_i) - rho |w'|^2 / 2,
+    w' = (f + sum_i c_i lambda_i h_i) / (rho Delta)
+
+Delta is the sum of the c_i, and f is 0, unless both are given: f is then the part of rows that
+are not there any more, whose dual variables stay as they were, and Delta counts them too.
+For any w and lambda
+
+    P(w) - D(lambda) = (1/Delta) sum_i c_i [Q(z_i) + Q*(-lambda_i) + lambda_i z_i]
+                       + rho |w - w'|^2 / 2,      z_i = h_i.w
+
+and no term of it is below 0: the gap is never the difference of two large numbers.
+
+In the terms of others: with n rows of weight 1, C = 1 / (rho n) of LIBLINEAR, whose objective is
+P / rho and whose alpha_i is C y_i lambda_i; lambda of the papers on SDCA is rho.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers._jit import Floats, Ints
+from solvers.batch import Batch
+from solvers.losses import Loss
+from solvers.offline import _rows
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is known of an answer, all of it computed from the rows."""
+
+    primal: float
+    dual: float
+    """A lower bound of the least possible primal."""
+    gap: float
+    """primal - dual, from terms that are each >= 0 where the method has dual variables."""
+
+
+class Problem:
+    """The rows of a batch, a loss, rho, and what follows from them."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        labels: Floats,
+        loss: Loss,
+        rho: float,
+        intercept: str,
+        fixed: Floats | None = None,
+        total: float | None = None,
+    ) -> None:
+        self.batch = batch
+        self.labels = labels
+        """(n,) -1 and 1 for margin losses."""
+        self.loss = loss
+        self.rho = rho
+        self.intercept = intercept
+        self.bias = 0.0 if intercept == "none" else 1.0
+        self.fixed = fixed
+        """(dim + 1,) the part f of rows that are not there, or None."""
+        self.total = float(batch.weights.sum()) if total is None else total
+        self.numbers = loss.numbers
+        self.rows = (batch.indptr, batch.indices, batch.values)
+        self.visited: Ints = np.flatnonzero(batch.weights > 0.0)
+        """Places of the rows that count."""
+
+    @property
+    def n(self) -> int:
+        return len(self.labels)
+
+    @property
+    def width(self) -> int:
+        """Features, and one more for the intercept."""
+        return self.batch.dim + 1
+
+    def square_norms(self) -> Floats:
+        """(n,) |h_i|^2."""
+        out = np.empty(self.n)
+        _rows.square_norms(self.batch.indptr, self.batch.values, self.bias, out)
+        return out
+
+    def scores(self, w: Floats) -> Floats:
+        """(n,) h_i.w."""
+        out = np.empty(self.n)
+        _rows.scores_of(*self.rows, self.bias, w, out)
+        return out
+
+    def from_duals(self, duals: Floats) -> Floats:
+        """(dim + 1,) w' of these dual variables."""
+        u = np.zeros(self.width) if self.fixed is None else self.fixed.copy()
+        _rows.add_rows(*self.rows, self.bias, self.batch.weights * duals, u)
+        u /= self.rho * self.total
+        return u
+
+    def duals_at(self, w: Floats) -> Floats:
+        """(n,) dual variables for which the loss part of the gap at w is 0."""
+        out = np.empty(self.n)
+        _rows.duals_at(self.scores(w), self.labels, self.numbers, out)
+        return out
+
+    def clipped(self, duals: Floats) -> Floats:
+        """The nearest dual variables that are allowed."""
+        signs = self.labels if self.loss.margin else np.ones(self.n)
+        clipped: Floats = signs * np.clip(signs * duals, self.loss.lo, self.loss.hi)
+        return clipped
+
+    def bounds(self, w: Floats, duals: Floats, dashed: Floats | None = None) -> Bounds:
+        """Primal at w, dual at `duals`, and the gap; `dashed` is w' where it is known."""
+        if dashed is None:
+            dashed = self.from_duals(duals)
+        sums = np.empty(3)
+        scores = self.scores(w)
+        _rows.sum_terms(scores, duals, self.labels, self.batch.weights, self.numbers, sums)
+        values, conjugates, gaps = sums / self.total
+        primal = values + 0.5 * self.rho * _square(w)
+        if self.fixed is not None:
+            primal -= float(np.sum(self.fixed * w)) / self.total
+        dual = -conjugates - 0.5 * self.rho * _square(dashed)
+        gap = gaps + 0.5 * self.rho * _square(w - dashed)
+        return Bounds(float(primal), float(dual), float(gap))
+
+
+def _square(w: Floats) -> float:
+    return float(np.sum(w * w))

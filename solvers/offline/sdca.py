@@ -1,0 +1,68 @@
+"""SDCA: exact steps on one dual variable after the other, for every loss.
+
+Shalev-Shwartz, Zhang, "Stochastic dual coordinate ascent methods for regularized loss
+minimization" (2013). The dual never decreases. Rows are visited in a new random order each epoch:
+drawn with replacement, as in the paper, it takes up to twice as many epochs.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from solvers._jit import Floats
+from solvers.offline._sweep import sweep
+from solvers.offline.methods import Method, Start
+from solvers.offline.problem import Bounds, Problem
+from solvers.offline.visits import VISITS, Visits
+
+
+def first_duals(problem: Problem, start: Start) -> Floats:
+    """(n,) where a method with dual variables begins."""
+    if start.duals is not None:
+        return problem.clipped(start.duals)
+    if start.weights is not None:
+        return problem.duals_at(start.weights)
+    return problem.clipped(np.zeros(problem.n))
+
+
+class Ascent:
+    """A run; see methods.Run."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        start: Start,
+        options: Mapping[str, Any],
+        rng: np.random.Generator,
+    ) -> None:
+        self._problem = problem
+        self._a = problem.batch.weights / (problem.rho * problem.total)
+        self._s = self._a * problem.square_norms()
+        self._visits = Visits(problem.visited, options["visits"], rng)
+        self.duals = first_duals(problem, start)
+        self.weights = problem.from_duals(self.duals)
+        self.promise = float("nan")
+
+    def advance(self) -> float:
+        problem = self._problem
+        self.promise = problem.rho * sweep(
+            *problem.rows,
+            problem.labels,
+            self._a,
+            self._s,
+            problem.numbers,
+            problem.bias,
+            self._visits.epoch(),
+            self.weights,
+            self.duals,
+        )
+        return 1.0
+
+    def bounds(self) -> Bounds:
+        """Of weights made anew from the dual variables, so that no rounding adds up."""
+        self.weights = self._problem.from_duals(self.duals)
+        return self._problem.bounds(self.weights, self.duals, self.weights)
+
+
+METHOD = Method(begin=Ascent, options={"visits": VISITS}, takes_fixed=True)

@@ -1,0 +1,255 @@
+"""`solve`: the best linear model for rows that are all at hand, with a certificate."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import Floats
+from solvers.batch import Batch
+from solvers.certificate import relative_gap
+from solvers.errors import InvalidRow, InvalidSpec, NotConverged, ShapeMismatch
+from solvers.losses import PARAMETERS, Loss, make_loss
+from solvers.offline.solution import Progress, Solution
+from solvers.spec_fields import read_choice, read_kind, read_loss, read_number, refuse_unknown
+
+if TYPE_CHECKING:
+    from solvers.offline.methods import Method, Run, Start
+    from solvers.offline.problem import Bounds, Problem
+
+Callback = Callable[[Progress], Any]
+
+INTERCEPTS = ("none", "penalized", "free")
+_RHO = (1e-100, 1e100, "a number in [1e-100, 1e100]")
+_TOL = (0.0, 1.0, "a number in [0, 1]")
+_EPOCHS = (1.0, 1e12, "a number in [1, 1e12]")
+_TOTAL = (1e-100, 1e200, "a number in [1e-100, 1e200]")
+
+# Between two looks at the gap epochs grow by this factor, where a method promises nothing.
+_GROWTH = 1.2
+# A look costs about as much as an epoch: only where the gap may be small, and not soon again.
+_MAY_BE = 1.5
+
+
+def solve(
+    batch: Batch,
+    method: str = "sdca",
+    *,
+    loss: str | Mapping[str, Any] = "hinge",
+    regularizer: str | Mapping[str, Any] = "l2",
+    rho: float = 1e-3,
+    tol: float = 1e-3,
+    seed: int = 0,
+    intercept: str = "none",
+    max_epochs: float = 10_000,
+    duals: npt.ArrayLike | None = None,
+    weights: npt.ArrayLike | None = None,
+    fixed: npt.ArrayLike | None = None,
+    total: float | None = None,
+    callback: Callback | None = None,
+    **options: Any,
+) -> Solution:
+    """Minimise the mean loss of rows plus rho |w|^2 / 2 until the gap is proved to be small.
+
+    P(w) = (1/Delta) sum_i c_i Q(h_i.w; y_i) + rho |w|^2 / 2, c_i the weights of the rows and Delta
+    their sum. With weights 1 and C of LIBLINEAR: rho = 1 / (C n).
+
+    method      see `methods.METHODS`
+    loss        a name, or an object with `kind` and the loss's parameter
+    tol         largest relative gap: (primal - dual) / max(|primal|, |dual|)
+    intercept   `none`; `penalized`: of a last feature 1, as in learners; `free`: without penalty
+    max_epochs  an epoch is as much work as one step on each row
+    duals       (n,) where to begin: dual variables lambda of the rows, or
+    weights     (dim,) or (dim + 1,): weights, then the intercept
+    fixed       (dim,) or (dim + 1,): sum of c lambda h of rows that are not there and stay as they
+                are; then `total` is Delta, with the weight of those rows in it
+    callback    called with a Progress after each epoch or less; what ends the run is True
+    options     of the method
+
+    The same arguments give the same bits, but for seconds. Raises InvalidSpec, InvalidRow (a label
+    that the loss does not know), ShapeMismatch; NotConverged where numbers overflow.
+    """
+    from solvers.offline.methods import Start, method_of
+
+    chosen = method_of(method)
+    problem = _problem(batch, method, chosen, loss, regularizer, rho, intercept, fixed, total)
+    if duals is not None and weights is not None:
+        raise InvalidSpec("/weights", "given", "left out where duals are given")
+    start = Start(
+        None if duals is None else _vector(duals, "duals", (problem.n,)),
+        None if weights is None else _widened(weights, "weights", problem),
+    )
+    refuse_unknown(options, "", tuple(chosen.options))
+    settings = {
+        name: option.read(name, options.get(name, option.default))
+        for name, option in chosen.options.items()
+    }
+    tol = read_number({"tol": tol}, "", "tol", 0.0, *_TOL)
+    max_epochs = read_number({"max_epochs": max_epochs}, "", "max_epochs", 1.0, *_EPOCHS)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidSpec("/seed", seed, "a whole number >= 0")
+    if len(problem.visited) == 0:
+        raise InvalidSpec("/batch", f"{problem.n} rows", "rows of which one has a weight above 0")
+    loop = _Loop(method, chosen, problem, start, settings, seed)
+    return loop.run(tol, max_epochs, callback)
+
+
+class _Loop:
+    """A run until it is good enough, told about on the way."""
+
+    def __init__(
+        self,
+        name: str,
+        method: "Method",
+        problem: "Problem",
+        start: "Start",
+        options: Mapping[str, Any],
+        seed: int,
+    ) -> None:
+        self._name, self._problem = name, problem
+        began = time.perf_counter()
+        self._run: Run = method.begin(problem, start, options, np.random.default_rng(seed))
+        self._seconds = time.perf_counter() - began
+        self._epochs = 0.0
+        self._trace: list[Progress] = []
+        self._looked_at = 0.0
+        self._promised = math.inf
+
+    def run(self, tol: float, max_epochs: float, callback: Callback | None) -> Solution:
+        status = "converged" if self._is_done(tol) else ""
+        while not status:
+            began = time.perf_counter()
+            self._epochs += self._run.advance()
+            self._seconds += time.perf_counter() - began
+            is_last = self._epochs >= max_epochs
+            if (is_last or self._is_time_to_look(tol)) and self._is_done(tol):
+                status = "converged"
+            elif is_last:
+                status = "max_epochs"
+            if callback is not None and callback(self._now()) is True and not status:
+                self._is_done(tol)
+                status = "cancelled"
+        return self._solution(status)
+
+    def _is_time_to_look(self, tol: float) -> bool:
+        due = self._epochs >= max(self._looked_at + 1.0, _GROWTH * self._looked_at)
+        promise, last = self._run.promise, self._trace[-1]
+        if math.isnan(promise):
+            return due
+        if promise > _MAY_BE * tol * max(abs(last.primal), abs(last.dual)):
+            # Seldom, for those who watch: nothing ends by it.
+            return self._epochs >= 2.0 * self._looked_at + 1.0
+        return due or promise < 0.8 * self._promised
+
+    def _is_done(self, tol: float) -> bool:
+        """Compute the bounds; whether their gap is small enough."""
+        bounds = self._run.bounds()
+        if not math.isfinite(bounds.primal + bounds.dual + bounds.gap):
+            raise NotConverged(
+                f"{self._name} met numbers beyond the range of float64 after {self._epochs:g} "
+                f"epochs: rho = {self._problem.rho:g} does not go with rows of this size"
+            )
+        self._looked_at, self._promised = self._epochs, self._run.promise
+        self._trace.append(self._now(bounds))
+        return relative_gap(bounds.gap, bounds.primal, bounds.dual) <= tol
+
+    def _now(self, bounds: "Bounds | Progress | None" = None) -> Progress:
+        known = self._trace[-1] if bounds is None else bounds
+        return Progress(self._epochs, self._seconds, known.primal, known.dual, known.gap)
+
+    def _solution(self, status: str) -> Solution:
+        last, run = self._trace[-1], self._run
+        return Solution(
+            run.weights[:-1].copy(),
+            float(run.weights[-1]),
+            last.primal,
+            last.dual,
+            last.gap,
+            self._epochs,
+            status,
+            self._name,
+            _of_rows(self._problem, run.duals),
+            tuple(self._trace),
+        )
+
+
+def _problem(
+    batch: Batch,
+    name: str,
+    method: "Method",
+    loss: str | Mapping[str, Any],
+    regularizer: str | Mapping[str, Any],
+    rho: float,
+    intercept: str,
+    fixed: npt.ArrayLike | None,
+    total: float | None,
+) -> "Problem":
+    from solvers.offline.problem import Problem
+
+    read = read_loss({"loss": loss}, "binary")
+    kind = read["kind"]
+    if kind not in method.losses:
+        raise InvalidSpec("/loss", kind, f"one of {', '.join(method.losses)} for {name}")
+    made = make_loss(kind, read[PARAMETERS[kind].name] if kind in PARAMETERS else None)
+    kinds = {found: () for found in method.regularizers}
+    read_kind({"regularizer": regularizer}, "regularizer", "l2", kinds)
+    rho = read_number({"rho": rho}, "", "rho", 1.0, *_RHO)
+    read_choice({"intercept": intercept}, "intercept", "none", INTERCEPTS)
+    if intercept in method.intercepts:
+        reason = f"another one for {name}: {method.intercepts[intercept]}"
+        raise InvalidSpec("/intercept", intercept, reason)
+    labels = _labels(batch, made)
+    if (fixed is None) != (total is None):
+        raise InvalidSpec("/total", total, "given together with fixed, and only then")
+    if fixed is None or total is None:
+        return Problem(batch, labels, made, rho, intercept)
+    if not method.takes_fixed:
+        raise InvalidSpec("/fixed", "given", f"left out for {name}")
+    least = float(batch.weights.sum())
+    if not total >= least * (1 - 1e-9):
+        raise InvalidSpec("/total", total, f"at least the weight of the rows, {least:g}")
+    total = read_number({"total": total}, "", "total", 1.0, *_TOTAL)
+    problem = Problem(batch, labels, made, rho, intercept, total=total)
+    problem.fixed = _widened(fixed, "fixed", problem)
+    return problem
+
+
+def _labels(batch: Batch, loss: Loss) -> Floats:
+    """(n,) the labels as the loss takes them. Raises InvalidRow."""
+    labels = batch.labels
+    bad = np.isnan(labels)
+    if loss.margin:
+        labels = np.where(labels == 0.0, -1.0, labels)
+        bad |= np.abs(labels) != 1.0
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        known = "-1 (or 0) and 1" if loss.margin else "numbers"
+        raise InvalidRow(row, f"{loss.name} takes the labels {known}, got {batch.labels[row]:g}")
+    return np.ascontiguousarray(labels)
+
+
+def _vector(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> Floats:
+    vector = np.array(values, np.float64)
+    if vector.shape != shape:
+        raise ShapeMismatch(f"{name} have shape {vector.shape}, expected {shape}")
+    if not np.isfinite(vector).all():
+        raise InvalidSpec(f"/{name}", "a number that is not finite", "finite numbers")
+    return vector
+
+
+def _widened(values: npt.ArrayLike, name: str, problem: "Problem") -> Floats:
+    """(dim + 1,) with 0 for the intercept where it is not given."""
+    vector = np.array(values, np.float64)
+    if vector.shape == (problem.width - 1,):
+        vector = np.append(vector, 0.0)
+    vector = _vector(vector, name, (problem.width,))
+    if problem.intercept == "none" and vector[-1] != 0.0:
+        raise InvalidSpec(f"/{name}", float(vector[-1]), "0 at the intercept, as there is none")
+    return vector
+
+
+def _of_rows(problem: "Problem", duals: Floats | None) -> Floats | None:
+    return None if duals is None else np.where(problem.batch.weights > 0.0, duals, 0.0)

@@ -1,0 +1,250 @@
+"""The door: certificates from the definition, optima of an outside solver, clear refusals."""
+
+import numpy as np
+import pytest
+
+from solvers import Batch, InvalidRow, InvalidSpec, NotConverged, ShapeMismatch, solve
+from solvers.losses import MARGIN_LOSSES
+from solvers.offline.methods import METHODS, method_of
+from tests.solvers import reference
+from tests.solvers.offline import conic
+from tests.solvers.offline.rows import dense, dual, primal, sparse_rows
+
+CELLS = [(name, loss) for name in METHODS for loss in method_of(name).losses]
+DUAL_METHODS = ("dcd", "sdca")
+RHO = 0.02
+
+
+def rows_for(loss, **more):
+    return sparse_rows(binary=loss in MARGIN_LOSSES, **more)
+
+
+@pytest.fixture(scope="module")
+def optimum():
+    """The optimum of each loss with an intercept, by Clarabel, computed once."""
+    known = {}
+
+    def of(loss):
+        if loss not in known:
+            known[loss] = conic.optimum(weighted(loss), loss, RHO, bias=True)
+        return known[loss]
+
+    return of
+
+
+def weighted(loss):
+    """Rows of different weights, one of them of none."""
+    weights = np.random.default_rng(5).uniform(0.2, 2.0, 120)
+    weights[7] = 0.0
+    return rows_for(loss, weights=weights)
+
+
+@pytest.mark.parametrize(("method", "loss"), CELLS)
+def test_every_method_meets_the_outside_optimum_of_every_loss(method, loss, optimum):
+    batch = weighted(loss)
+    found = solve(
+        batch,
+        method,
+        loss=reference.loss_spec(loss),
+        rho=RHO,
+        tol=1e-8,
+        intercept="penalized",
+        max_epochs=50_000,
+    )
+    assert found.converged and 0.0 <= found.gap <= 1e-8 * found.primal
+    w = np.append(found.weights, found.intercept)
+    assert found.primal == pytest.approx(primal(batch, w, loss, RHO, bias=True), rel=1e-12)
+    assert found.primal == pytest.approx(optimum(loss), rel=1e-6)
+    assert found.dual <= optimum(loss) * (1 + 1e-9)
+    if found.duals is not None:
+        by_definition = dual(batch, found.duals, loss, RHO, bias=True)
+        assert found.dual == pytest.approx(by_definition, rel=1e-12)
+        assert found.duals[7] == 0.0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_bits_and_rows_stay_as_they_are(method):
+    loss = method_of(method).losses[0]
+    batch = rows_for(loss)
+    columns = [np.copy(c) for c in (batch.indptr, batch.indices, batch.values, batch.labels)]
+    first, again, other = (
+        solve(batch, method, loss=loss, rho=RHO, tol=1e-4, seed=seed) for seed in (4, 4, 5)
+    )
+    assert np.array_equal(first.weights, again.weights) and first.gap == again.gap
+    assert not np.array_equal(first.weights, other.weights)
+    after = (batch.indptr, batch.indices, batch.values, batch.labels)
+    assert all(np.array_equal(a, b) for a, b in zip(columns, after, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_progress_is_told_each_epoch_and_true_ends_the_run(method):
+    told = []
+
+    def watch(progress):
+        told.append(progress)
+        return len(told) == 3
+
+    found = solve(
+        rows_for("hinge"),
+        method,
+        loss=method_of(method).losses[0],
+        rho=1e-4,
+        tol=1e-12,
+        callback=watch,
+    )
+    assert found.status == "cancelled" and len(told) == 3
+    epochs = [progress.epochs for progress in told]
+    assert epochs == sorted(epochs) and 0.0 < epochs[0] <= 1.0 and found.epochs == epochs[-1]
+    assert found.trace[-1].gap == found.gap >= 0.0
+    assert np.isfinite(found.weights).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_may_not_go_on_says_so_and_is_certified_all_the_same(method):
+    loss = method_of(method).losses[0]
+    found = solve(rows_for(loss), method, loss=loss, rho=1e-4, tol=0.0, max_epochs=2)
+    assert found.status == "max_epochs" and not found.converged
+    assert (
+        found.dual
+        <= found.primal
+        == pytest.approx(primal(rows_for(loss), found.weights, loss, 1e-4), rel=1e-12)
+    )
+
+
+@pytest.mark.parametrize("method", DUAL_METHODS)
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_a_warm_start_is_where_it_left_off(method, loss):
+    batch = rows_for(loss)
+    asked = {"loss": loss, "rho": RHO, "intercept": "penalized"}
+    done = solve(batch, method, tol=1e-7, max_epochs=50_000, **asked)
+    assert solve(batch, method, tol=1e-6, duals=done.duals, **asked).epochs == 0.0
+    cold = solve(batch, method, tol=1e-6, max_epochs=50_000, **asked)
+    w = np.append(done.weights, done.intercept)
+    from_weights = solve(batch, method, tol=1e-6, weights=w, max_epochs=50_000, **asked)
+    assert from_weights.converged
+    if loss != "hinge":  # At a kink weights do not say what their dual variables are.
+        assert from_weights.trace[0].gap < 1e-3 * cold.trace[0].gap
+    beyond = solve(batch, method, tol=1e-2, duals=np.full(len(batch), -9.0), **asked)
+    assert beyond.converged
+
+
+@pytest.mark.parametrize("method", DUAL_METHODS)
+@pytest.mark.parametrize("intercept", ["none", "penalized"])
+def test_rows_that_are_gone_keep_their_part(method, intercept):
+    """With the best duals of some rows held fixed, the best of the others are the best of all."""
+    batch = weighted("hinge")
+    asked = {"loss": "hinge", "rho": RHO, "intercept": intercept, "max_epochs": 50_000}
+    whole = solve(batch, method, tol=1e-9, **asked)
+    gone, kept = slice(0, 50), batch[50:]
+    x = dense(batch, intercept == "penalized")[gone]
+    fixed = x.T @ (batch.weights[gone] * whole.duals[gone])
+    total = batch.weights.sum()
+    found = solve(kept, method, tol=1e-9, fixed=fixed, total=total, **asked)
+    assert found.weights == pytest.approx(whole.weights, abs=1e-4)
+    assert found.intercept == pytest.approx(whole.intercept, abs=1e-4)
+    u = fixed + dense(kept, intercept == "penalized").T @ (kept.weights * found.duals)
+    w = u / (RHO * total)
+    assert w[:15] == pytest.approx(found.weights, rel=1e-12)
+    losses = [
+        max(0.0, 1 - y * z)
+        for y, z in zip(
+            kept.labels,
+            dense(kept) @ w[:15] + (w[15] if intercept == "penalized" else 0.0),
+            strict=True,
+        )
+    ]
+    by_definition = kept.weights @ losses / total + RHO / 2 * w @ w - fixed @ w / total
+    assert found.primal == pytest.approx(by_definition, rel=1e-12)
+    assert 0.0 <= found.gap == pytest.approx(found.primal - found.dual, abs=1e-12)
+
+
+BAD_ROWS = {
+    "one class": Batch.from_dense(np.random.default_rng(0).normal(size=(30, 4)), np.ones(30)),
+    "constant features": Batch.from_dense(np.ones((30, 3)), np.tile([1.0, -1.0], 15)),
+    "duplicate columns": Batch.from_dense(
+        np.repeat(np.random.default_rng(0).normal(size=(30, 2)), 3, axis=1),
+        np.tile([1.0, -1.0], 15),
+    ),
+    "more features than rows": sparse_rows(n=8, dim=60),
+    "rows of zeros": Batch.from_dense(np.zeros((6, 3)), [1.0, -1.0, 1.0, 1.0, 1.0, -1.0]),
+    "one row": Batch.from_dense([[2.0, 1.0]], [-1.0]),
+    "large and small numbers": Batch.from_dense(
+        [[1e90, 1.0], [1e-90, 2.0], [3.0, 1.0]], [1.0, -1.0, 1.0]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ROWS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rho", [1e-100, 1e-3, 1e100])
+def test_awkward_rows_give_a_certified_answer_or_a_clear_error(method, kind, rho):
+    batch, loss = BAD_ROWS[kind], method_of(method).losses[0]
+    asked = {
+        "loss": loss,
+        "rho": rho,
+        "intercept": "penalized",
+        "max_epochs": 5000 if rho == 1e-3 else 50,
+    }
+    try:
+        found = solve(batch, method, tol=1e-4, **asked)
+    except NotConverged as error:
+        assert "beyond the range of float64" in str(error) and rho < 1.0
+        return
+    assert np.isfinite([*found.weights, found.intercept, found.primal, found.dual]).all()
+    assert found.gap >= 0.0
+    ordinary = 1e-3 <= rho and kind != "large and small numbers"
+    assert found.converged or not ordinary
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"method": "simplex"}, "method must be one of dcd, sdca"),
+        ({"loss": "hing"}, "loss must be one of hinge"),
+        ({"method": "dcd", "loss": "logistic"}, "one of hinge, squared_hinge for dcd"),
+        ({"loss": {"kind": "huber", "delta": -1.0}}, "loss.delta must be a number in"),
+        ({"regularizer": "l1"}, "regularizer must be one of l2"),
+        ({"rho": 0.0}, "rho must be a number in"),
+        ({"rho": float("nan")}, "rho must be a number in"),
+        ({"tol": -1e-3}, "tol must be a number in"),
+        ({"max_epochs": 0}, "max_epochs must be a number in"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"intercept": "maybe"}, "intercept must be one of none, penalized, free"),
+        ({"intercept": "free"}, "ties all dual variables together"),
+        ({"shrinking": True}, "'shrinking' is not a known field"),
+        ({"method": "dcd", "shrinking": 1}, "shrinking must be true or false"),
+        ({"visits": "sorted"}, "visits must be one of permuted, replacement"),
+        ({"fixed": np.zeros(15)}, "total must be given together with fixed"),
+        ({"fixed": np.zeros(15), "total": 1.0}, "total must be at least the weight of the rows"),
+        ({"weights": np.zeros(15), "duals": np.zeros(120)}, "weights must be left out"),
+        ({"weights": np.full(15, np.inf)}, "weights must be finite numbers"),
+        ({"weights": np.ones(16)}, "0 at the intercept"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_in_words(more, words):
+    method = more.pop("method", "sdca")
+    with pytest.raises(InvalidSpec) as refused:
+        solve(rows_for("hinge"), method, **more)
+    assert words in str(refused.value)
+
+
+def test_rows_that_fit_nothing_are_refused():
+    batch = rows_for("hinge")
+    with pytest.raises(InvalidRow, match=r"row 2: hinge takes the labels -1 \(or 0\) and 1, got 3"):
+        solve(batch.with_labels(np.where(np.arange(120) == 2, 3.0, batch.labels)))
+    with pytest.raises(InvalidRow, match="row 0: squared takes the labels numbers, got nan"):
+        solve(batch.with_labels(np.full(120, np.nan)), loss="squared")
+    with pytest.raises(ShapeMismatch, match=r"duals have shape \(3,\), expected \(120,\)"):
+        solve(batch, duals=np.zeros(3))
+    with pytest.raises(ShapeMismatch, match=r"weights have shape \(14,\), expected \(16,\)"):
+        solve(batch, weights=np.zeros(14))
+    for none in (batch[:0], sparse_rows(weights=np.zeros(120))):
+        with pytest.raises(InvalidSpec, match="one has a weight above 0"):
+            solve(none)
+
+
+def test_zero_and_minus_one_are_the_same_class():
+    batch = rows_for("hinge")
+    zeros = batch.with_labels(np.where(batch.labels < 0, 0.0, 1.0))
+    a, b = solve(batch), solve(zeros)
+    assert np.array_equal(a.weights, b.weights)
