@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from service.journal.record import ROW_KINDS, KeyKind, Parts
+from service.tallies import FEW, Column, count, mean, places_where, where_not
 from solvers import Batch, CorruptState, Outcome, State
 
 KEPT = 1000
@@ -40,7 +41,7 @@ class Asked:
 class AnsweredRows:
     """Of the rows of one request, as they were journalled."""
 
-    scores: list[float]
+    scores: Column
     rejected: list[int]
     """Places of the rows that were not learned."""
     ids: tuple[bytes, ...]
@@ -60,12 +61,16 @@ class Answer:
 
 
 class _Columns(NamedTuple):
-    """What became of the rows of a batch, as lists; `rejected` is None where none was."""
+    """What became of the rows of a batch; `rejected` is None where none was."""
 
-    scores: list[float]
-    losses: list[float]
-    rejected: list[bool] | None
-    wrong: list[bool] | None
+    scores: Column
+    losses: Column
+    rejected: Column | None
+    wrong: Column | None
+
+    def listed(self) -> "_Columns":
+        rejected, wrong = map(_listed, (self.rejected, self.wrong))
+        return _Columns(_listed(self.scores) or (), _listed(self.losses) or (), rejected, wrong)
 
 
 class AskedIn:
@@ -141,36 +146,33 @@ class Answers:
         whole = whole[-self._kept :]
         known = whole[0].first_seq - first_seq
         batch, outcome = batch[known:], outcome[known:]
-        wrong = None if self._task == "regression" else _are_wrong(batch, outcome).tolist()
-        columns = _Columns(
-            outcome.scores.tolist(),
-            outcome.losses.tolist(),
-            outcome.rejected.tolist() if outcome.rejected.any() else None,
-            wrong,
-        )
+        wrong = None if self._task == "regression" else _are_wrong(batch, outcome)
+        rejected = outcome.rejected if outcome.rejected.any() else None
+        columns = _Columns(outcome.scores, outcome.losses, rejected, wrong)
+        if len(batch) < FEW * len(whole):
+            columns = columns.listed()
         for request in whole:
             self._put(request, request.first_seq - first_seq - known, columns)
 
     def _put(self, request: Asked, begins: int, columns: "_Columns") -> None:
         """Keep the answer to a request whose rows are those of the columns from `begins` on."""
         ends = begins + request.count
-        losses = columns.losses[begins:ends]
+        losses, rejected = columns.losses[begins:ends], None
         wrong = None if columns.wrong is None else columns.wrong[begins:ends]
-        rejected: list[int] = []
         if columns.rejected is not None:
-            was = columns.rejected[begins:ends]
-            rejected = [place for place, is_rejected in enumerate(was) if is_rejected]
-            losses = [loss for loss, out in zip(losses, was, strict=True) if not out]
-            if wrong is not None:
-                wrong = [is_wrong for is_wrong, out in zip(wrong, was, strict=True) if not out]
-        learned = len(losses)
+            rejected = columns.rejected[begins:ends]
+            losses = where_not(rejected, losses)
+            wrong = None if wrong is None else where_not(rejected, wrong)
+        scores = columns.scores[begins:ends]
+        if isinstance(scores, np.ndarray):
+            scores = scores.copy()  # not the whole batch's, which is freed by then
         answer = Answer(
             request.first_seq + request.count - 1,
             request.count,
-            learned,
-            None if wrong is None else sum(wrong),
-            sum(losses) / learned if learned else None,
-            AnsweredRows(columns.scores[begins:ends], rejected, request.ids),
+            len(losses),
+            None if wrong is None else count(wrong),
+            mean(losses),
+            AnsweredRows(scores, places_where(rejected), request.ids),
         )
         before = self._by_key.pop(request.key, None)
         if before is not None and before.rows is not None:
@@ -208,8 +210,8 @@ class Answers:
             ),
             "losses": np.array([nan if a.loss is None else a.loss for a in answers], np.float64),
             "has_rows": np.array([part is not None for part in rows], np.bool_),
-            "scores": np.array(
-                [score for part in rows if part is not None for score in part.scores], np.float64
+            "scores": np.concatenate(
+                [np.empty(0), *(part.scores for part in rows if part is not None)]
             ),
             "rejected": _whole(at for part in rows if part is not None for at in part.rejected),
             "rejected_ends": _ends([part.rejected if part is not None else [] for part in rows]),
@@ -241,16 +243,16 @@ class Answers:
         )
         scored = 0
         has_rows = state["has_rows"].tolist()
-        for number, (seq, count, learned, mistakes, loss) in enumerate(sums):
+        for number, (seq, n, learned, mistakes, loss) in enumerate(sums):
             rows = None
             if has_rows[number]:
-                scores = state["scores"][scored : scored + count].tolist()
-                scored += count
+                scores = state["scores"][scored : scored + n].copy()
+                scored += n
                 rows = AnsweredRows(scores, rejected[number], tuple(ids_of[number]))
-                self._rows += count
+                self._rows += n
             self._by_key[keys[number]] = Answer(
                 seq,
-                count,
+                n,
                 learned,
                 None if mistakes < 0 else mistakes,
                 loss if learned else None,
@@ -267,6 +269,10 @@ def _are_wrong(batch: Batch, outcome: Outcome) -> np.ndarray:
         return np.array([a != b for a, b in zip(told, classes, strict=True)], np.bool_)
     wrong: np.ndarray = (outcome.scores >= 0) != (batch.labels == 1.0)
     return wrong
+
+
+def _listed(column: Column | None) -> Column | None:
+    return column.tolist() if isinstance(column, np.ndarray) else column
 
 
 def _whole(numbers: Iterable[int]) -> np.ndarray:

@@ -9,6 +9,7 @@ from service.controls import Verdict
 from service.journal.protocol import Placed
 from service.requests import AnyRequest, ControlRequest, Request
 from service.retained import names_a_row
+from service.tallies import FEW, Column
 from solvers import Outcome
 
 
@@ -16,16 +17,16 @@ from solvers import Outcome
 class Receipt:
     """Where a request stands in the journal and, if it was new, what learning it did.
 
-    What is told of each row is told of those that were journalled.
+    What is told of each row is told of those that were journalled, by arrays where they are many.
     """
 
     placed: Placed
     """Of the whole request: a duplicate, or in conflict, where its own key is."""
-    scores: list[float] | None = None
-    losses: list[float] | None = None
+    scores: Column | None = None
+    losses: Column | None = None
     predicted: list[str | None] | None = None
     """Multiclass: the class of each row as it was scored; None where no class was known."""
-    rejected: list[bool] | None = None
+    rejected: Column | None = None
     verdict: Verdict | None = None
     """What became of a control."""
     rows: list[int] | None = None
@@ -113,11 +114,14 @@ def receipts_of(
     answers: Answers,
 ) -> list[Receipt]:
     """One receipt for each request, cut from the outcome of the whole group."""
-    scores, losses, rejected = [], [], []
+    scores: Column = []
+    losses: Column = []
+    rejected: Column = []
     predicted: list[str | None] | None = None
     if outcome is not None:
-        scores, losses = outcome.scores.tolist(), outcome.losses.tolist()
-        rejected = outcome.rejected.tolist()
+        scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
+        if len(scores) < FEW * len(requests):
+            scores, losses, rejected = scores.tolist(), losses.tolist(), rejected.tolist()
         if outcome.predicted is not None:
             places = outcome.predicted.tolist()
             predicted = [outcome.classes[place] if place >= 0 else None for place in places]

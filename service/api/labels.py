@@ -26,6 +26,7 @@ from service.late_labels import (
 from service.model import Model
 from service.receipts import Receipt
 from service.schemas import Duplicate, Learned
+from service.tallies import Column, are_wrong, count, mean, places_where, where_not
 
 router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])
 
@@ -134,27 +135,27 @@ class _Asked:
         errors = self._errors(told, conflicts)
         rejected = [] if receipt is None else _rejected(receipt, found)
         errors += [RowError(place, self._pointer(place), NOT_FINITE) for place in rejected]
-        count = 0 if receipt is None else receipt.placed.count
+        taken = 0 if receipt is None else receipt.placed.count
         if told.repeats is not None:
             return self._again(told, duplicates, errors)
         if (
-            receipt is not None and count and receipt.scores is None
+            receipt is not None and taken and receipt.scores is None
         ):  # journalled, and rebuilt since
             model, seq = self._model.record.id, receipt.placed.seq
-            return Learned(model, seq, count, None, None, None, None, False)
-        if not count and not duplicates:
+            return Learned(model, seq, taken, None, None, None, None, False)
+        if not taken and not duplicates:
             self._refuse(told, errors)
-        seq = receipt.placed.seq if receipt is not None and count else max(s for _, s in duplicates)
-        losses = [] if receipt is None else _learned(receipt, receipt.losses)
+        seq = receipt.placed.seq if receipt is not None and taken else max(s for _, s in duplicates)
+        losses: Column = [] if receipt is None else _learned(receipt, receipt.losses)
         return Learned(
             model=self._model.record.id,
             seq=seq,
-            count=count,
+            count=taken,
             learned=len(losses),
             mistakes=self._mistakes(told),
-            loss=sum(losses) / len(losses) if losses else None,
+            loss=mean(losses),
             rejected=len(errors),
-            duplicate=not count and not errors,
+            duplicate=not taken and not errors,
             duplicates=_listed(duplicates),
             errors=first_errors(sorted(errors, key=lambda error: error.index)),
         )
@@ -210,9 +211,9 @@ class _Asked:
             return 0
         receipt = told.receipt
         rows = range(len(told.found)) if receipt.rows is None else receipt.rows
-        scores = receipt.scores or []
-        wrong = [(s >= 0) != (told.found[row].y > 0) for s, row in zip(scores, rows, strict=True)]
-        return int(sum(_learned(receipt, wrong)))
+        scores = [] if receipt.scores is None else receipt.scores
+        wrong = are_wrong(scores, [told.found[row].y for row in rows])
+        return count(_learned(receipt, wrong))
 
     def _pointer(self, place: int) -> str:
         return "" if self._is_single else f"/labels/{place}"
@@ -246,16 +247,14 @@ def _label(model: Model, place: int, raw: bytes) -> Label:
     return Label(place, model.door.id(given.id), y)
 
 
-def _learned(receipt: Receipt, column: Sequence[Any] | None) -> list[Any]:
+def _learned(receipt: Receipt, column: Column | None) -> Column:
     """Of the journalled rows those that were not rejected."""
-    rejected = receipt.rejected or []
-    return [one for one, was in zip(column or [], rejected, strict=True) if not was]
+    return [] if column is None else where_not(receipt.rejected, column)
 
 
 def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[int]:
     rows = range(len(found)) if receipt.rows is None else receipt.rows
-    flags = receipt.rejected or []
-    return [found[row].place for row, was in zip(rows, flags, strict=False) if was]
+    return [found[rows[place]].place for place in places_where(receipt.rejected)]
 
 
 def _listed(duplicates: Sequence[tuple[int, int]]) -> Any:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from msgspec import UNSET, UnsetType
 
 from service.answers import Answer, AnsweredRows
@@ -14,6 +15,8 @@ from service.model import Model
 from service.receipts import Receipt
 from service.requests import Request
 from service.schemas import Duplicate, Learned
+from service.tallies import Column, are_wrong, count, mean, places_where, where_not
+from solvers import Batch
 
 NOT_FINITE = "the update would not be finite"
 _ID_REUSED = "the id was used for another sample"
@@ -21,21 +24,18 @@ _ID_REUSED = "the id was used for another sample"
 
 def answer_new(model: Model, intake: Intake, receipt: Receipt, with_scores: bool) -> Learned:
     """The answer to a request that was not known. Raises Problem 422 when none of it was taken."""
-    scores, losses = receipt.scores or [], receipt.losses or []
-    rejected = [place for place, was in enumerate(receipt.rejected or ()) if was]
-    mistakes = _mistakes(model, intake, receipt)
-    if rejected:
-        losses = [loss for loss, was in zip(losses, receipt.rejected or (), strict=True) if not was]
-    placed, learned = receipt.placed, len(losses)
-    loss = sum(losses) / learned if learned else None
-    answer = Answer(placed.seq, placed.count, learned, mistakes, loss, None)
+    assert receipt.scores is not None and receipt.losses is not None
+    rejected = places_where(receipt.rejected)
+    losses = where_not(receipt.rejected if rejected else None, receipt.losses)
+    placed, mistakes = receipt.placed, _mistakes(model, intake, receipt, rejected)
+    answer = Answer(placed.seq, placed.count, len(losses), mistakes, mean(losses), None)
     rows = range(len(intake.places)) if receipt.rows is None else receipt.rows
     errors = [*intake.errors, *_conflicts(intake, receipt.conflicts)]
     if not rows and not receipt.duplicates:
         raise refusal(intake, errors)
     errors += _not_finite(intake, rows, rejected)
     told = _told(model, answer, len(errors), not rows and not receipt.conflicts)
-    _add_rows(told, intake, rows, scores if with_scores else UNSET, receipt.duplicates)
+    _add_rows(told, intake, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
     told.errors = first_errors(errors)
     return told
 
@@ -153,7 +153,7 @@ def _add_rows(
     told: Learned,
     intake: Intake,
     rows: Sequence[int],
-    scores: Sequence[float] | UnsetType,
+    scores: Column | UnsetType,
     duplicates: Sequence[tuple[int, int | None]] | Sequence[tuple[int, int]],
 ) -> None:
     """Tell of single rows; `rows` are the good ones that were journalled, which have `scores`."""
@@ -165,8 +165,9 @@ def _add_rows(
         told.duplicates = [Duplicate(intake.places[row], seq) for row, seq in duplicates]
 
 
-def _finite(scores: Sequence[float]) -> list[float | None]:
-    return [score if math.isfinite(score) else None for score in scores]
+def _finite(scores: Column) -> list[float | None]:
+    listed = scores.tolist() if isinstance(scores, np.ndarray) else scores
+    return [score if math.isfinite(score) else None for score in listed]
 
 
 def _not_finite(intake: Intake, rows: Sequence[int], rejected: Sequence[int]) -> list[RowError]:
@@ -178,16 +179,21 @@ def _conflicts(intake: Intake, rows: Sequence[int]) -> list[RowError]:
     return [RowError(place, intake.id_pointer.format(place), _ID_REUSED) for place in places]
 
 
-def _mistakes(model: Model, intake: Intake, receipt: Receipt) -> int | None:
+def _mistakes(
+    model: Model, intake: Intake, receipt: Receipt, rejected: Sequence[int]
+) -> int | None:
     if model.door.task == "regression":
         return None
-    labels = intake.labels
-    if receipt.rows is not None:
-        labels = [labels[row] for row in receipt.rows]  # type: ignore[assignment]
-    if receipt.predicted is not None:
-        are_wrong = [p != text for p, text in zip(receipt.predicted, labels, strict=True)]
+    wrong: Column
+    scores = () if receipt.scores is None else receipt.scores
+    if receipt.predicted is None and receipt.rows is None and isinstance(intake.rows, Batch):
+        wrong = are_wrong(scores, intake.rows.labels)
     else:
-        scores = receipt.scores or ()
-        are_wrong = [(s >= 0) != (y == 1.0) for s, y in zip(scores, labels, strict=True)]
-    rejected = receipt.rejected or ()
-    return sum(wrong for wrong, was in zip(are_wrong, rejected, strict=True) if not was)
+        labels: Sequence[Any] = intake.labels
+        if receipt.rows is not None:
+            labels = [labels[row] for row in receipt.rows]
+        if receipt.predicted is not None:
+            wrong = [p != text for p, text in zip(receipt.predicted, labels, strict=True)]
+        else:
+            wrong = are_wrong(scores, labels)
+    return count(where_not(receipt.rejected if rejected else None, wrong))

@@ -1,5 +1,7 @@
 """text/x-libsvm: one row a line, `LABEL INDEX:VALUE ...`, indices from 1."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from service.codecs.door import BadRow, Door, Label
@@ -15,32 +17,40 @@ def parse_libsvm(door: Door, body: bytes, labelled: bool) -> Intake:
         raise Problem(415, "unsupported-media-type", reason)
     found = Batch.from_libsvm(body, door.dim, labelled=labelled)
     errors = [RowError(bad.row, "", bad.reason, bad.line) for bad in found.bad]
+    places = _listed(found.rows, bool(errors))
     if not labelled:
-        return Intake(found.batch, found.rows.tolist(), errors)
+        return Intake(found.batch, places, errors)
     labels, wrong = _labels(door, body, found.batch.labels, found.label_spans)
-    rows = np.arange(len(labels))
-    if wrong:
-        lines = _line_numbers(body, found.label_spans[list(wrong), 0])
-        for (row, reason), line in zip(wrong.items(), lines, strict=True):
-            errors.append(RowError(int(found.rows[row]), "/y", reason, line))
-        errors.sort(key=lambda error: error.index)
-        rows = np.array([row for row in rows.tolist() if row not in wrong], np.int64)
-    numbers, classes = labels_and_classes([labels[row] for row in rows.tolist()])
-    batch = (found.batch.take(rows) if wrong else found.batch).with_labels(numbers, classes)
-    return Intake(batch, found.rows[rows].tolist(), errors)
+    if not wrong:
+        return Intake(found.batch.with_labels(*labels_and_classes(labels)), places, errors)
+    lines = _line_numbers(body, found.label_spans[list(wrong), 0])
+    for (row, reason), line in zip(wrong.items(), lines, strict=True):
+        errors.append(RowError(int(found.rows[row]), "/y", reason, line))
+    errors.sort(key=lambda error: error.index)
+    rows = np.array([row for row in range(len(labels)) if row not in wrong], np.int64)
+    good = labels_and_classes([labels[row] for row in rows.tolist()])
+    return Intake(found.batch.take(rows).with_labels(*good), found.rows[rows].tolist(), errors)
+
+
+def _listed(rows: np.ndarray, are_some: bool) -> Sequence[int]:
+    """The places of the good rows: those of all rows unless some are bad."""
+    listed: list[int] = rows.tolist() if are_some else []
+    return listed if are_some else range(len(rows))
 
 
 def _labels(
     door: Door, body: bytes, numbers: np.ndarray, spans: np.ndarray
-) -> tuple[list[float | str], dict[int, str]]:
+) -> tuple[np.ndarray | list[float | str], dict[int, str]]:
     """What the learner sees for the labels as written, and the reasons of those that are none.
 
     Labels come in few kinds for a classifier, so each kind is looked up once.
     """
     are_numbers = not np.isnan(numbers).any()
     if door.task == "regression" and are_numbers:
-        return numbers.tolist(), {}
+        return numbers, {}
     if door.class_names is None and are_numbers:
+        if door.task == "binary" and bool((np.abs(numbers) == 1.0).all()):
+            return numbers, {}
         kinds, places = np.unique(numbers, return_inverse=True)
         read = [_read(door, float(kind)) for kind in kinds]
         labels = [read[place][0] for place in places.tolist()]

@@ -134,7 +134,7 @@ class RowArrays:
         )
         return Intake(
             batch,
-            self.places[:n].tolist(),
+            self.places[:n].tolist() if errors else range(n),
             errors,
             names_beside=self._told if names is None else names,
         )
