@@ -64,7 +64,7 @@ log = logging.getLogger("dualstream.replica")
 INLINE_S = 0.0005
 # Longer ones are cut, so that a prediction never waits much longer than this for its turn.
 SLICE_S = 0.002
-READ_BYTES = 4 * 1024 * 1024
+READ_BYTES = 1024 * 1024
 
 Applied = Outcome | Verdict
 """What became of one group: of its rows, or of its control."""
@@ -373,6 +373,10 @@ class Replica:
             size = sum(len(entry.body) + ENTRY_OVERHEAD for entry in entries)
             if size > READ_BYTES // 2 and not is_last:
                 ahead = asyncio.create_task(self._read(journal, entries[-1].seq))
+                # In one turn of the event loop it asks, in the next one that is sent: the store is
+                # at work while these are applied, which leaves the loop no turn.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
             try:
                 await self.apply(entries, journal)
             except BaseException:

@@ -319,6 +319,35 @@ def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
     }
 
 
+def test_the_next_entries_are_asked_for_before_these_are_applied(store, monkeypatch):
+    monkeypatch.setattr("service.replica.READ_BYTES", 1)
+    asked = []
+
+    async def run() -> None:
+        journal = await open_journal(store)
+        try:
+            spec = canonical(resolve_spec(SPEC))
+            record, _ = await journal.create("m", spec, spec)
+            part = Part(encode_rows([0, 1], [3], [1.0], [1.0]), 1)
+            for number in range(3):
+                nonce = number.to_bytes(16, "big")
+                await journal.append("m", record.incarnation, nonce, 10**9, [part])
+            replica = Replica(record)
+            read = journal.read
+
+            async def watched(model, incarnation, after, limit_bytes):
+                asked.append((after, replica.seq))
+                return await read(model, incarnation, after, limit_bytes)
+
+            monkeypatch.setattr(journal, "read", watched)
+            await replica.catch_up(journal)
+        finally:
+            await journal.close()
+
+    asyncio.run(run())
+    assert asked == [(0, 0), (1, 0), (2, 1), (3, 2)]
+
+
 def test_a_fork_found_while_more_is_read_is_told_alone(store, monkeypatch, caplog):
     monkeypatch.setattr("service.replica.READ_BYTES", 1)
 

@@ -70,7 +70,7 @@ local function entries_after(log, after, through, limit)
       found[count] = entry
     end
     last = seq_of(batch[#batch])
-    step = math.max(1, math.min(64, 2 * step, math.floor((limit - size) * count / size)))
+    step = math.max(1, math.min(256, 2 * step, math.floor((limit - size) * count / size)))
   end
   return table.concat(found), last
 end
