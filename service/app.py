@@ -10,7 +10,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from service.api import certificate, health, labels, members, models, samples, versions
+from service.api import (
+    certificate,
+    health,
+    labels,
+    members,
+    models,
+    samples,
+    timeline,
+    versions,
+)
 from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
@@ -77,7 +86,7 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
     app.state.catalog = catalog
     app.state.startup = startup
     app.state.telemetry = telemetry
-    for module in (models, members, samples, labels, versions, certificate, health):
+    for module in (models, timeline, members, samples, labels, versions, certificate, health):
         app.include_router(module.router)
     for kind in (
         Problem,

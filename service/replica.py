@@ -269,7 +269,7 @@ class Replica:
         outcome = self.learner.learn(batch)
         if self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
-        self.progress.count(batch, outcome)
+        self.progress.count(batch, outcome, self.seq + 1)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         self.seq += len(batch)
         # Sets only where batches are cut, which the state cannot tell.

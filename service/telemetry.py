@@ -308,6 +308,7 @@ class _Models(Collector):
             models, "progressive_error_ratio", "error_rate", "Mistakes per learned row since start."
         )
         yield _baselines(models)
+        yield _drift(models)
         yield from _certificates(models)
 
 
@@ -371,6 +372,19 @@ def _baselines(models: "list[Model]") -> Metric:
         for baseline, values in told.items():
             if values.get("error_rate") is not None:
                 family.add_metric([model.record.id, baseline], values["error_rate"])
+    return family
+
+
+def _drift(models: "list[Model]") -> Metric:
+    family = CounterMetricFamily(
+        "dualstream_drift",
+        "Changes of the progressive loss that a detector saw, by whether it rose or fell.",
+        labels=["model", "detector", "direction"],
+    )
+    for model in models:
+        for detector, counts in model.replica.progress.drift.counts().items():
+            for direction, count in counts.items():
+                family.add_metric([model.record.id, detector, direction], count)
     return family
 
 

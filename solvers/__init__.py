@@ -4,6 +4,7 @@ from solvers._jit import APPLY_VERSION, compiled_signatures, numeric_identity
 from solvers.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
 from solvers.certificate import Certificate
 from solvers.class_names import MAX_CLASSES, class_label, class_places, class_text
+from solvers.drift import DETECTORS, DriftEvent
 from solvers.errors import (
     CorruptState,
     InvalidRow,
@@ -43,6 +44,8 @@ __all__ = [
     "Certificate",
     "Comparison",
     "CorruptState",
+    "DETECTORS",
+    "DriftEvent",
     "InvalidRow",
     "InvalidSpec",
     "LARGEST",

@@ -37,8 +37,8 @@ class ClassProgressive(Progressive):
         """Metrics for the learner of a resolved specification."""
         return cls(log_loss=scores_are_log_odds(spec))
 
-    def count(self, batch: Batch, outcome: Outcome) -> None:
-        """Count the rows of a batch that were learned, in order."""
+    def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
+        """See Progressive."""
         if not len(batch):
             return
         learned = ~outcome.rejected
@@ -49,13 +49,18 @@ class ClassProgressive(Progressive):
         assert outcome.predicted is not None
         mistakes = _places_in(batch.classes, known)[labels] != outcome.predicted
         mistakes |= outcome.predicted < 0
+        self.drift.watch(outcome.losses, learned, first_seq, self.rows)
         log_losses = np.zeros(len(batch)) if outcome.log_losses is None else outcome.log_losses
-        count_class_rows(
-            places, mistakes, outcome.losses, log_losses, learned,
-            self._rows, self._counts, self._guesses, self._sums, self._recent,
-        )  # fmt: skip
+        for some in self._to_points(learned):
+            count_class_rows(
+                places[some], mistakes[some], outcome.losses[some], log_losses[some],
+                learned[some],
+                self._rows, self._counts, self._guesses, self._sums, self._recent,
+            )  # fmt: skip
 
-    def update(self, labels: Floats, scores: Floats, losses: Floats, learned: Flags) -> None:
+    def update(
+        self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
+    ) -> None:
         """Not for classes: see count."""
         raise TypeError("a multiclass outcome is counted by count(batch, outcome)")
 

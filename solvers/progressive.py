@@ -1,14 +1,15 @@
 """How well a learner does, on rows that it had not learned when it scored them.
 
 Each learned row counts once, whatever its weight; a rejected row does not. Three views of the same
-rows: since the start, the last 1,000 (exactly), and fading by 0.999 a row. Two baselines that see
-only labels stand beside the model. This is part of the replicated state: as the learner, it gives
-the same bits for the same rows, however they are cut into batches.
+rows: since the start, the last 1,000 (exactly), and fading by 0.999 a row; and points of the way
+there. Two baselines that see only labels stand beside the model, and two detectors of drift watch
+the losses. This is part of the replicated state: as the learner, it gives the same bits for the
+same rows, however they are cut into batches.
 """
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ import numpy.typing as npt
 from solvers._jit import B1, F8, F8_2D, I8, RO_F8, Flags, Floats, Ints, f8, i8, kernel, types, void
 from solvers._scalar import log1pexp
 from solvers.batch import Batch
+from solvers.drift import DriftWatch
 from solvers.learner import Outcome, State, check_arrays
+from solvers.timeline import Timeline
 
 RECENT = 1000
 """Rows in the rolling view."""
@@ -47,6 +50,8 @@ class Progressive:
         self._seen = np.zeros(5)
         self._sums = np.zeros((2, columns + 1))
         self._recent = np.zeros((RECENT, columns))
+        self._timeline = Timeline(columns + 1)
+        self.drift = DriftWatch()
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Progressive":
@@ -63,19 +68,44 @@ class Progressive:
         """Rows counted."""
         return int(self._rows[0])
 
-    def count(self, batch: Batch, outcome: Outcome) -> None:
-        """Count the rows of a batch that were learned, in order."""
-        self.update(batch.labels, outcome.scores, outcome.losses, ~outcome.rejected)
+    def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
+        """Count the rows of a batch that were learned, in order; the first is at `first_seq`."""
+        self.update(batch.labels, outcome.scores, outcome.losses, ~outcome.rejected, first_seq)
 
-    def update(self, labels: Floats, scores: Floats, losses: Floats, learned: Flags) -> None:
+    def update(
+        self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
+    ) -> None:
         """Count the rows that were learned, in order; all arrays are (n,), as in Outcome."""
-        count_rows(
-            labels, scores, losses, learned, self.task == "binary", self.log_loss,
-            self._rows, self._seen, self._sums, self._recent,
-        )  # fmt: skip
+        self.drift.watch(losses, learned, first_seq, self.rows)
+        for some in self._to_points(learned):
+            count_rows(
+                labels[some], scores[some], losses[some], learned[some],
+                self.task == "binary", self.log_loss,
+                self._rows, self._seen, self._sums, self._recent,
+            )  # fmt: skip
+
+    def _to_points(self, learned: Flags) -> Iterator[slice]:
+        """Cuts rows after each one that a point of the timeline is due for, and makes the point.
+
+        Whoever asks for the next piece has counted the one before it.
+        """
+        start, n = 0, len(learned)
+        while start < n:
+            room = self._timeline.next_row - self.rows
+            some = slice(start, n)
+            if n - start >= room:
+                last = np.flatnonzero(learned[start:])[room - 1 : room]
+                some = slice(start, start + int(last[0]) + 1) if len(last) else some
+            yield some
+            start = some.stop
+            if self.rows == self._timeline.next_row:
+                self._timeline.add(self._sums[0])
 
     def summary(self) -> dict[str, Any]:
-        """The means of all three views; None where there is no row, or no such number."""
+        """The means of all three views; None where there is no row, or no such number.
+
+        `drift` counts what each detector saw: losses that rose, and losses that fell.
+        """
         total, faded = self._sums
         recent = np.zeros(len(total))
         held = min(self.rows, RECENT)
@@ -85,7 +115,25 @@ class Progressive:
             "since_start": self._view(total),
             "rolling": {"rows": held} | self._view(recent),
             "fading": self._view(faded),
+            "drift": self.drift.counts(),
         }
+
+    def timeline(self) -> list[dict[str, Any]]:
+        """Points of the stream so far, oldest first: `rows`, and the means of two stretches.
+
+        `since_start` is of all rows up to that one, `rolling` of those since the point before. The
+        last point is where the stream stands.
+        """
+        points = [*self._timeline.sums, self._sums[0]]
+        told, before = [], np.zeros(len(self._sums[0]))
+        for sums in points:
+            if sums[-1] > before[-1]:
+                between = {"rows": int(sums[-1] - before[-1])} | self._view(sums - before)
+                told.append(
+                    {"rows": int(sums[-1]), "since_start": self._view(sums), "rolling": between}
+                )
+            before = sums
+        return told
 
     def _view(self, sums: Floats) -> dict[str, Any]:
         """Means by name; the last of `sums` is the weight of all rows."""
@@ -121,6 +169,8 @@ class Progressive:
             "metrics_labels": self._seen.copy(),
             "metrics_sums": self._sums.copy(),
             "metrics_recent": self._recent[: min(self.rows, RECENT)].copy(),
+            **self._timeline.state(),
+            **self.drift.state(),
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -136,6 +186,8 @@ class Progressive:
                 "metrics_recent": (held, len(self._names)),
             },
         )
+        timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
+        self._timeline, self.drift = timeline, DriftWatch.of(state)
         self._rows[0] = rows
         self._seen[:] = state["metrics_labels"]
         self._sums[:] = state["metrics_sums"]

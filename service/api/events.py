@@ -21,11 +21,14 @@ from service.model import Model
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
+from solvers import Certificate
 
 EVERY_MS = 500
 LEAST_MS, MOST_MS = 100, 60_000
 HEARTBEAT_S = 15.0
 """A silent stream says so often that it is there; then the store is asked for what is not here."""
+CERTIFIED_S = 2.0
+"""The certificate that is told is at most so old."""
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
@@ -131,16 +134,22 @@ class _Told:
 
     async def _progress(self, model: Model) -> bytes:
         replica = model.replica
+        certificate = await replica.certify(CERTIFIED_S)
         async with replica.serving():
             samples, now = replica.learner.samples, time.monotonic()
             tag = _tag(replica.seq, replica.chain)
+            summary = replica.progress.summary()
             told = {
                 "model": self._id,
                 "seq": replica.seq,
                 "samples": samples,
                 "rejected": replica.rejected,
                 "rows_per_second": self._rate(samples, now),
-                "rolling": replica.progress.summary()["rolling"],
+                "nonzeros": replica.learner.nonzeros,
+                "since_start": summary["since_start"],
+                "rolling": summary["rolling"],
+                "drift": summary["drift"],
+                "certificate": None if certificate is None else _gap_of(certificate),
                 **staleness(model),
             }
         self._counted = samples, now
@@ -180,6 +189,16 @@ class _Told:
         self._last = tag
         data = msgspec.json.encode(told)
         return b"event: %s\nid: %s\ndata: %s\n\n" % (kind.encode(), tag.encode(), data)
+
+
+def _gap_of(certificate: Certificate) -> dict[str, Any]:
+    return {
+        "primal": certificate.primal,
+        "dual": certificate.dual,
+        "gap": certificate.gap,
+        "relative_gap": certificate.relative_gap,
+        "estimate": certificate.estimate,
+    }
 
 
 def _tag(seq: int, chain: str) -> str:

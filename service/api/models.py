@@ -181,7 +181,7 @@ async def read_model(
     """The model's spec and where it stands."""
     model = await catalog_of(request).get(model_id)
     view = await _view(model, response, digest)
-    return _unless_known(response, if_none_match) or view
+    return unless_known(response, if_none_match) or view
 
 
 @router.delete("/{model_id}", status_code=204)
@@ -197,8 +197,8 @@ async def read_metrics(
     """Progressive metrics: each row scored before it was learned, with baselines beside."""
     model = await catalog_of(request).get(model_id)
     async with model.replica.serving():
-        _tag(response, model)
-        if (unchanged := _unless_known(response, if_none_match)) is not None:
+        tag_answer(response, model)
+        if (unchanged := unless_known(response, if_none_match)) is not None:
             return unchanged
         learner = member_learner(model.replica.learner)
         views = [] if learner is None else learner.members()
@@ -232,8 +232,8 @@ async def read_weights(
     """The `top` largest of the served weights, by magnitude."""
     model = await catalog_of(request).get(model_id)
     async with model.replica.serving():
-        _tag(response, model)
-        if (unchanged := _unless_known(response, if_none_match)) is not None:
+        tag_answer(response, model)
+        if (unchanged := unless_known(response, if_none_match)) is not None:
             return unchanged
         seq, names = model.replica.seq, model.replica.names
         if member is None:
@@ -344,20 +344,20 @@ async def _view(
             **staleness(model),
         )
         if response is not None:
-            _tag(response, model)
+            tag_answer(response, model)
         captured = replica.capture() if with_digest else None
     if captured is not None:
         view.state_digest = await asyncio.to_thread(captured.state_digest)
     return view
 
 
-def _tag(response: Response, model: Model) -> None:
+def tag_answer(response: Response, model: Model) -> None:
     """Name the state that is told, unless it is stale; to be called while it is still."""
     if model.stale_s is None:
         response.headers["etag"] = etag_of(model.replica.seq, model.replica.chain)
 
 
-def _unless_known(response: Response, if_none_match: str | None) -> Response | None:
+def unless_known(response: Response, if_none_match: str | None) -> Response | None:
     """304 when the client has what would be told, None when it has not."""
     etag = response.headers.get("etag")
     if etag is None or not names_etag(if_none_match, etag):

@@ -67,8 +67,13 @@ def test_progress_is_told_as_it_changes(model):
     kind, first_id, told = listener.hear()
     metrics = model.get("/models/m/metrics")
     assert kind == "progress" and f'"{first_id}"' == metrics.headers["etag"]
-    expected = {name: metrics.json()[name] for name in ("seq", "samples", "rejected", "rolling")}
-    assert told == expected | {"model": "m", "rows_per_second": None}
+    same = ("seq", "samples", "rejected", "since_start", "rolling", "drift")
+    expected = {name: metrics.json()[name] for name in same}
+    certificate = model.get("/models/m/certificate").json()
+    gap = {name: certificate[name] for name in told["certificate"]}
+    nonzeros = model.get("/models/m/weights").json()["nonzeros"]
+    expected |= {"model": "m", "rows_per_second": None, "certificate": gap, "nonzeros": nonzeros}
+    assert told == expected
     model.post("/models/m/learn", json={"samples": [GOOD] * 5})
     _, second_id, told = listener.hear()
     assert (told["seq"], told["samples"]) == (6, 6) and told["rows_per_second"] > 0

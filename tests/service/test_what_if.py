@@ -29,7 +29,7 @@ def state(client: TestClient, model: str = "m") -> tuple[str, dict[str, Any]]:
     """Its digest, and its metrics."""
     digest = client.get(f"/models/{model}?digest=true").json()["state_digest"]
     metrics = client.get(f"/models/{model}/metrics").json()
-    return digest, {name: metrics[name] for name in ("since_start", "rolling", "fading")}
+    return digest, {name: metrics[name] for name in ("since_start", "rolling", "fading", "drift")}
 
 
 def told(found: dict[str, Any]) -> tuple[str, dict[str, Any]]:

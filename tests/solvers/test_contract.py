@@ -317,7 +317,9 @@ def test_metrics_count_what_was_learned(spec):
     whole.update(batch.labels, out.scores, out.losses, ~out.rejected)
     for i in range(N):
         row = slice(i, i + 1)
-        by_row.update(batch.labels[row], out.scores[row], out.losses[row], ~out.rejected[row])
+        by_row.update(
+            batch.labels[row], out.scores[row], out.losses[row], ~out.rejected[row], i + 1
+        )
     assert dump(by_row.state(), {}) == dump(whole.state(), {})
     assert whole.summary()["rows"] == np.count_nonzero(~out.rejected)
     assert np.isfinite(whole.summary()["since_start"]["loss"])

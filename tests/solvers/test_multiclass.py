@@ -253,7 +253,7 @@ def test_metrics_count_classes_and_baselines():
     outcome = learner.learn(batch)
     progress.count(batch, outcome)
     for i in range(len(batch)):
-        single.count(batch[i : i + 1], outcome[i : i + 1])
+        single.count(batch[i : i + 1], outcome[i : i + 1], i + 1)
     assert as_bytes(progress.state()) == as_bytes(single.state())
     mistakes, frequent, last = 0, 0, 0
     seen = {}

@@ -1,0 +1,70 @@
+"""GET /models/{id}/timeline: the way to the metrics as they are, and the drift that was seen."""
+
+import numpy as np
+import pytest
+
+
+def rows_of(n, flip, seed=0):
+    """Samples whose label is the sign of their one feature, or the opposite from row `flip`."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal(n)
+    y = np.where((np.arange(n) < flip) == (x > 0), 1, -1)
+    return [{"x": [float(a)], "y": int(b)} for a, b in zip(x, y, strict=True)]
+
+
+@pytest.fixture
+def drifting(client):
+    spec = {"loss": "hinge", "features": {"kind": "indexed", "dim": 1}}
+    assert client.put("/models/d", json=spec).status_code == 201
+    for at in (0, 1000, 2000):
+        samples = rows_of(3000, 2000)[at : at + 1000]
+        assert client.post("/models/d/learn", json={"samples": samples}).status_code == 200
+    return client
+
+
+def test_points_lead_to_the_metrics_and_events_say_where(drifting):
+    answer = drifting.get("/models/d/timeline")
+    told, metrics = answer.json(), drifting.get("/models/d/metrics").json()
+    assert (told["seq"], told["samples"]) == (3000, 3000)
+    rows = [point["rows"] for point in told["points"]]
+    assert rows[-1] == 3000 and rows == sorted(rows) and 128 <= len(rows) <= 256
+    assert told["points"][-1]["since_start"] == metrics["since_start"]
+    errors = sum(p["rolling"]["error_rate"] * p["rolling"]["rows"] for p in told["points"])
+    assert errors == pytest.approx(metrics["since_start"]["error_rate"] * 3000)
+    rising = [event for event in told["events"] if event["rising"]]
+    assert 2000 < rising[0]["rows"] == rising[0]["seq"] < 2300
+    for detector, counts in metrics["drift"].items():
+        seen = [event["rising"] for event in told["events"] if event["detector"] == detector]
+        assert counts == {"rising": seen.count(True), "falling": seen.count(False)}
+    again = drifting.get("/models/d/timeline", headers={"If-None-Match": answer.headers["etag"]})
+    assert again.status_code == 304
+
+
+def test_going_back_takes_the_way_back_too(drifting):
+    before = drifting.get("/models/d/timeline").json()
+    assert drifting.post("/models/d/versions", json={"name": "v"}).status_code == 201
+    samples = rows_of(500, 0, seed=1)
+    drifting.post("/models/d/learn", json={"samples": samples})
+    assert drifting.get("/models/d/timeline").json()["points"] != before["points"]
+    assert drifting.post("/models/d/rollback", json={"version": "v"}).status_code == 200
+    after = drifting.get("/models/d/timeline").json()
+    assert (after["points"], after["events"]) == (before["points"], before["events"])
+
+
+def test_drift_is_in_the_metrics(drifting):
+    told = drifting.get("/models/d/metrics").json()["drift"]
+    scraped = drifting.get("/metrics").text
+    for detector, counts in told.items():
+        for direction, count in counts.items():
+            labels = f'detector="{detector}",direction="{direction}",model="d"'
+            assert f"dualstream_drift_total{{{labels}}} {float(count)}" in scraped
+
+
+def test_no_such_model(client):
+    assert client.get("/models/none/timeline").status_code == 404
+
+
+def test_a_new_model_has_no_points(client):
+    client.put("/models/new", json={"features": {"kind": "indexed", "dim": 1}})
+    told = client.get("/models/new/timeline").json()
+    assert (told["points"], told["events"]) == ([], [])
