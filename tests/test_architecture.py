@@ -11,6 +11,8 @@ FORBIDDEN = {
     "service/journal": ("service.api", "service.committer", "service.replica", "solvers"),
     "service/replica.py": ("service.api", "service.committer", "service.catalog"),
     "service/committer.py": ("service.api", "service.catalog"),
+    "service/client": ("service.api", "service.codecs", "service.journal", "solvers", "numpy"),
+    "service/cuts": ("service.api", "service.codecs", "service.journal", "solvers", "numpy"),
     "service/requests.py": ("service.api", "service.catalog", "service.committer"),
     "service/receipts.py": ("service.api", "service.catalog", "service.committer"),
 }

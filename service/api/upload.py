@@ -9,22 +9,23 @@ early leaves its first chunks, whole, and who repeats it under its key goes on f
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from msgspec import UNSET, structs
+from msgspec import structs
 
 from service.api.http import Head
 from service.api.learned import RowsRefused, first_errors
 from service.api.learning import fingerprint_of, learned_of, parse, request_of
 from service.catalog import Catalog
 from service.codecs import CHUNK_BYTES, Chunk, Intake
-from service.errors import MAX_ERRORS, Problem, RowError, as_problem
+from service.errors import Problem, RowError, as_problem
 from service.journal.protocol import ModelChanged
 from service.journal.record import KeyKind, make_key
 from service.model import Model
 from service.outliving import outliving
-from service.schemas import Duplicate, Learned, LearnedChunk, LearnedStream
+from service.schemas import Learned, LearnedChunk, LearnedStream
+from service.totals import Totals
 
 T = TypeVar("T")
 
@@ -36,71 +37,6 @@ class _Read:
     chunk: Chunk
     model: Model
     intake: Intake
-
-
-@dataclass(slots=True)
-class Totals:
-    """What has become of the chunks so far."""
-
-    seq: int = 0
-    rows: int = 0
-    """Good and bad ones that were sent."""
-    count: int = 0
-    learned: int | None = 0
-    mistakes: int | None = 0
-    loss_sum: float = 0.0
-    rejected: int | None = 0
-    duplicate_rows: int = 0
-    chunks: int = 0
-    duplicate_chunks: int = 0
-    is_new: bool = False
-    errors: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, told: Learned, rows: int) -> None:
-        """A chunk of so many rows that was acknowledged. What one does not tell, no sum does."""
-        if told.learned is None or self.learned is None:
-            self.learned = self.mistakes = self.rejected = None
-        else:
-            self.learned += told.learned
-            self.loss_sum += told.loss * told.learned if told.loss is not None else 0.0
-            self.mistakes = _sum(self.mistakes, told.mistakes)
-            self.rejected = _sum(self.rejected, told.rejected)
-        self.seq = max(self.seq, told.seq)
-        self.rows += rows
-        self.count += told.count
-        self.chunks += 1
-        self.duplicate_chunks += told.duplicate
-        self.is_new |= told.count > 0 and not told.duplicate
-        self.duplicate_rows += 0 if told.duplicates is UNSET else len(told.duplicates)
-        if told.errors is not UNSET:
-            self.errors += told.errors[: MAX_ERRORS - len(self.errors)]
-
-    def told(self, model_id: str) -> LearnedStream:
-        """The sums. Raises RowsRefused where no row was taken."""
-        if not self.seq:
-            if not self.rows:
-                raise Problem(422, "invalid-rows", "the request holds no row")
-            errors = [RowError(**error) for error in self.errors]
-            raise RowsRefused(self.rows, self.rejected or 0, errors)
-        learned = self.learned
-        return LearnedStream(
-            model=model_id,
-            seq=self.seq,
-            count=self.count,
-            learned=learned,
-            mistakes=self.mistakes,
-            loss=self.loss_sum / learned if learned else None,
-            rejected=self.rejected,
-            duplicate=not self.is_new,
-            errors=self.errors or UNSET,
-            chunks=self.chunks,
-            duplicate_chunks=self.duplicate_chunks,
-            duplicate_rows=self.duplicate_rows,
-        )
-
-
-def _sum(so_far: int | None, more: int | None) -> int | None:
-    return None if so_far is None or more is None else so_far + more
 
 
 class Upload:
@@ -144,7 +80,13 @@ class Upload:
 
     def told(self) -> LearnedStream:
         """What became of all chunks together. Raises RowsRefused where no row was taken."""
-        return self.totals.told(self._model_id)
+        totals = self.totals
+        if totals.seq:
+            return totals.told(self._model_id)
+        if not totals.rows:
+            raise Problem(422, "invalid-rows", "the request holds no row")
+        errors = [RowError(**error) for error in totals.errors]
+        raise RowsRefused(totals.rows, totals.rejected or 0, errors)
 
     async def _learn_all(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
         learning: asyncio.Task[LearnedChunk] | None = None
@@ -201,8 +143,7 @@ class Upload:
         rows = read.intake.count
         if read.intake.errors:
             self._catalog.telemetry.saw_refused(self._model_id, len(read.intake.errors))
-        _place(told, self.totals.rows, read.chunk.line)
-        self.totals.add(told, rows)
+        self.totals.add_at(told, rows, read.chunk.line)
         return LearnedChunk(**structs.asdict(told), chunk=read.chunk.number, bytes=read.chunk.ends)
 
     def _none_of(self, read: _Read, refused: RowsRefused) -> Learned:
@@ -279,14 +220,3 @@ def _chunk_key(key: str, number: int) -> bytes:
     if number == 0:
         return make_key(KeyKind.REQUEST, key)
     return make_key(KeyKind.CHUNK, f"{number}:{key}")
-
-
-def _place(told: Learned, rows: int, line: int) -> None:
-    """Count the places of a chunk's rows over the whole body."""
-    if told.errors is not UNSET:
-        for error in told.errors:
-            error["index"] += rows
-            if "line" in error:
-                error["line"] += line
-    if told.duplicates is not UNSET:
-        told.duplicates = [Duplicate(found.index + rows, found.seq) for found in told.duplicates]

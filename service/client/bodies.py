@@ -1,0 +1,98 @@
+"""Samples into bodies of NDJSON, each of so many rows and bytes that it is one append."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from service.client.errors import BadInput
+from service.client.rows import sample_of
+
+ROWS_PER_REQUEST = 1000
+# The server would cut a longer body; it takes 1 MiB whole.
+LARGEST_BODY = 1024 * 1024
+
+
+class Body(NamedTuple):
+    """Some samples as they are sent."""
+
+    content: bytes
+    rows: int
+
+
+class Batching:
+    """Gathers samples until a body is full."""
+
+    def __init__(self, rows_per_request: int = ROWS_PER_REQUEST) -> None:
+        if rows_per_request < 1:
+            raise BadInput(f"rows_per_request must be >= 1, got {rows_per_request}")
+        self._most = rows_per_request
+        self._lines: list[bytes] = []
+        self._size = 0
+
+    def add(self, sample: Mapping[str, Any]) -> Body | None:
+        """The body that is full before this sample joins the next one. Raises BadInput."""
+        line = encoded_line(sample)
+        is_full = len(self._lines) == self._most or self._size + len(line) > LARGEST_BODY
+        body = self.rest() if is_full else None
+        self._lines.append(line)
+        self._size += len(line)
+        return body
+
+    def rest(self) -> Body | None:
+        """What is gathered, if there is any."""
+        if not self._lines:
+            return None
+        body = Body(b"".join(self._lines), len(self._lines))
+        self._lines, self._size = [], 0
+        return body
+
+
+def bodies_of(samples: Iterable[Mapping[str, Any]], rows_per_request: int) -> Iterator[Body]:
+    """The bodies of all samples, in their order; each is made when it is asked for."""
+    batching = Batching(rows_per_request)
+    for sample in samples:
+        body = batching.add(sample)
+        if body is not None:
+            yield body
+    body = batching.rest()
+    if body is not None:
+        yield body
+
+
+async def bodies_arriving(
+    samples: Iterable[Any] | AsyncIterable[Any], rows_per_request: int
+) -> AsyncIterator[Body]:
+    """As `bodies_of`, of samples that may arrive over time, and as callers have them."""
+    if not isinstance(samples, AsyncIterable):
+        for body in bodies_of(map(sample_of, samples), rows_per_request):
+            yield body
+        return
+    batching = Batching(rows_per_request)
+    async for given in samples:
+        full = batching.add(sample_of(given))
+        if full is not None:
+            yield full
+    last = batching.rest()
+    if last is not None:
+        yield last
+
+
+def encoded_line(sample: Mapping[str, Any]) -> bytes:
+    """A line of NDJSON. Raises BadInput for what JSON cannot hold."""
+    try:
+        return _encoder.encode(sample) + b"\n"
+    except (TypeError, UnicodeEncodeError, OverflowError, NotImplementedError) as wrong:
+        raise BadInput(f"a sample cannot be sent: {wrong}: {sample!r:.200}") from None
+
+
+def _native(value: Any) -> Any:
+    """A number of a library as Python's own; what is missing as null."""
+    if type(value).__name__ == "NAType":
+        return None
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} is no number, bool or text")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_native)

@@ -1,0 +1,317 @@
+"""The client: any kind of rows arrives to the bit, each once, whatever is lost on the way."""
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from msgspec import structs
+
+from service.client import (
+    AsyncClient,
+    BadInput,
+    Client,
+    Refused,
+    Unreachable,
+    answers,
+    routes,
+)
+from service.client.calls import Call
+from service.demo.server_process import ServerProcess
+from service.journal import open_journal
+from tests.history import check_history
+from tests.service.test_readme import ROOT
+
+SPEC = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 4}}
+NAMED = {"algorithm": "sgd", "features": {"kind": "hashed", "bits": 8}}
+RNG = np.random.default_rng(5)
+X = np.where(RNG.random((40, 4)) < 0.5, RNG.normal(size=(40, 4)), 0.0)
+Y = (RNG.random(40) < 0.5).astype(int)
+WEIGHT = RNG.random(40)
+NAMES = ["a", "b", "c", "d"]
+# The history checker reads a journal from its beginning.
+KEPT = ["--keep-records", "1000000"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[ServerProcess]:
+    store = f"sqlite:///{tmp_path_factory.mktemp('client') / 'client.db'}"
+    with ServerProcess(store, KEPT) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server) -> Iterator[Client]:
+    with Client(server.url) as one:
+        yield one
+
+
+def learned_by(client: Client, model: str, spec: dict, learn) -> str:
+    """The digest of the state after rows were learned in some way."""
+    client.create(model, spec)
+    told = learn(model)
+    assert (told.learned, told.rejected, told.seq) == (40, 0, 40)
+    digest = client.get(model, digest=True).state_digest
+    client.delete(model)
+    assert digest is not None
+    return digest
+
+
+def test_every_kind_of_rows_arrives_to_the_bit(client, server):
+    async def awaited(model: str):
+        async def arriving():
+            for x, y, weight in zip(X.tolist(), Y.tolist(), WEIGHT.tolist(), strict=True):
+                yield {"x": x, "y": y, "weight": weight}
+
+        async with AsyncClient(server.url) as asynchronous:
+            return await asynchronous.learn_iter(model, arriving(), rows_per_request=7)
+
+    objects = [{str(k + 1): v for k, v in enumerate(row)} for row in X.tolist()]
+    samples = zip(objects, Y.tolist(), WEIGHT.tolist(), strict=True)
+    ways = {
+        "lists": lambda m: client.learn(m, X.tolist(), Y.tolist(), weight=WEIGHT.tolist()),
+        "array": lambda m: client.learn(m, X, Y, weight=WEIGHT, rows_per_request=3),
+        "frame": lambda m: client.learn(m, pd.DataFrame(X), Y, weight=pd.Series(WEIGHT)),
+        "sparse": lambda m: client.learn(m, scipy.sparse.csc_matrix(X), Y, weight=WEIGHT),
+        "objects": lambda m: client.learn(m, objects, pd.Series(Y), weight=WEIGHT),
+        "stream": lambda m: client.learn_iter(
+            m, ({"x": x, "y": y, "weight": w} for x, y, w in samples)
+        ),
+        "awaited": lambda m: asyncio.run(awaited(m)),
+    }
+    digests = {name: learned_by(client, f"w-{name}", SPEC, way) for name, way in ways.items()}
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_names_of_columns_are_names_of_features(client):
+    frame = pd.DataFrame(X, columns=NAMES).assign(label=Y, share=WEIGHT)
+    named = [dict(zip(NAMES, row, strict=True)) for row in X.tolist()]
+    ways = {
+        "frame": lambda m: client.learn(m, frame, "label", weight="share"),
+        "array": lambda m: client.learn(m, X, Y, weight=WEIGHT, names=NAMES),
+        "objects": lambda m: client.learn(m, named, Y, weight=WEIGHT),
+    }
+    digests = {name: learned_by(client, f"n-{name}", NAMED, way) for name, way in ways.items()}
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_texts_and_missing_values_of_a_frame(client):
+    client.create("frame", NAMED)
+    frame = pd.DataFrame(
+        {
+            "city": pd.Categorical(["Oslo", "Rome", "Oslo"]),
+            "member": [True, False, True],
+            "age": pd.array([39, pd.NA, 51], dtype="Int64"),
+        }
+    )
+    told = client.learn("frame", frame, [1, 0, 1], ids=["a", "b", "c"])
+    assert (told.learned, told.rejected) == (2, 1)
+    assert told.errors[0]["index"] == 1 and told.errors[0]["pointer"] == "/x/age"
+    again = client.learn("frame", frame, [1, 0, 1], ids=["a", "b", "c"])
+    assert again.duplicate and again.duplicate_rows == 2
+    client.delete("frame")
+
+
+class Lossy(httpx.BaseTransport):
+    """A network that loses every other answer, and answers others with a gateway's 502."""
+
+    def __init__(self) -> None:
+        self._real = httpx.HTTPTransport()
+        self.sent = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.sent += 1
+        if self.sent % 4 == 0:
+            return httpx.Response(502)
+        answer = self._real.handle_request(request)
+        if self.sent % 2:
+            answer.read()
+            answer.close()
+            raise httpx.ReadError("the connection was lost")
+        return answer
+
+    def close(self) -> None:
+        self._real.close()
+
+
+def test_what_is_sent_again_is_learned_once(server, client, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    network = Lossy()
+    with Client(http=httpx.Client(base_url=server.url, transport=network)) as lossy:
+        lossy.create("lossy", SPEC)
+        told = lossy.learn("lossy", X, Y, rows_per_request=4)
+        one = lossy.learn("lossy", X[0], 1)
+    assert network.sent > 20
+    # Whatever was answered is the first answer, kept or given late.
+    assert (told.count, told.learned, told.chunks) == (40, 40, 10)
+    assert one.seq == 41 and client.get("lossy").samples == 41
+    asyncio.run(check_once(server, "lossy", 41))
+    with Client(http=httpx.Client(base_url=server.url, transport=Lossy())) as lossy:
+        lossy.delete("lossy")
+    assert "lossy" not in [model.id for model in client.models()]
+
+
+async def check_once(server: ServerProcess, model: str, samples: int) -> None:
+    store = server.process.args[server.process.args.index("--store") + 1]
+    journal = await open_journal(store)
+    try:
+        report = await check_history(journal, model, [], samples=samples)
+        assert report.rows == samples
+    finally:
+        await journal.close()
+
+
+def test_a_stream_under_a_key_goes_on_where_it_broke_off(client):
+    client.create("keyed", SPEC)
+
+    def broken() -> Iterator:
+        yield from zip(X[:20].tolist(), Y[:20].tolist(), strict=True)
+        raise OSError("the source is gone")
+
+    with pytest.raises(OSError):
+        client.learn_iter("keyed", broken(), key="k", rows_per_request=8)
+    whole = list(zip(X.tolist(), Y.tolist(), strict=True))
+    told = client.learn_iter("keyed", whole, key="k", rows_per_request=8)
+    assert (told.seq, told.chunks, told.duplicate_chunks, told.duplicate) == (40, 5, 2, False)
+    with pytest.raises(Refused, match="another request") as refused:
+        client.learn_iter("keyed", whole[1:], key="k", rows_per_request=8)
+    assert refused.value.kind == "idempotency-key-reused"
+    client.delete("keyed")
+
+
+def test_scores_and_places_count_over_all_requests(client):
+    client.create("placed", SPEC)
+    x, y = X.tolist(), [*Y[:30].tolist(), None, *Y[31:].tolist()]
+    told = client.learn("placed", x, y, scores=True, rows_per_request=9)
+    assert [error["index"] for error in told.errors] == [30]
+    assert len(told.scores) == 40 and told.scores[30] is None and None not in told.scores[:30]
+    many = client.predict("placed", [*x[:20], [1.0], *x[20:]], rows_per_request=6)
+    one_by_one = [client.predict("placed", row).score for row in x]
+    assert many.scores == [*one_by_one[:20], None, *one_by_one[20:]]
+    assert [error["index"] for error in many.errors] == [20] and many.rejected == 1
+    assert len(many.labels) == len(many.probabilities) == 41
+    client.delete("placed")
+
+
+def test_what_may_pass_is_waited_for_and_a_refusal_is_not(monkeypatch):
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    given = [httpx.Response(503, headers={"retry-after": "1"}), httpx.Response(429)]
+    given += [httpx.Response(409, json={"type": "/problems/conflict", "detail": "no"})]
+    http = httpx.Client(base_url="http://x", transport=httpx.MockTransport(lambda _: given.pop(0)))
+    with pytest.raises(Refused, match="no") as refused:
+        Client(http=http).get("m")
+    assert refused.value.kind == "conflict" and waited[0] == 1.0 and 0 < waited[1] < 1
+    http = httpx.Client(
+        base_url="http://x", transport=httpx.MockTransport(lambda _: httpx.Response(503))
+    )
+    with pytest.raises(Unreachable, match="status 503"):
+        Client(http=http, patience_s=0).get("m")
+    http = httpx.Client(
+        base_url="http://x", transport=httpx.MockTransport(lambda _: httpx.Response(200, text="hi"))
+    )
+    with pytest.raises(Refused, match="none of Dualstream's"):
+        Client(http=http).get("m")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (([[1, 0, 0, 0]], [1, 0]), "more values of 'y' than rows"),
+        (([[1, 0, 0, 0]] * 2, [1]), "more rows than values of 'y'"),
+        (([], []), "no row"),
+        (("text", 1), "rows are lists"),
+        (([{"a": object()}], [1]), "object is no number"),
+        ((pd.DataFrame({"a": [1]}), "label"), "no column 'label'"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_before(client, given, why):
+    with pytest.raises(BadInput, match=why):
+        client.learn("nobody", *given)
+    with pytest.raises(BadInput, match="1 to 255 bytes"):
+        client.learn("nobody", {"a": 1}, 1, key="k" * 256)
+
+
+def test_both_clients_have_the_same_methods():
+    def public(of: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(method).parameters)
+            for name, method in inspect.getmembers(of, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    assert public(Client) == public(AsyncClient)
+
+
+def all_calls() -> list[Call]:
+    return [
+        routes.create("m", {}, True),
+        routes.get("m", True),
+        routes.page("a"),
+        routes.delete("m"),
+        routes.learn("m", "text/csv", b"", "k", True),
+        routes.learn_labels("m", {"a": 1}, "k"),
+        routes.predict("m", "text/csv", b"", min_seq=1, version="v"),
+        routes.predict_single("m", b"", min_seq=1, version="v"),
+        routes.predict_json("m", b"", remember=True, default_label=0, default_after_s=1.5),
+        routes.metrics("m"),
+        routes.weights("m", 3, "a"),
+        routes.support("m"),
+        routes.certificate("m", "a"),
+        routes.members("m"),
+        routes.add_member("m", {}, "k"),
+        routes.remove_member("m", "a"),
+        routes.promote("m", "a"),
+        routes.end_promotion("m"),
+        routes.compare("m", "a", "b", 0.9),
+        routes.take_version("m", "v", ""),
+        routes.versions("m"),
+        routes.delete_version("m", "v"),
+        routes.roll_back("m", "v", None, "k"),
+        routes.unlearn("m", "s"),
+        routes.ready(),
+    ]
+
+
+def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    paths = {tuple(path.split("/")): told for path, told in document["paths"].items()}
+    for call in all_calls():
+        given = tuple(call.path.split("/"))
+        found = [
+            told[call.method.lower()]
+            for path, told in paths.items()
+            if len(path) == len(given)
+            and all(a == b or a.startswith("{") for a, b in zip(path, given, strict=True))
+            and call.method.lower() in told
+        ]
+        assert len(found) == 1, call
+        known = {parameter["name"].lower() for parameter in found[0].get("parameters", [])}
+        assert set(call.query) - {"verbose"} <= known, call
+        assert set(call.headers) - {"content-type"} <= known | {"idempotency-key"}, call
+    schemas = document["components"]["schemas"]
+    called = {"Model": "ModelView", "Support": "SupportView", "Weights": "WeightsView"}
+    called |= {"Certificate": "CertificateView", "Comparison": "ComparisonView"}
+    called |= {"Version": "VersionView", "Versions": "VersionList", "Member": "OneMember"}
+    for name in set(answers.__all__) - {"UNSET", "Event"}:
+        schema = schemas[called.get(name, name)]["properties"]
+        own = {field.encode_name for field in structs.fields(getattr(answers, name))}
+        assert own - {"unreadable"} <= set(schema), name
+
+
+def test_no_library_of_tables_or_kernels_is_imported():
+    program = "import sys, service.client; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    assert not {"numpy", "pandas", "scipy", "numba", "fastapi"} & set(done.stdout.split())
