@@ -19,6 +19,11 @@ from solvers.offline.problem import Bounds, Problem
 FILES: Mapping[str, str] = {
     "dcd": "dcd",
     "sdca": "sdca",
+    "spdc": "spdc",
+    "asdca": "asdca",
+    "aspdc": "aspdc",
+    "aspdc_i": "aspdc_i",
+    "svrg": "svrg",
 }
 """Methods, and the files beside this one that they stand in."""
 
@@ -33,6 +38,15 @@ class Start:
     """(n,) dual variables of the rows; those that are not allowed are moved to the nearest."""
     weights: Floats | None = None
     """(dim + 1,) weights and intercept."""
+
+
+def first_duals(problem: Problem, start: Start) -> Floats:
+    """(n,) where a method with dual variables begins."""
+    if start.duals is not None:
+        return problem.clipped(start.duals)
+    if start.weights is not None:
+        return problem.duals_at(start.weights)
+    return problem.clipped(np.zeros(problem.n))
 
 
 class Run(Protocol):

@@ -106,14 +106,21 @@ class Problem:
         clipped: Floats = signs * np.clip(signs * duals, self.loss.lo, self.loss.hi)
         return clipped
 
+    def loss_gap(self, w: Floats, duals: Floats) -> float:
+        """The part of the gap that the losses have: all of it where w = w'."""
+        return float(self._sums(w, duals)[2]) / self.total
+
+    def _sums(self, w: Floats, duals: Floats) -> Floats:
+        sums = np.empty(3)
+        columns = self.labels, self.batch.weights, self.numbers
+        _rows.sum_terms(self.scores(w), duals, *columns, sums)
+        return sums
+
     def bounds(self, w: Floats, duals: Floats, dashed: Floats | None = None) -> Bounds:
         """Primal at w, dual at `duals`, and the gap; `dashed` is w' where it is known."""
         if dashed is None:
             dashed = self.from_duals(duals)
-        sums = np.empty(3)
-        scores = self.scores(w)
-        _rows.sum_terms(scores, duals, self.labels, self.batch.weights, self.numbers, sums)
-        values, conjugates, gaps = sums / self.total
+        values, conjugates, gaps = self._sums(w, duals) / self.total
         primal = values + 0.5 * self.rho * _square(w)
         if self.fixed is not None:
             primal -= float(np.sum(self.fixed * w)) / self.total

@@ -10,20 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import Floats
 from solvers.offline._sweep import sweep
-from solvers.offline.methods import Method, Start
+from solvers.offline.methods import Method, Start, first_duals
 from solvers.offline.problem import Bounds, Problem
 from solvers.offline.visits import VISITS, Visits
-
-
-def first_duals(problem: Problem, start: Start) -> Floats:
-    """(n,) where a method with dual variables begins."""
-    if start.duals is not None:
-        return problem.clipped(start.duals)
-    if start.weights is not None:
-        return problem.duals_at(start.weights)
-    return problem.clipped(np.zeros(problem.n))
 
 
 class Ascent:

@@ -93,8 +93,10 @@ def solve(
         raise InvalidSpec("/seed", seed, "a whole number >= 0")
     if len(problem.visited) == 0:
         raise InvalidSpec("/batch", f"{problem.n} rows", "rows of which one has a weight above 0")
-    loop = _Loop(method, chosen, problem, start, settings, seed)
-    return loop.run(tol, max_epochs, callback)
+    # Numbers out of range are found in what comes out of them.
+    with np.errstate(all="ignore"):
+        loop = _Loop(method, chosen, problem, start, settings, seed)
+        return loop.run(tol, max_epochs, callback)
 
 
 class _Loop:

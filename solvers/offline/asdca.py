@@ -1,0 +1,30 @@
+"""ASDCA: stages of SDCA with momentum between them, for smooth losses.
+
+Shalev-Shwartz, Zhang, "Accelerated proximal stochastic dual coordinate ascent for regularized
+loss minimization" (2014). kappa = R^2 / (gamma n) - rho, eta = sqrt(mu / (mu + kappa)) with
+mu = rho / 2, and z = w_s + beta (w_s - w_{s-1}), beta = (1 - eta) / (1 + eta): w and not the z
+before, which a published program takes. Where kappa would be negative it is 0, and this is SDCA.
+"""
+
+import math
+
+from solvers._jit import Floats
+from solvers.offline.methods import Method
+from solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, Stages
+
+
+class Accelerated(Stages):
+    """A run; see methods.Run."""
+
+    def choose_kappa(self, least: float) -> float:
+        rho = self._problem.rho
+        kappa = max(0.0, least - rho)
+        eta = math.sqrt(0.5 * rho / (0.5 * rho + kappa))
+        self._beta = (1.0 - eta) / (1.0 + eta)
+        return kappa
+
+    def next_centre(self, w: Floats, last: Floats) -> Floats:
+        return w + self._beta * (w - last)
+
+
+METHOD = Method(begin=Accelerated, losses=SMOOTH_LOSSES, options=OPTIONS)

@@ -1,0 +1,43 @@
+"""ASPDC: dual steps without the term of |h_i|^2, for smooth losses and a rho that is large enough.
+
+Liang et al. (see aspdc_i.py), Algorithm 1: lambda_i <- -Q'(h_i.w). It is SDCA but for that term,
+which costs nothing to keep. Its Lemma 2 asks for rho >= 4 R^2 / (n gamma) (printed for R = 1), and
+it does diverge below about a quarter of that: such a rho is refused.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from solvers.errors import InvalidSpec
+from solvers.offline.methods import Method, Start
+from solvers.offline.problem import Problem
+from solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
+from solvers.offline.sdca import Ascent
+from solvers.offline.visits import VISITS
+
+
+class PrimalDual(Ascent):
+    """A run; see methods.Run."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        start: Start,
+        options: Mapping[str, Any],
+        rng: np.random.Generator,
+    ) -> None:
+        least = 4.0 * largest_share(problem, problem.square_norms()) / modulus(problem)
+        if problem.rho < least * (1.0 - 1e-12):
+            raise InvalidSpec(
+                "/rho",
+                problem.rho,
+                f"at least 4 R^2 / (n gamma) = {least:.4g} of these rows for aspdc, as its steps "
+                "need not converge below; sdca and aspdc_i have no such condition",
+            )
+        super().__init__(problem, start, options, rng)
+        self._s = np.zeros(problem.n)
+
+
+METHOD = Method(begin=PrimalDual, losses=SMOOTH_LOSSES, options={"visits": VISITS})

@@ -1,0 +1,114 @@
+"""Stages of a better conditioned problem, on which ASPDC-i and ASDCA are built.
+
+Stage s solves  min over w of  P(w) + kappa |w - z_s|^2 / 2  for a while by dual steps, with
+
+    w = (kappa z_s + rho w') / (rho + kappa),   a_i = c_i / ((rho + kappa) Delta)
+
+and keeps the dual variables; z_1 = 0, and what z is next makes the method.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from solvers._jit import Floats
+from solvers.offline._sweep import sweep
+from solvers.offline.methods import Option, Start, first_duals
+from solvers.offline.problem import Bounds, Problem
+from solvers.offline.visits import VISITS, Visits
+
+SMOOTH_LOSSES = ("squared_hinge", "smooth_hinge", "logistic", "squared", "huber")
+OPTIONS = {
+    "visits": VISITS,
+    "stage_epochs": Option(1, least=1, most=1_000_000, whole=True),
+}
+
+
+def modulus(problem: Problem) -> float:
+    """gamma of a loss whose derivative has the Lipschitz constant 1 / gamma."""
+    return 4.0 if problem.loss.logistic else problem.loss.gamma
+
+
+def largest_share(problem: Problem, norms: Floats) -> float:
+    """max_i c_i |h_i|^2 / Delta: R^2 / n where all rows have weight 1."""
+    return float(np.max(problem.batch.weights * norms)) / problem.total
+
+
+class Stages:
+    """A run; see methods.Run. What is `next_centre` and how `kappa` is chosen differs."""
+
+    keeps_curvature = True
+    """Whether steps are exact, or the step of ASPDC, which leaves the term of |h_i|^2 out."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        start: Start,
+        options: Mapping[str, Any],
+        rng: np.random.Generator,
+    ) -> None:
+        self._problem = problem
+        norms = problem.square_norms()
+        self.kappa = self.choose_kappa(largest_share(problem, norms) / modulus(problem))
+        self._a = problem.batch.weights / ((problem.rho + self.kappa) * problem.total)
+        self._s = self._a * norms if self.keeps_curvature else np.zeros(problem.n)
+        self._visits = Visits(problem.visited, options["visits"], rng)
+        self._stage_epochs: int = options["stage_epochs"]
+        self._epochs_left = self._stage_epochs
+        self.duals = first_duals(problem, start)
+        self._centre = np.zeros(problem.width)
+        if start.duals is not None or start.weights is not None:
+            self._centre = problem.from_duals(self.duals)
+        self._last = self._centre.copy()
+        self.weights = (
+            self.kappa * self._centre + problem.rho * problem.from_duals(self.duals)
+        ) / (problem.rho + self.kappa)
+
+    def choose_kappa(self, least: float) -> float:
+        """kappa; the loss is well conditioned for rho + kappa = `least` or a small multiple."""
+        raise NotImplementedError
+
+    def next_centre(self, w: Floats, last: Floats) -> Floats:
+        """z of the next stage from the weights at the end of this one and of the one before."""
+        raise NotImplementedError
+
+    def stage_is_over(self) -> bool:
+        """Asked after each epoch."""
+        self._epochs_left -= 1
+        return bool(self._epochs_left <= 0)
+
+    @property
+    def promise(self) -> float:
+        return math.nan
+
+    def advance(self) -> float:
+        if self._epochs_left == 0:
+            self._begin_stage()
+        problem = self._problem
+        sweep(
+            *problem.rows,
+            problem.labels,
+            self._a,
+            self._s,
+            problem.numbers,
+            problem.bias,
+            self._visits.epoch(),
+            self.weights,
+            self.duals,
+        )
+        if self.stage_is_over():
+            self._epochs_left = 0
+        return 1.0
+
+    def _begin_stage(self) -> None:
+        self._epochs_left = self._stage_epochs
+        ended = self.weights
+        before, self._centre = self._centre, self.next_centre(ended, self._last)
+        share = self.kappa / (self._problem.rho + self.kappa)
+        self._last, self.weights = ended, ended + share * (self._centre - before)
+
+    def bounds(self) -> Bounds:
+        """Of the problem itself: its dual is taken at w' and not at the weights of the stage."""
+        return self._problem.bounds(self.weights, self.duals)
