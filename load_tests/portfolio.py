@@ -35,7 +35,7 @@ from load_tests.http import (
 from load_tests.kernel import SLICE_ROWS, adult
 from load_tests.measure import ROUNDS, Row, interleaved, on_core
 from service.codecs.door import Door
-from service.codecs.json_rows import parse_json
+from service.codecs.json_lists import parse_json
 from service.demo.adult import adult_lines, sample_of
 from solvers import Batch, make_learner, resolve_spec
 from solvers.portfolio.crew import Crew

@@ -2,7 +2,8 @@
 
 door.py        what a model takes: width, labels; one row's checks
 intake.py      what a body holds; rows on their way to a Batch
-json_rows.py   application/json: one sample, a list of samples, columns
+json_rows.py   application/json: one sample, a list of samples, columns; row by row
+json_lists.py  the same of many rows, by kernels
 ndjson.py      application/x-ndjson: one sample a line
 csv_rows.py    text/csv with a header
 arrow_rows.py  application/vnd.apache.arrow.stream, where pyarrow is installed
@@ -25,7 +26,7 @@ from service.codecs.intake import (
     class_texts,
     labels_and_classes,
 )
-from service.codecs.json_rows import parse_json
+from service.codecs.json_lists import parse_json
 from service.codecs.libsvm import parse_libsvm
 from service.codecs.messages import parse_messages
 from service.codecs.ndjson import parse_ndjson

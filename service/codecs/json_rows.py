@@ -66,6 +66,7 @@ _samples = msgspec.json.Decoder(Samples)
 _columns = msgspec.json.Decoder(Columns)
 _raw_samples = msgspec.json.Decoder(_RawSamples)
 _raw_columns = msgspec.json.Decoder(_RawColumns)
+_y: msgspec.json.Decoder[Label | None] = msgspec.json.Decoder(_Y)
 _any = msgspec.json.Decoder()
 
 _COLUMNS = {"y": "y", "weight": "weight", "ids": "id"}
@@ -73,7 +74,7 @@ _COLUMNS = {"y": "y", "weight": "weight", "ids": "id"}
 _ID_OF_SAMPLES, _ID_OF_COLUMNS = "/samples/{}/id", "/ids/{}"
 
 
-def parse_json(door: Door, body: bytes, labelled: bool, waiting: bool = False) -> Intake:
+def parse_exactly(door: Door, body: bytes, labelled: bool, waiting: bool = False) -> Intake:
     """Rows of a JSON body; with `waiting` each needs an id of its own, and no label.
 
     Raises Problem 400 where it is not JSON, 422 where it has no rows.
@@ -349,6 +350,23 @@ def _refuse_name_twice(pairs: _Pairs) -> None:
         if name in seen:
             raise BadRow("", f"{name!r} is there twice")
         seen.add(name)
+
+
+def plain_sample(raw: bytes) -> Sample | None:
+    """The sample whose JSON is `raw`; None where it is none, or may hold a name twice."""
+    try:
+        sample = _sample.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return sample if raw.count(b":") == _colons(sample, raw) else None
+
+
+def plain_label(raw: bytes) -> Label | None:
+    """The label whose JSON is `raw`, None where it is none."""
+    try:
+        return _y.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def read_sample(raw: bytes, is_hashed: bool) -> Sample:

@@ -8,7 +8,7 @@ from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.json_rows import read_sample
 from service.codecs.records import LineReader, parse_records
 from service.codecs.row_arrays import RowArrays
-from solvers.text import POWERS_OF_TEN, read_samples
+from solvers.text import LINE_FEED, POWERS_OF_TEN, read_samples
 
 
 def parse_ndjson(door: Door, body: bytes, labelled: bool) -> Intake:
@@ -42,7 +42,7 @@ def read_usual(a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
     """The kernel of this format; see records.Kernel."""
     return bool(
         read_samples(
-            text, ascii_only, a.dim, a.label_kind, a.is_telling, POWERS_OF_TEN,
+            text, ascii_only, LINE_FEED, a.dim, a.label_kind, a.is_telling, POWERS_OF_TEN,
             a.indptr, a.indices, a.values, a.labels, a.weights, a.places, a.spare, a.held,
             a.told, a.seen, a.name_places, a.name_ends, a.names, a.counts,
             a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,

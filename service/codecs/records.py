@@ -15,8 +15,8 @@ from service.codecs.json_rows import RepeatedNames
 from service.codecs.row_arrays import RowArrays
 from service.errors import RowError
 
-# Below this, arrays cost more than lists.
-_FEW_BYTES = 4096
+FEW_BYTES = 4096
+"""Below this, arrays cost more than lists."""
 # Where names are told that stand once in a table, and may be told with many texts.
 _MORE_NAMES = 1 << 20
 _SPACE = b" \t\r"
@@ -64,7 +64,7 @@ def parse_records(
     door: Door, labelled: bool, reader: Reader, kernel: Kernel, entries: Callable[[], int]
 ) -> Intake:
     """The rows of a body; `entries` says how many it may hold at most."""
-    if len(reader.body) >= _FEW_BYTES:
+    if len(reader.body) >= FEW_BYTES:
         intake = parse_quickly(door, labelled, reader, kernel, entries())
         if intake is not None:
             return intake

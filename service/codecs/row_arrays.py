@@ -71,10 +71,6 @@ class RowArrays:
         Its label is known from here on, where the kernel said where it stands in `text`.
         """
         row = self.count
-        start = int(self.indptr[row])
-        end = start + len(one.indices)
-        self.indices[start:end], self.values[start:end] = one.indices, one.values
-        self.indptr[row + 1] = end
         self.weights[row], self.places[row] = one.weights[0], place
         label = one.labels[0]
         if self.label_kind == PLACES:
@@ -82,9 +78,25 @@ class RowArrays:
             self._know_label(text, self._kinds[label])
         else:
             self.labels[row] = label
+        self.take_x(one.indices, one.values, one.names)
+
+    def take_x(self, indices: list[int], values: list[float], names: list[tuple[int, str]]) -> None:
+        """Add a row of these features, of which a slow reader says that they are new names."""
+        row = self.count
+        start = int(self.indptr[row])
+        end = start + len(indices)
+        self.indices[start:end], self.values[start:end] = indices, values
+        self.indptr[row + 1] = end
         self.drain_names()
-        self._tell(one.names)
+        self._tell(names)
         self.at[3] = row + 1
+
+    def learn_label(self, text: np.ndarray, label: float | str) -> bool:
+        """Know what the label means at which a kernel stopped; False where there is no room."""
+        known = len(self._kind_of_written)
+        self.kind_of(label)
+        self._know_label(text, self._kinds[label])
+        return len(self._kind_of_written) > known
 
     def kind_of(self, label: float | str) -> float:
         """How this label of the learner stands in `labels`, where labels are places."""

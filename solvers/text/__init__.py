@@ -1,7 +1,7 @@
 """Kernels that read rows from the bytes of text formats; the service says what the formats are.
 
 _read.py      what they share: numbers, names, labels, the end of a row
-_ndjson.py    a sample a line
+_json.py      samples in lines or in a list, and columns
 _csv.py       records of fields
 _vw.py        lines of Vowpal Wabbit's format
 _columns.py   rows of a table that stands as columns
@@ -16,7 +16,17 @@ import numpy as np
 from solvers._jit import Indices
 from solvers.text._columns import read_rows
 from solvers.text._csv import FEATURE, LABEL, NOTHING, WEIGHT, read_records
-from solvers.text._ndjson import read_samples
+from solvers.text._json import (
+    COMMA,
+    ENDED,
+    LINE_FEED,
+    STOPPED,
+    WEIGHT as WEIGHT_COLUMN,
+    X as X_COLUMN,
+    Y as Y_COLUMN,
+    read_column,
+    read_samples,
+)
 from solvers.text._read import (
     LABELS,
     LONGEST_NAME,
@@ -31,9 +41,12 @@ from solvers.text._read import (
 from solvers.text._vw import read_examples
 
 __all__ = [
+    "COMMA",
+    "ENDED",
     "FEATURE",
     "LABEL",
     "LABELS",
+    "LINE_FEED",
     "LONGEST_NAME",
     "NOTHING",
     "NO_LABELS",
@@ -41,8 +54,13 @@ __all__ = [
     "PLACES",
     "POWERS_OF_TEN",
     "PlaceTable",
+    "STOPPED",
     "WEIGHT",
+    "WEIGHT_COLUMN",
+    "X_COLUMN",
+    "Y_COLUMN",
     "label_slot",
+    "read_column",
     "read_examples",
     "read_records",
     "read_rows",

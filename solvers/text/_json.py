@@ -1,10 +1,12 @@
-"""A kernel that reads samples from NDJSON, a line each, as long as they are of the usual form.
+"""Kernels that read JSON as long as it is of the usual form: samples, a line each or in a list
 
     {"x": {"name": 1, "other": "text", "third": true}, "y": 1, "weight": 2}
 
-in any order of the three and with any white space; x may be a list where features are indexed. A
-line with an escape, an `id`, a number that is not read exactly, anything that is no sample, or
-anything that the model does not take, is not usual.
+in any order of the three and with any white space; or columns, a list of x and one of each other. x
+may be a list where features are indexed. What has an escape, an `id`, a number that is not read
+exactly, anything that is no sample, or anything that the model does not take, is not usual.
+
+In a list, a line feed is no white space: whoever has one there hands over a carriage return.
 """
 
 import numpy as np
@@ -38,6 +40,13 @@ from solvers.text._read import (
     label_slot,
     tell_name,
 )
+
+LINE_FEED, COMMA, BRACKET = 10, 44, 93
+"""What stands behind a sample: of a line, of a list, of the last one of a list."""
+X, Y, WEIGHT = range(3)
+"""Fields of a sample, as columns."""
+ENDED, STOPPED = 0, 1
+"""What reading came to: there is no more, or something that is not usual."""
 
 _MOST = 1e100
 
@@ -239,6 +248,118 @@ def scalar_end(text: Bytes, p: int, ascii_only: bool, powers: Floats, buffer: By
     return p
 
 
+@kernel(i8(RO_U1, i8))
+def weight_end(text: Bytes, p: int) -> int:
+    """Where the word weight at p ends, -1 for any other."""
+    if (
+        text[p] == 119
+        and text[p + 1] == 101
+        and text[p + 2] == 105
+        and text[p + 3] == 103
+        and text[p + 4] == 104
+        and text[p + 5] == 116
+    ):
+        return p + 6
+    return -1
+
+
+@kernel(
+    i8(
+        RO_U1, i8, b1, i8, b1, RO_F8, I8, I4, F8, i8, I4, F8,
+        RO_I4, I4, I4, I8, U1, I8, U1,
+    ),
+    inline=True,
+)  # fmt: skip
+def read_x(
+    text: Bytes,
+    p: int,
+    ascii_only: bool,
+    dim: int,
+    is_telling: bool,
+    powers: Floats,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    row: int,
+    spare: Indices,
+    held: Floats,
+    told: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    buffer: Bytes,
+) -> int:
+    """Read the features at p into `row`; the place behind them, or -1."""
+    nnz = indptr[row]
+    if text[p] == 123:
+        p = read_object(
+            text, p, ascii_only, dim, is_telling, powers, indices, values, nnz,
+            told, seen, name_places, name_ends, names, counts, buffer,
+        )  # fmt: skip
+    elif text[p] == 91 and dim >= 0:
+        p = read_list(text, p, dim, powers, indices, values, nnz, counts)
+    else:
+        return -1
+    if p < 0:
+        return -1
+    end = finish_row(indices, values, nnz, counts[1], dim < 0, spare, held)
+    if end < 0:
+        return -1
+    indptr[row + 1] = end
+    return p
+
+
+@kernel(i8(RO_U1, i8, b1, i8, RO_F8, F8, i8, I8, RO_I4, RO_I8, RO_U1, U1))
+def read_y(
+    text: Bytes,
+    p: int,
+    ascii_only: bool,
+    label_kind: int,
+    powers: Floats,
+    labels: Floats,
+    row: int,
+    counts: Ints,
+    label_slots: Indices,
+    label_ends: Ints,
+    label_text: Bytes,
+    buffer: Bytes,
+) -> int:
+    """Read the label at p into labels[row]; the place behind it, or -1.
+
+    counts[2] and counts[3] are where it begins and ends where no table holds it yet.
+    """
+    start = p
+    if label_kind == NUMBERS:
+        x, p = json_number(text, p, powers)
+        # -0 is 0 where it is written as a whole number, and -0.0 where it is not.
+        if not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
+            return -1
+        labels[row] = x
+        return p
+    p = scalar_end(text, p, ascii_only, powers, buffer)
+    if p >= 0 and label_kind != NO_LABELS:
+        slot = label_slot(text, start, p, label_slots, label_ends, label_text)
+        if label_slots[slot] < 0:
+            counts[2], counts[3] = start, p
+            return -1
+        labels[row] = label_slots[slot]
+    return p
+
+
+@kernel(i8(RO_U1, i8, RO_F8, F8, i8))
+def read_weight(text: Bytes, p: int, powers: Floats, weights: Floats, row: int) -> int:
+    """Read the weight at p into weights[row]; the place behind it, or -1."""
+    if text[p] == 45:
+        return -1
+    x, p = json_number(text, p, powers)
+    if not x <= _MOST:
+        return -1
+    weights[row] = x
+    return p
+
+
 @kernel(
     i8(
         RO_U1, i8, b1, i8, i8, b1, RO_F8,
@@ -248,7 +369,7 @@ def scalar_end(text: Bytes, p: int, ascii_only: bool, powers: Floats, buffer: By
     ),
     inline=True,
 )  # fmt: skip
-def read_line(
+def read_sample(
     text: Bytes,
     p: int,
     ascii_only: bool,
@@ -275,12 +396,10 @@ def read_line(
     label_text: Bytes,
     buffer: Bytes,
 ) -> int:
-    """Read the sample that begins at p into `row`; the place of its line feed, or -1.
+    """Read the sample that begins at p into `row`; the place of what is next behind it, or -1.
 
-    counts[2] and counts[3] are where a label begins and ends that no table holds yet.
+    For counts[2] and counts[3] see `read_y`.
     """
-    nnz = indptr[row]
-    end = nnz
     has_x = has_y = has_weight = False
     labels[row] = 0.0
     weights[row] = 1.0
@@ -290,63 +409,34 @@ def read_line(
     while True:
         if text[p] != 34:
             return -1
-        if text[p + 1] == 120 and text[p + 2] == 34 and not has_x:
+        field = text[p + 1]
+        if field == 119:
+            p = weight_end(text, p + 1)
+            if p < 0:
+                return -1
+        else:
+            p += 2
+        if text[p] != 34:
+            return -1
+        p = skip_space(text, p + 1)
+        if text[p] != 58:
+            return -1
+        p = skip_space(text, p + 1)
+        if field == 120 and not has_x:
             has_x = True
-            p = skip_space(text, p + 3)
-            if text[p] != 58:
-                return -1
-            p = skip_space(text, p + 1)
-            if text[p] == 123:
-                p = read_object(
-                    text, p, ascii_only, dim, is_telling, powers, indices, values, nnz,
-                    told, seen, name_places, name_ends, names, counts, buffer,
-                )  # fmt: skip
-            elif text[p] == 91 and dim >= 0:
-                p = read_list(text, p, dim, powers, indices, values, nnz, counts)
-            else:
-                return -1
-            end = counts[1]
-        elif text[p + 1] == 121 and text[p + 2] == 34 and not has_y:
+            p = read_x(
+                text, p, ascii_only, dim, is_telling, powers, indptr, indices, values, row,
+                spare, held, told, seen, name_places, name_ends, names, counts, buffer,
+            )  # fmt: skip
+        elif field == 121 and not has_y:
             has_y = True
-            p = skip_space(text, p + 3)
-            if text[p] != 58:
-                return -1
-            start = p = skip_space(text, p + 1)
-            if label_kind == NUMBERS:
-                x, p = json_number(text, p, powers)
-                # -0 is 0 where it is written as a whole number, and -0.0 where it is not.
-                if not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
-                    return -1
-                labels[row] = x
-            else:
-                p = scalar_end(text, p, ascii_only, powers, buffer)
-                if p >= 0 and label_kind != NO_LABELS:
-                    slot = label_slot(text, start, p, label_slots, label_ends, label_text)
-                    if label_slots[slot] < 0:
-                        counts[2], counts[3] = start, p
-                        return -1
-                    labels[row] = label_slots[slot]
-        elif (
-            text[p + 1] == 119
-            and text[p + 2] == 101
-            and text[p + 3] == 105
-            and text[p + 4] == 103
-            and text[p + 5] == 104
-            and text[p + 6] == 116
-            and text[p + 7] == 34
-            and not has_weight
-        ):
+            p = read_y(
+                text, p, ascii_only, label_kind, powers, labels, row, counts,
+                label_slots, label_ends, label_text, buffer,
+            )  # fmt: skip
+        elif field == 119 and not has_weight:
             has_weight = True
-            p = skip_space(text, p + 8)
-            if text[p] != 58:
-                return -1
-            p = skip_space(text, p + 1)
-            if text[p] == 45:
-                return -1
-            x, p = json_number(text, p, powers)
-            if not x <= _MOST:
-                return -1
-            weights[row] = x
+            p = read_weight(text, p, powers, weights, row)
         else:
             return -1
         if p < 0:
@@ -357,19 +447,14 @@ def read_line(
         if text[p] != 44:
             return -1
         p = skip_space(text, p + 1)
-    p = skip_space(text, p + 1)
-    if text[p] != 10 or not has_x or (label_kind != NO_LABELS and not has_y):
+    if not has_x or (label_kind != NO_LABELS and not has_y):
         return -1
-    end = finish_row(indices, values, nnz, end, dim < 0, spare, held)
-    if end < 0:
-        return -1
-    indptr[row + 1] = end
-    return p
+    return skip_space(text, p + 1)
 
 
 @kernel(
     i8(
-        RO_U1, b1, i8, i8, b1, RO_F8,
+        RO_U1, b1, i8, i8, i8, b1, RO_F8,
         I8, I4, F8, F8, F8, I8, I4, F8,
         RO_I4, I4, I4, I8, U1, I8,
         RO_I4, RO_I8, RO_U1, U1, I8,
@@ -378,6 +463,7 @@ def read_line(
 def read_samples(
     text: Bytes,
     ascii_only: bool,
+    separator: int,
     dim: int,
     label_kind: int,
     is_telling: bool,
@@ -402,43 +488,121 @@ def read_samples(
     buffer: Bytes,
     at: Ints,
 ) -> int:
-    """Read lines until one is not of the usual form, or there is no other; 1 for the former.
+    """Read samples until one is not of the usual form, or there is no other; what it came to.
+
+    STOPPED where one is not usual, ENDED at the end of the text, or behind the bracket of a list.
 
     text    (bytes,) uint8      ends in a line feed, where every loop stops
     ascii_only                  only ASCII is known to be good UTF-8
+    separator                   LINE_FEED or COMMA: whether samples stand in lines or in a list
     dim                         width of rows by index; where features are hashed, -(2^bits)
-    places  (rows,) int64       the place of each row among the lines that are not blank
-    at      (4,) int64          byte, lines before it, of them not blank, rows: where to read on
-    counts  (4,) int64          see `tell_name`, `read_object` and `read_line`
+    places  (rows,) int64       the place of each row among the samples
+    at      (4,) int64          byte, line feeds before it, samples, rows: where to read on
+    counts  (4,) int64          see `tell_name`, `read_object` and `read_sample`
     buffer  (2 LONGEST_NAME + 1,) uint8     for the name at hand
     """
     p, line, place, row = at[0], at[1], at[2], at[3]
     told_here = counts[0]
-    stopped = 0
+    came_to = ENDED
     while p < text.shape[0]:
         start = p
         p = skip_space(text, p)
-        if text[p] == 10:
+        if text[p] == LINE_FEED and separator == LINE_FEED:
             p += 1
             line += 1
             continue
         counts[2] = counts[3] = 0
-        p = read_line(
+        p = read_sample(
             text, p, ascii_only, dim, label_kind, is_telling, powers,
             indptr, indices, values, labels, weights, row, spare, held,
             told, seen, name_places, name_ends, names, counts,
             label_slots, label_ends, label_text, buffer,
         )  # fmt: skip
-        if p < 0:
+        is_last = p >= 0 and separator == COMMA and text[p] == BRACKET
+        if p < 0 or (text[p] != separator and not is_last):
             p = start
-            stopped = 1
+            came_to = STOPPED
             forget_names(seen, name_places, counts, told_here)
             break
         told_here = counts[0]
         places[row] = place
         row += 1
         place += 1
-        line += 1
+        line += separator == LINE_FEED
         p += 1
+        if is_last:
+            break
     at[0], at[1], at[2], at[3] = p, line, place, row
-    return stopped
+    return came_to
+
+
+@kernel(
+    i8(
+        RO_U1, b1, i8, i8, i8, b1, RO_F8,
+        I8, I4, F8, F8, F8, I4, F8,
+        RO_I4, I4, I4, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, U1, I8,
+    )
+)  # fmt: skip
+def read_column(
+    text: Bytes,
+    ascii_only: bool,
+    column: int,
+    dim: int,
+    label_kind: int,
+    is_telling: bool,
+    powers: Floats,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    spare: Indices,
+    held: Floats,
+    told: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    label_slots: Indices,
+    label_ends: Ints,
+    label_text: Bytes,
+    buffer: Bytes,
+    at: Ints,
+) -> int:
+    """Read one field of many rows, which stands in a list; what it came to, as `read_samples`.
+
+    column  X, Y or WEIGHT      the field
+    at      (4,) int64          byte, -, -, rows: where to read on
+    """
+    p, row = at[0], at[3]
+    told_here = counts[0]
+    while True:
+        start = p
+        counts[2] = counts[3] = 0
+        p = skip_space(text, p)
+        if column == X:
+            p = read_x(
+                text, p, ascii_only, dim, is_telling, powers, indptr, indices, values, row,
+                spare, held, told, seen, name_places, name_ends, names, counts, buffer,
+            )  # fmt: skip
+        elif column == Y:
+            p = read_y(
+                text, p, ascii_only, label_kind, powers, labels, row, counts,
+                label_slots, label_ends, label_text, buffer,
+            )  # fmt: skip
+        else:
+            p = read_weight(text, p, powers, weights, row)
+        if p >= 0:
+            p = skip_space(text, p)
+        if p < 0 or (text[p] != COMMA and text[p] != BRACKET):
+            forget_names(seen, name_places, counts, told_here)
+            at[0], at[3] = start, row
+            return STOPPED
+        told_here = counts[0]
+        row += 1
+        p += 1
+        if text[p - 1] == BRACKET:
+            at[0], at[3] = p, row
+            return ENDED
