@@ -25,8 +25,10 @@ from solvers._jit import (
     Indices,
     Ints,
     b1,
+    f8,
     i8,
     kernel,
+    types,
 )
 from solvers.text._read import (
     LONGEST_NAME,
@@ -104,17 +106,46 @@ def word_end(text: Bytes, p: int) -> int:
     return -1
 
 
-@kernel(i8(RO_U1, i8, i8, i8))
-def read_index(text: Bytes, start: int, end: int, dim: int) -> int:
-    """The place (from 0) that the name text[start:end] means, as an index from 1; or -1."""
-    if start == end or end - start > 10 or text[start] == 48:
-        return -1
+@kernel(types.Tuple((i8, i8))(RO_U1, i8, i8), inline=True)
+def read_index(text: Bytes, start: int, dim: int) -> tuple[int, int]:
+    """The place (from 0) that a name means as an index from 1, and where it ends; -1 for none."""
+    p = start
     index = 0
-    for p in range(start, end):
-        if not 0 <= digit(text[p]) <= 9:
-            return -1
+    while 0 <= digit(text[p]) <= 9 and p - start < 10:
         index = index * 10 + digit(text[p])
-    return index - 1 if index <= dim else -1
+        p += 1
+    if text[p] != 34 or p == start or text[start] == 48 or index > dim:
+        return 0, -1
+    return index - 1, p
+
+
+@kernel(types.Tuple((f8, i8))(RO_U1, i8, RO_F8), inline=True)
+def number(text: Bytes, start: int, powers: Floats) -> tuple[float, int]:
+    """As `json_number`, sooner where it has at most 15 digits and no exponent."""
+    p = start + (text[start] == 45)
+    first = p
+    mantissa = 0
+    while 0 <= digit(text[p]) <= 9:
+        mantissa = mantissa * 10 + digit(text[p])
+        p += 1
+    whole = p - first
+    decimals = 0
+    if text[p] == 46:
+        p += 1
+        while 0 <= digit(text[p]) <= 9:
+            mantissa = mantissa * 10 + digit(text[p])
+            p += 1
+        decimals = p - first - whole - 1
+        is_short = decimals > 0
+    else:
+        is_short = True
+    is_short &= 0 < whole and whole + decimals <= 15 and not (text[first] == 48 and whole > 1)
+    if not is_short or text[p] | 32 == 101:
+        return json_number(text, start, powers)
+    x = float(mantissa)
+    if decimals > 0:
+        x /= powers[decimals]
+    return (-x if text[start] == 45 else x), p
 
 
 @kernel(
@@ -155,14 +186,13 @@ def read_object(
         if text[p] != 34:
             return -1
         start = p + 1
-        p = read_string(text, start, ascii_only, buffer, 0)
+        if dim >= 0:
+            place, p = read_index(text, start, dim)
+        else:
+            p = read_string(text, start, ascii_only, buffer, 0)
         if p < 0:
             return -1
         length = p - start
-        if dim >= 0:
-            place = read_index(text, start, p, dim)
-            if place < 0:
-                return -1
         p = skip_space(text, p + 1)
         if text[p] != 58:
             return -1
@@ -184,7 +214,7 @@ def read_object(
             if p < 0:
                 return -1
         else:
-            x, p = json_number(text, p, powers)
+            x, p = number(text, p, powers)
             if p < 0:
                 return -1
         if dim < 0:
@@ -220,7 +250,7 @@ def read_list(
     place = 0
     while True:
         p = skip_space(text, p + 1)
-        x, p = json_number(text, p, powers)
+        x, p = number(text, p, powers)
         if p < 0 or place >= dim:
             return -1
         if x != 0.0:
