@@ -10,6 +10,7 @@ import uvicorn
 from service.api.health import without_password
 from service.api.hot import HotPath
 from service.app import create_app
+from service.receiving import BodyProtocol
 from service.settings import Settings
 
 GARBAGE_THRESHOLD = 20_000
@@ -42,6 +43,7 @@ def make_server(settings: Settings) -> "Server":
         app,
         host=settings.host,
         port=settings.port,
+        http=BodyProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -89,11 +89,13 @@ def message_at(body: bytes | bytearray, p: int) -> Message | None:
 class MessageCutter:
     """Cuts a stream behind record batches; the schema and the dictionaries go with each chunk."""
 
+    has_lines = False
+
     def __init__(self) -> None:
         self._schema = b""
         self._dictionaries: dict[int, list[bytes]] = {}
 
-    def end_of(self, text: bytearray, size: int) -> int:
+    def end_of(self, text: bytes, size: int) -> int:
         """Behind the last record batch that ends up to `size`, or else behind the next one.
 
         0 where that is not known before more arrives. Raises Problem 400.

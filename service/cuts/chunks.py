@@ -34,7 +34,10 @@ class Chunk:
 class Cutter(Protocol):
     """Cuts one body of one format."""
 
-    def end_of(self, text: bytearray, size: int) -> int:
+    has_lines: bool
+    """Whether a row is told by its line, too."""
+
+    def end_of(self, text: bytes, size: int) -> int:
         """Where the next chunk ends that `text`, of more than `size` bytes, begins with.
 
         0 where that is not known before more arrives.
@@ -47,7 +50,9 @@ class Cutter(Protocol):
 class LineCutter:
     """Of formats whose rows are lines."""
 
-    def end_of(self, text: bytearray, size: int) -> int:
+    has_lines = True
+
+    def end_of(self, text: bytes, size: int) -> int:
         return text.rfind(b"\n", 0, size) + 1 or text.find(b"\n", size) + 1
 
     def carried_into(self, own: bytes) -> bytes:
@@ -57,10 +62,12 @@ class LineCutter:
 class RecordCutter:
     """Of CSV, whose quotes may hold ends of lines, and whose header goes with each chunk."""
 
+    has_lines = True
+
     def __init__(self) -> None:
         self._header = b""
 
-    def end_of(self, text: bytearray, size: int) -> int:
+    def end_of(self, text: bytes, size: int) -> int:
         return record_end(text, 0, size)
 
     def carried_into(self, own: bytes) -> bytes:
@@ -117,7 +124,9 @@ class Chunking:
         self._cutter = cutter
         self._longest = longest
         self._size = CHUNK_BYTES if size is None else size
-        self._text = bytearray()
+        # What came and was not cut yet: joined where it is looked at, not at each piece.
+        self._pieces: list[bytes] = []
+        self._held = 0
         self._number = self._ends = self._line = 0
         # To look for the end of a long row at each piece would take the square of its length.
         self._looked_at = self._size
@@ -127,35 +136,53 @@ class Chunking:
 
         Raises Problem 413 for a row that is too long, 400 for damage.
         """
-        text, longest = self._text, self._longest
-        text += piece
-        if not self._ends and text.startswith(MARK):
-            del text[: len(MARK)]
-            self._ends = len(MARK)
-        while len(text) > min(self._looked_at, longest):
-            if not 0 < (end := self._cutter.end_of(text, self._size)) <= longest:
-                self._looked_at = 2 * len(text)
+        for start in range(0, len(piece), self._size):  # what is left over is copied each time
+            yield from self._of(piece[start : start + self._size])
+
+    def _of(self, piece: bytes) -> Iterator[Chunk]:
+        self._pieces.append(piece)
+        self._held += len(piece)
+        if not self._ends:
+            self._pass_mark()
+        longest = self._longest
+        while self._held > min(self._looked_at, longest):
+            if not 0 < (end := self._cutter.end_of(self._joined(), self._size)) <= longest:
+                self._looked_at = 2 * self._held
                 break
             yield self._taken(end)
             self._looked_at = self._size
-        if len(text) > longest:
+        if self._held > longest:
             raise Problem(
                 413, "body-too-large", f"a row (or a record batch) is longer than {longest} bytes"
             )
 
     def rest(self) -> Iterator[Chunk]:
         """What is left at the body's end. Raises as `of` does."""
-        text = self._text
-        while len(text) > self._size:
-            if not 0 < (end := self._cutter.end_of(text, self._size)) < len(text):
+        while self._held > self._size:
+            if not 0 < (end := self._cutter.end_of(self._joined(), self._size)) < self._held:
                 break
             yield self._taken(end)
-        if text:
-            yield self._taken(len(text))
+        if self._held:
+            yield self._taken(self._held)
+
+    def _joined(self) -> bytes:
+        """All that is held."""
+        if len(self._pieces) != 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
+
+    def _pass_mark(self) -> None:
+        if len(self._pieces[0]) < len(MARK):
+            self._joined()
+        if self._pieces[0].startswith(MARK):
+            self._pieces[0] = self._pieces[0][len(MARK) :]
+            self._held -= len(MARK)
+            self._ends = len(MARK)
 
     def _taken(self, end: int) -> Chunk:
-        own = bytes(self._text[:end])
-        del self._text[:end]
+        text = self._joined()
+        own, left = text[:end], text[end:]
+        self._pieces, self._held = [left], len(left)
         carried = self._cutter.carried_into(own)
         if len(carried) > self._longest:
             detail = f"a chunk needs more than {self._longest} bytes before it"
@@ -164,7 +191,8 @@ class Chunking:
         line = self._line - carried.count(b"\n")
         chunk = Chunk(self._number, carried + own, self._ends, line)
         self._number += 1
-        self._line += own.count(b"\n")
+        if self._cutter.has_lines:
+            self._line += own.count(b"\n")
         return chunk
 
 
