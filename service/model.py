@@ -38,6 +38,12 @@ BESIDE_BYTES = 6_000
 """Committer, locks and whatever else a model takes beside its state and its door."""
 MEASURED_ROWS = 1000
 """A model's memory is measured again after so many records at most, and sooner while it is new."""
+MEASURED_GROUPS = 4
+"""In bulk, after so many groups."""
+BULK_ROWS = 1000
+"""Rows learned at once come from bodies of many, of which a million a second may come."""
+SNAPSHOT_SHARE = 0.05
+"""Of the time, that snapshots take while rows come in bulk."""
 # What it costs to come back by the journal, beside learning; and to write a snapshot (1.4 ms for
 # 300 kB) and to come back by it. A model that leaves memory writes one where that is less.
 REPLAYED_ENTRY_S, REPLAYED_ROW_S = 2e-6, 2e-7
@@ -67,6 +73,7 @@ class Model:
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
         self._snapshot_seq = replica.restored_seq
+        self._snapshot_not_before = float("-inf")
         self.bytes = 0
         """Of memory, as it was measured last."""
         self._measured_again_at = 0
@@ -164,10 +171,14 @@ class Model:
     def _on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""
         every = self._catalog.settings.snapshot_every
+        is_bulk = after - before >= BULK_ROWS
         if after // every > before // every and self._snapshot is None:
-            self.start_snapshot()
+            if not is_bulk or self._catalog.outside.clock() >= self._snapshot_not_before:
+                self.start_snapshot()
         if after >= self._measured_again_at:
             self._weigh()
+            if is_bulk:
+                self._measured_again_at = after + MEASURED_GROUPS * (after - before)
         if self.replica.retained.unlearned_seq > before:
             self.clean_up.begin(LEFT_TO_OTHERS_S)
         if self.replica.names_since != self._names_since:
@@ -223,10 +234,13 @@ class Model:
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:
         """Learning goes on without the snapshot when the store refuses it; the next one is due."""
+        clock = self._catalog.outside.clock
+        began = clock()
         try:
             await self.write_snapshot(captured)
         except Exception:
             log.exception("model %r: snapshot at seq %d failed", self.record.id, captured.seq)
         finally:
             self._snapshot = None
+            self._snapshot_not_before = clock() + (clock() - began) / SNAPSHOT_SHARE
         on_end()

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from service.api.http import Head
 from service.api.learned import LeftOut, answer_again, answer_new, first_answer
-from service.codecs import Intake, ListedRows, parse_body, parse_chunk
+from service.codecs import Intake, ListedRows, parse_body
 from service.errors import Problem
 from service.model import Model
 from service.receipts import Receipt
@@ -19,14 +19,12 @@ INLINE_BYTES = 64 * 1024
 INLINE_PARTS = 100
 
 
-async def parse(
-    model: Model, head: Head, body: bytes, labelled: bool, is_chunk: bool = False
-) -> Intake:
-    """The rows of a body, or of a chunk of one. Raises Problem 400, 413, 415, 422."""
-    parser = parse_chunk if is_chunk else parse_body
+async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> Intake:
+    """The rows of a body. Raises Problem 400, 413, 415, 422."""
+    asked = (model.door, head.content_type, body)
     if len(body) <= INLINE_BYTES:
-        return parser(model.door, head.content_type, body, labelled=labelled)
-    return await asyncio.to_thread(parser, model.door, head.content_type, body, labelled=labelled)
+        return parse_body(*asked, labelled=labelled)
+    return await asyncio.to_thread(parse_body, *asked, labelled=labelled)
 
 
 async def request_of(intake: Intake, key: bytes | None, fingerprint: bytes | None) -> Request:

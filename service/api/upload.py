@@ -1,9 +1,10 @@
 """A body of any length, learned chunk by chunk as it arrives.
 
-While one chunk is appended and applied the next one is read; no more is asked of the sender, so
-that memory holds a few chunks however long the body is. Each is a learn of its own under a key of
-its own, and none is begun before the one in front of it is acknowledged: whatever ends an upload
-early leaves its first chunks, whole, and who repeats it under its key goes on from there.
+While one chunk is appended and applied the next one is read and encoded, and the bytes of the one
+behind it come in; no more is asked of the sender, so that memory holds a few chunks however long
+the body is. Each is a learn of its own under a key of its own, and none is begun before the one in
+front of it is acknowledged: whatever ends an upload early leaves its first chunks, whole, and who
+repeats it under its key goes on from there.
 """
 
 import asyncio
@@ -16,14 +17,15 @@ from msgspec import structs
 
 from service.api.http import Head
 from service.api.learned import RowsRefused, first_errors
-from service.api.learning import fingerprint_of, learned_of, parse, request_of
+from service.api.learning import INLINE_BYTES, fingerprint_of, learned_of
 from service.catalog import Catalog
-from service.codecs import CHUNK_BYTES, Chunk, Intake
-from service.errors import Problem, RowError, as_problem
+from service.codecs import CHUNK_BYTES, Chunk, Intake, parse_chunk
+from service.errors import Problem, as_problem
 from service.journal.protocol import ModelChanged
 from service.journal.record import KeyKind, make_key
 from service.model import Model
 from service.outliving import outliving
+from service.requests import Request
 from service.schemas import Learned, LearnedChunk, LearnedStream
 from service.totals import Totals
 
@@ -37,6 +39,8 @@ class _Read:
     chunk: Chunk
     model: Model
     intake: Intake
+    request: Request | None
+    """What is submitted of it; None where no row is good."""
 
 
 class Upload:
@@ -58,6 +62,7 @@ class Upload:
         self._key = key
         self._wants_scores = wants_scores
         self._incarnation: str | None = None
+        self._coming: asyncio.Task[Chunk | None] | None = None
         self._reading: asyncio.Task[_Read | None] | None = None
         self._is_stopped = False
         self.totals = Totals()
@@ -89,6 +94,16 @@ class Upload:
         raise RowsRefused(totals.rows, totals.rejected or 0, errors)
 
     async def _learn_all(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
+        try:
+            async with aclosing(self._learn_each(chunks)) as learned:
+                async for told in learned:
+                    yield told
+        finally:  # whoever closes `chunks` must not meet it running
+            if self._coming is not None and not self._coming.done():
+                self._coming.cancel()
+                await asyncio.wait([self._coming])
+
+    async def _learn_each(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
         learning: asyncio.Task[LearnedChunk] | None = None
         while True:
             reading = self._reading = _watched(self._read_next(chunks))
@@ -110,8 +125,12 @@ class Upload:
             learning = self._begin(read)
 
     async def _read_next(self, chunks: AsyncIterator[Chunk]) -> _Read | None:
-        chunk = await anext(chunks, None)
-        return None if chunk is None else await self._read(chunk)
+        coming = self._coming or _watched(_next_of(chunks))
+        chunk = await coming
+        if chunk is None:
+            return None
+        self._coming = _watched(_next_of(chunks))
+        return await self._read(chunk)
 
     def stop(self) -> None:
         """Read no more: the server is about to end, and would wait for the body's end."""
@@ -132,8 +151,21 @@ class Upload:
 
     async def _read(self, chunk: Chunk) -> _Read:
         model = await self._model()
-        intake = await parse(model, self._head, chunk.body, labelled=True, is_chunk=True)
-        return _Read(chunk, model, intake)
+        if len(chunk.body) <= INLINE_BYTES:
+            return self._read_for(model, chunk)
+        return await asyncio.to_thread(self._read_for, model, chunk)
+
+    def _read_for(self, model: Model, chunk: Chunk) -> _Read:
+        intake = parse_chunk(model.door, self._head.content_type, chunk.body, labelled=True)
+        if not intake.places:
+            return _Read(chunk, model, intake, None)
+        key = fingerprint = None
+        if self._key is not None:
+            key = _chunk_key(self._key, chunk.number)
+            what = f"chunk {chunk.number}\0"
+            fingerprint = fingerprint_of(self._head, self._query, chunk.body, what)
+        request = Request.of(intake.rows, key, fingerprint, intake.names_beside)
+        return _Read(chunk, model, intake, request)
 
     async def _learn(self, read: _Read) -> LearnedChunk:
         try:
@@ -162,20 +194,15 @@ class Upload:
         )
 
     async def _submit(self, read: _Read) -> Learned:
-        chunk = read.chunk
-        key = None if self._key is None else _chunk_key(self._key, chunk.number)
-        fingerprint = None
-        if key is not None:
-            what = f"chunk {chunk.number}\0"
-            fingerprint = fingerprint_of(self._head, self._query, chunk.body, what)
         while True:
             model = await self._model()
             if read.model is not model:
-                read.model, read.intake = model, (await self._read(chunk)).intake
-            intake = read.intake
-            if not intake.places:
+                again = await self._read(read.chunk)
+                read.model, read.intake, read.request = again.model, again.intake, again.request
+                model = read.model
+            intake, request = read.intake, read.request
+            if request is None:
                 raise RowsRefused(intake.count, len(intake.errors), intake.errors)
-            request = await request_of(intake, key, fingerprint)
             try:
                 receipt = await model.submit(request)
             except ModelChanged:  # it was sent to one that is gone
@@ -192,6 +219,10 @@ def _watched(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     task = asyncio.create_task(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
+
+
+async def _next_of(chunks: AsyncIterator[Chunk]) -> Chunk | None:
+    return await anext(chunks, None)
 
 
 def _shutting_down() -> Problem:

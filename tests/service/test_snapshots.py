@@ -198,6 +198,18 @@ def test_journal_is_kept_for_its_two_newest_snapshots_or_longer(
     run(store, scenario)
 
 
+def test_snapshots_of_a_bulk_take_a_share_of_the_time(serve, monkeypatch):
+    monkeypatch.setattr("service.model.SNAPSHOT_SHARE", 1e-9)  # the second one comes in years
+    client = serve(snapshot_every=500, keep_records=10_000)
+    client.put("/models/m", json=SPEC)
+    seqs = []
+    for count in (1500, 1500, 600, 1200):
+        learn(client, count)
+        written(client)
+        seqs.append(client.app._catalog.held("m")._snapshot_seq)
+    assert seqs == [1500, 1500, 3600, 3600]
+
+
 def test_replica_that_was_overtaken_by_the_trimming_takes_the_newest_snapshot(store):
     async def scenario(kept: Kept) -> None:
         await kept.learn(10)
