@@ -280,7 +280,9 @@ class LibsvmRows:
         found = libsvm.parse(text, dim, labelled)
         n = len(found.labels)
         faults, at = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        nnz = tidy_rows(found.indptr, found.indices, found.values, dim, faults, at)
+        nnz = len(found.values)
+        if not found.are_tidy:
+            nnz = tidy_rows(found.indptr, found.indices, found.values, dim, faults, at)
         faults[(faults == 0) & (np.abs(found.labels) > LARGEST)] = _LABEL
         bad = [
             BadLine(

@@ -29,6 +29,8 @@ from solvers._jit import (
 )
 from solvers.text._read import EXACT, POWERS_OF_TEN, digit, scaled
 
+_MOST = 1e100  # no number of a row is beyond this
+
 # What a byte is: part of a token, space between tokens, or the end of what is read of a line.
 _TOKEN, _SPACE, _END = range(3)
 _KIND = np.zeros(256, np.uint8)
@@ -76,13 +78,16 @@ class Columns:
     rows: Ints
     lines: Ints
     bad: list[BadLine]
+    are_tidy: bool
+    """Whether the entries of each row are known to be sorted, none of them twice, 0 or large."""
 
 
 def parse(text: bytes, dim: int, labelled: bool) -> Columns:
     """Every line of `text` as columns, or set aside. Values are rounded exactly as float() does."""
     if not text.endswith(b"\n"):
         text += b"\n"
-    most_rows, most_entries = text.count(b"\n"), text.count(b":")
+    # An index, a colon, a digit and a space: the least that an entry takes.
+    most_rows, most_entries = text.count(b"\n"), len(text) // 4
     indptr = np.zeros(most_rows + 1, np.int64)
     indices = np.empty(most_entries, np.int32)
     values = np.empty(most_entries)
@@ -90,13 +95,13 @@ def parse(text: bytes, dim: int, labelled: bool) -> Columns:
     places = np.empty((most_rows, 4), np.int64)
     slow = np.empty((most_rows + most_entries, 3), np.int64)
     bad = np.empty((most_rows, 5), np.int64)
-    counts = np.zeros(4, np.int64)
+    counts = np.zeros(5, np.int64)
     parse_lines(
         np.frombuffer(text, np.uint8), dim, labelled, POWERS_OF_TEN,
         indptr, indices, values, labels,
         places.reshape(-1), slow.reshape(-1), bad.reshape(-1), counts,
     )  # fmt: skip
-    n, nnz, n_slow, n_bad = counts.tolist()
+    n, nnz, n_slow, n_bad, n_untidy = counts.tolist()
     for place, start, end in slow[:n_slow].tolist():
         column, at = (values, place) if place >= 0 else (labels, -place - 1)
         column[at] = float(text[start:end])
@@ -109,6 +114,7 @@ def parse(text: bytes, dim: int, labelled: bool) -> Columns:
         places[:n, 0],
         places[:n, 1],
         [_bad_line(text, dim, *found) for found in bad[:n_bad].tolist()],
+        n_untidy == 0,
     )
 
 
@@ -223,6 +229,39 @@ def line_end(text: Bytes, p: int) -> int:
     return p
 
 
+@kernel(types.UniTuple(i8, 3)(RO_U1, i8, i8, I4, F8, i8, i8), inline=True)
+def read_pairs(
+    text: Bytes, p: int, dim: int, indices: Indices, values: Floats, nnz: int, previous: int
+) -> tuple[int, int, int]:
+    """Read entries of the usual form as far as they go: a space, a larger index, a digit above 0.
+
+    Returns the place of what is not usual, how many entries are there, and the last one's index.
+    """
+    # Places that are never negative: nothing has to be added to them before they are used.
+    one, two = np.uint64(1), np.uint64(2)
+    at = np.uint64(p)
+    k = np.uint64(nnz)
+    while text[at] == 32:
+        q = at + one
+        d = digit(text[q])
+        index = 0
+        while 0 <= d <= 9:
+            index = index * 10 + d
+            q += one
+            d = digit(text[q])
+        if d != 10 or not previous < index <= dim or q - at > np.uint64(12):
+            break
+        x = digit(text[q + one])
+        if not 1 <= x <= 9 or (text[q + two] != 32 and text[q + two] != 10):
+            break
+        indices[k] = index - 1
+        values[k] = float(x)
+        previous = index
+        k += one
+        at = q + two
+    return int(at), int(k), previous
+
+
 @kernel(void(RO_U1, i8, b1, RO_F8, I8, I4, F8, F8, I8, I8, I8, I8))
 def parse_lines(
     text: Bytes,
@@ -248,10 +287,10 @@ def parse_lines(
     places   (rows * 4,) int64    row among non-blank lines, line number, begin and end of the label
     slow     (k * 3,)    int64    entry (or -1 - row for its label), begin and end: for float()
     bad      (rows * 5,) int64    row, line, code, begin and end of the token
-    counts   (4,)        int64    rows, entries, slow ones, bad ones
+    counts   (5,)        int64    rows, entries, slow ones, bad ones; rows that may not be tidy
     """
     row = line = p = 0
-    good = nnz = n_slow = n_bad = 0
+    good = nnz = n_slow = n_bad = n_untidy = 0
     while p < text.shape[0]:
         line += 1
         while _KIND[text[p]] == _SPACE:
@@ -285,7 +324,10 @@ def parse_lines(
         elif not has_colon:
             p = end
 
+        previous = 0
+        is_tidy = True
         while code == 0:
+            p, nnz, previous = read_pairs(text, p, dim, indices, values, nnz, previous)
             while _KIND[text[p]] == _SPACE:
                 p += 1
             if _KIND[text[p]] == _END:
@@ -301,18 +343,17 @@ def parse_lines(
             if index < 1 or index > dim:
                 code = _INDEX_LOW if index < 1 else _INDEX_HIGH
                 break
-            x = float(digit(text[colon + 1]))
-            if 0.0 <= x <= 9.0 and _KIND[text[colon + 2]] != _TOKEN:  # most often, 1
-                p = colon + 2
-            else:
-                x, how, p = read_number(text, colon + 1, powers)
-                if how == _SLOW:
-                    at = 3 * n_slow
-                    slow[at], slow[at + 1], slow[at + 2] = nnz, colon + 1, p
-                    n_slow += 1
-                elif how != _READ:
-                    code = _BAD_NUMBER
-                    break
+            x, how, p = read_number(text, colon + 1, powers)
+            if how == _SLOW:
+                at = 3 * n_slow
+                slow[at], slow[at + 1], slow[at + 2] = nnz, colon + 1, p
+                n_slow += 1
+            elif how != _READ:
+                code = _BAD_NUMBER
+                break
+            is_tidy = is_tidy and how == _READ and index > previous
+            is_tidy = is_tidy and x != 0.0 and abs(x) <= _MOST
+            previous = index
             indices[nnz] = index - 1
             values[nnz] = x
             nnz += 1
@@ -322,6 +363,7 @@ def parse_lines(
             places[4 * good + 1] = line
             good += 1
             indptr[good] = nnz
+            n_untidy += not is_tidy
         else:
             nnz, n_slow = first_entry, first_slow
             at = 5 * n_bad
@@ -330,4 +372,4 @@ def parse_lines(
             n_bad += 1
         row += 1
         p = line_end(text, p) + 1
-    counts[0], counts[1], counts[2], counts[3] = good, nnz, n_slow, n_bad
+    counts[0], counts[1], counts[2], counts[3], counts[4] = good, nnz, n_slow, n_bad, n_untidy

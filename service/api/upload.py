@@ -20,7 +20,7 @@ from service.api.learned import RowsRefused, first_errors
 from service.api.learning import INLINE_BYTES, fingerprint_of, learned_of
 from service.catalog import Catalog
 from service.codecs import CHUNK_BYTES, Chunk, Intake, parse_chunk
-from service.errors import Problem, as_problem
+from service.errors import Problem, RowError, as_problem
 from service.journal.protocol import ModelChanged
 from service.journal.record import KeyKind, make_key
 from service.model import Model
