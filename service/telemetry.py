@@ -309,6 +309,7 @@ class _Models(Collector):
         )
         yield _baselines(models)
         yield _drift(models)
+        yield from _windows(models)
         yield from _certificates(models)
 
 
@@ -386,6 +387,29 @@ def _drift(models: "list[Model]") -> Metric:
             for direction, count in counts.items():
                 family.add_metric([model.record.id, detector, direction], count)
     return family
+
+
+def _windows(models: "list[Model]") -> Iterator[Metric]:
+    """Of models that compare windows."""
+    loss = GaugeMetricFamily(
+        "dualstream_window_progressive_loss",
+        "Mean progressive loss since start of the same model under each window.",
+        labels=["model", "window"],
+    )
+    error = GaugeMetricFamily(
+        "dualstream_window_progressive_error_ratio",
+        "Mistakes per learned row since start of the same model under each window.",
+        labels=["model", "window"],
+    )
+    for model in models:
+        for told in model.replica.progress.summary().get("windows", []):
+            labels = [model.record.id, told["window"]]
+            for family, field in ((loss, "loss"), (error, "error_rate")):
+                value = told["since_start"].get(field)
+                if value is not None:
+                    family.add_metric(labels, value)
+    yield loss
+    yield error
 
 
 _CERTIFIED = (

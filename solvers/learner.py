@@ -132,3 +132,12 @@ def check_arrays(
             raise CorruptState(f"{name} has shape {array.shape}, expected {shape}")
         if not np.all(np.isfinite(array)):
             raise CorruptState(f"{name} is not finite")
+
+
+def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:
+    """The arrays whose names begin with `prefix`, without it."""
+    return {
+        name[len(prefix) :]: np.asarray(array)
+        for name, array in state.items()
+        if name.startswith(prefix)
+    }

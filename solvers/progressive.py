@@ -10,7 +10,7 @@ same rows, however they are cut into batches.
 import importlib
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,11 @@ from solvers._jit import B1, F8, F8_2D, I8, RO_F8, Flags, Floats, Ints, f8, i8, 
 from solvers._scalar import log1pexp
 from solvers.batch import Batch
 from solvers.drift import DriftWatch
-from solvers.learner import Outcome, State, check_arrays
+from solvers.learner import Outcome, State, check_arrays, under
 from solvers.timeline import Timeline
+
+if TYPE_CHECKING:
+    from solvers.window_comparison import WindowComparison
 
 RECENT = 1000
 """Rows in the rolling view."""
@@ -52,6 +55,7 @@ class Progressive:
         self._recent = np.zeros((RECENT, columns))
         self._timeline = Timeline(columns + 1)
         self.drift = DriftWatch()
+        self._windows: WindowComparison | None = None
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Progressive":
@@ -60,8 +64,13 @@ class Progressive:
             # It is made of this one.
             module: Any = importlib.import_module("solvers.class_progressive")
             metrics: Progressive = module.ClassProgressive.of(spec)
-            return metrics
-        return cls(spec["task"], log_loss=scores_are_log_odds(spec))
+        else:
+            metrics = cls(spec["task"], log_loss=scores_are_log_odds(spec))
+        if spec.get("compare_windows"):
+            # It is made of learners, and of metrics as these.
+            comparison: Any = importlib.import_module("solvers.window_comparison")
+            metrics._windows = comparison.WindowComparison(spec)
+        return metrics
 
     @property
     def rows(self) -> int:
@@ -70,6 +79,11 @@ class Progressive:
 
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
         """Count the rows of a batch that were learned, in order; the first is at `first_seq`."""
+        self._count(batch, outcome, first_seq)
+        if self._windows is not None:
+            self._windows.learn(batch, first_seq)
+
+    def _count(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
         self.update(batch.labels, outcome.scores, outcome.losses, ~outcome.rejected, first_seq)
 
     def update(
@@ -104,19 +118,23 @@ class Progressive:
     def summary(self) -> dict[str, Any]:
         """The means of all three views; None where there is no row, or no such number.
 
-        `drift` counts what each detector saw: losses that rose, and losses that fell.
+        `drift` counts what each detector saw: losses that rose, and losses that fell. `windows` is
+        there where they are compared: the same views of the same model under each.
         """
         total, faded = self._sums
         recent = np.zeros(len(total))
         held = min(self.rows, RECENT)
         sum_rows(self._recent, held, recent)
-        return {
+        told = {
             "rows": self.rows,
             "since_start": self._view(total),
             "rolling": {"rows": held} | self._view(recent),
             "fading": self._view(faded),
             "drift": self.drift.counts(),
         }
+        if self._windows is not None:
+            told["windows"] = self._windows.summary(told)
+        return told
 
     def timeline(self) -> list[dict[str, Any]]:
         """Points of the stream so far, oldest first: `rows`, and the means of two stretches.
@@ -171,6 +189,11 @@ class Progressive:
             "metrics_recent": self._recent[: min(self.rows, RECENT)].copy(),
             **self._timeline.state(),
             **self.drift.state(),
+            **(
+                {f"windows.{name}": array for name, array in self._windows.state().items()}
+                if self._windows is not None
+                else {}
+            ),
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -186,6 +209,8 @@ class Progressive:
                 "metrics_recent": (held, len(self._names)),
             },
         )
+        if self._windows is not None:
+            self._windows.restore(under("windows.", state))
         timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
         self._timeline, self.drift = timeline, DriftWatch.of(state)
         self._rows[0] = rows

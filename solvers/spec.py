@@ -22,6 +22,7 @@ _FIRST = ("algorithm", "task")
 # ... and after them: those of a learner behind stages, and those of one that has its own.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
+_COMPARE = "compare_windows"
 # A specification of these alone leaves the choice of the algorithm to us.
 _OF_ANY_PORTFOLIO = ("task", "labels", "members", "eta", "share")
 
@@ -38,7 +39,8 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     stages_are_own = ALGORITHMS[algorithm].stages_are_own
     last = _LAST_OF_OWN_STAGES if stages_are_own else _LAST
     fields = (*_FIRST, *ALGORITHMS[algorithm].fields, *last)
-    refuse_unknown(spec, "", fields)
+    compares_windows = _compares_windows(spec, algorithm)
+    refuse_unknown(spec, "", (*fields, _COMPARE))
     task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
     if stages_are_own:
         spec = {"features": "hashed"} | dict(spec)
@@ -57,7 +59,20 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
             "intercept": read_flag(spec, "intercept", True),
             "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
         }
-    return {name: resolved[name] for name in fields if name in resolved}
+    resolved = {name: resolved[name] for name in fields if name in resolved}
+    return resolved | ({_COMPARE: True} if compares_windows else {})
+
+
+def _compares_windows(spec: Mapping[str, Any], algorithm: str) -> bool:
+    """Whether the same model under other windows learns beside it. Written out only where it does.
+
+    It is about the metrics of a model and nothing that its learner knows of.
+    """
+    if not read_flag(spec, _COMPARE, False):
+        return False
+    if "window" not in ALGORITHMS[algorithm].fields:
+        raise InvalidSpec(f"/{_COMPARE}", True, f"false for {algorithm}, which has no window")
+    return True
 
 
 def make_learner(spec: Mapping[str, Any]) -> Learner:

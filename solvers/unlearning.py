@@ -38,6 +38,8 @@ def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
         )
     if algorithm != "dual_ascent":
         return f"{algorithm} keeps no dual variables, so what a single row did is not kept"
+    if spec.get("compare_windows"):
+        return "compare_windows has other models learn the rows, and they keep no trace of one"
     if spec["scaling"] != "none":
         return (
             "scaling 'balanced' has statistics of all rows, and what a single row did is not kept"

@@ -16,8 +16,8 @@ from solvers.batch import Batch
 from solvers.class_names import class_places, names_of, names_state
 from solvers.errors import CorruptState, SolverError
 from solvers.features.nystroem import Nystroem
-from solvers.features.wrapped import ClassLearner, Wrapped, WrappedClasses, under
-from solvers.learner import Learner, Outcome, State, check_arrays
+from solvers.features.wrapped import ClassLearner, Wrapped, WrappedClasses
+from solvers.learner import Learner, Outcome, State, check_arrays, under
 
 KEPT_PER_LANDMARK = 10
 

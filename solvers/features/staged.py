@@ -14,8 +14,8 @@ import numpy.typing as npt
 from solvers.batch import Batch
 from solvers.errors import InvalidRow, ShapeMismatch
 from solvers.features.stage import Stage
-from solvers.features.wrapped import ClassLearner, PrefixLearner, Wrapped, WrappedClasses, under
-from solvers.learner import Learner, Outcome, State
+from solvers.features.wrapped import ClassLearner, PrefixLearner, Wrapped, WrappedClasses
+from solvers.learner import Learner, Outcome, State, under
 from solvers.unlearning import unlearner
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from solvers._jit import Floats
@@ -141,12 +140,3 @@ class WrappedClasses(Wrapped):
     def class_probabilities(self, scores: Floats) -> Floats | None:
         """See Multiclass."""
         return self._learner.class_probabilities(scores)
-
-
-def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:
-    """The arrays whose names begin with `prefix`, without it."""
-    return {
-        name[len(prefix) :]: np.asarray(array)
-        for name, array in state.items()
-        if name.startswith(prefix)
-    }

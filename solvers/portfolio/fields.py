@@ -156,6 +156,8 @@ def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) 
 
     if member.get("algorithm") == "portfolio":
         raise InvalidSpec("/algorithm", "portfolio", "one that is no portfolio itself")
+    if member.get("compare_windows"):
+        raise InvalidSpec("/compare_windows", True, "left out: members are compared anyway")
     implied = {"task": task, "features": whole["features"]}
     for name, value in implied.items():
         if name in member and member[name] != value:
