@@ -12,6 +12,7 @@ from solvers.errors import (
     MemberError,
     NotAvailable,
     NotConverged,
+    RefitError,
     ShapeMismatch,
     SolverError,
     UnknownMember,
@@ -31,6 +32,7 @@ from solvers.members import (
 )
 from solvers.offline import Progress, Solution, solve
 from solvers.progressive import Progressive
+from solvers.refit import problems_of, take_refit, why_not_refit
 from solvers.served import AsServed, why_not_as_served
 from solvers.spec import make_learner, resolve_spec, warm
 from solvers.state import dump, load
@@ -63,6 +65,7 @@ __all__ = [
     "Outcome",
     "Progress",
     "Progressive",
+    "RefitError",
     "ShapeMismatch",
     "Solution",
     "SolverError",
@@ -83,12 +86,15 @@ __all__ = [
     "make_learner",
     "member_learner",
     "numeric_identity",
+    "problems_of",
     "resolve_spec",
     "solve",
     "sorted_row",
+    "take_refit",
     "unlearner",
     "warm",
     "why_not_as_served",
+    "why_not_refit",
     "why_not_unlearn",
     "width_of",
 ]

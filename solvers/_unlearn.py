@@ -87,6 +87,51 @@ def sum_rows(
     out[0], out[1], out[2], out[3] = delta_sum, conjugate_sum, size_sum, steps
 
 
+def sum_of(
+    ring: Ring, f: Floats, u: Floats, first: int, last: int, only: int = -1
+) -> tuple[float, float, float, int]:
+    """The sums of sum_rows; u is added to."""
+    out = np.empty(4)
+    sum_rows(
+        first, last, only, f[BETA], f[BIAS], f[LOSS:], ring.starts, ring.indices,
+        ring.values, ring.rows, u, out,
+    )  # fmt: skip
+    delta, conjugate, size, steps = out.tolist()
+    return delta, conjugate, size, int(steps)
+
+
+def first_that_counts(k: Ints) -> int:
+    """The first retained row that is in the window."""
+    first, last, length = int(k[FIRST]), int(k[LAST]), int(k[LENGTH])
+    return max(first, last - length) if length else first
+
+
+def all_is_retained(ring: Ring, w: Floats, f: Floats, k: Ints) -> bool:
+    """Whether all that counts is retained: u and both sums can be summed from rows."""
+    if k[LENGTH] > 0:
+        return True
+    delta, *_ = sum_of(ring, f, np.zeros(len(w)), int(k[FIRST]), int(k[LAST]))
+    return bool(f[DELTA] - delta <= _NEGLIGIBLE * f[DELTA])
+
+
+def sum_anew(ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
+    """u, Delta and both sums from the retained rows that count, as if these were all."""
+    u = np.zeros(len(w))
+    is_sliding = k[LENGTH] > 0
+    f[DELTA], conjugate, size, steps = sum_of(ring, f, u, first_that_counts(k), int(k[LAST]))
+    w[:, 0], f[SCALE] = u, 1.0
+    # As learn_rows has them: a sliding window's sum of conjugates is taken when asked for.
+    f[CONJUGATE] = 0.0 if is_sliding else conjugate
+    f[IN_WINDOW], k[N_STEPS] = (size, steps) if is_sliding else (0.0, 0)
+    f[EVICTED], k[SINCE_RESUM] = 0.0, 0
+
+
+def forget_average(w: Floats, f: Floats) -> None:
+    """The average as it is at first, with nothing in it."""
+    w[:, 1:] = 0.0
+    f[AVG_P], f[AVG_K], f[AVG_S] = 0.0, 1.0, 0.0
+
+
 def take_out(age: int, ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
     """Take the row that came `age` rows before the newest retained one out of state and ring.
 
@@ -95,20 +140,10 @@ def take_out(age: int, ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
     """
     first, last = int(k[FIRST]), int(k[LAST])
     at = last - 1 - age
-    u, out = np.zeros(len(w)), np.empty(4)
-
-    def sum_of(first: int, last: int, only: int = -1) -> list[float]:
-        sum_rows(
-            first, last, only, f[BETA], f[BIAS], f[LOSS:], ring.starts, ring.indices,
-            ring.values, ring.rows, u, out,
-        )  # fmt: skip
-        return out.tolist()
-
-    is_sliding = k[LENGTH] > 0
-    is_whole = is_sliding or f[DELTA] - sum_of(first, last)[0] <= _NEGLIGIBLE * f[DELTA]
-    u[:] = 0.0
+    is_whole = all_is_retained(ring, w, f, k)
     if not is_whole:
-        delta, conjugate, _, _ = sum_of(first, last, at)
+        u = np.zeros(len(w))
+        delta, conjugate, _, _ = sum_of(ring, f, u, first, last, at)
         part = u / f[SCALE]
         v = w[:, 0] - part
         w[:, 0] = np.where(np.abs(v) <= _ROUNDING * np.abs(part), 0.0, v)
@@ -117,15 +152,7 @@ def take_out(age: int, ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
     # One row less behind them: so they keep the delta that they have.
     ring.rows[first:at, WEIGHT] *= f[BETA]
     ring.remove(first, last, at)
-    first, last = 0, last - 1 - first
-    k[FIRST], k[LAST] = first, last
+    k[FIRST], k[LAST] = 0, last - 1 - first
     if is_whole:
-        newest = max(first, last - int(k[LENGTH])) if is_sliding else first
-        f[DELTA], conjugate, size, steps = sum_of(newest, last)
-        w[:, 0], f[SCALE] = u, 1.0
-        # As learn_rows has them: a sliding window's sum of conjugates is taken when asked for.
-        f[CONJUGATE] = 0.0 if is_sliding else conjugate
-        f[IN_WINDOW], k[N_STEPS] = (size, int(steps)) if is_sliding else (0.0, 0)
-        f[EVICTED], k[SINCE_RESUM] = 0.0, 0
-    w[:, 1:] = 0.0
-    f[AVG_P], f[AVG_K], f[AVG_S] = 0.0, 1.0, 0.0
+        sum_anew(ring, w, f, k)
+    forget_average(w, f)

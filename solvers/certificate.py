@@ -13,7 +13,8 @@ which is an estimate and no bound. A certificate is about optimisation: it does 
 the model will do on rows to come.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from solvers._jit import (
     F8,
@@ -57,6 +58,24 @@ def relative_gap(gap: float, primal: float, dual: float) -> float:
     """The gap in units of the objective."""
     scale = max(abs(primal), abs(dual))
     return gap / scale if scale > 0.0 else 0.0
+
+
+def summed(parts: Sequence[Certificate]) -> Certificate | None:
+    """That of the sum of several problems of the same rows; None of none."""
+    if not parts:
+        return None
+    primal = sum(part.primal for part in parts)
+    dual = sum(part.dual for part in parts)
+    gap = sum(part.gap for part in parts)
+    return replace(
+        parts[0],
+        primal=primal,
+        dual=dual,
+        gap=gap,
+        relative_gap=relative_gap(gap, primal, dual),
+        weight_share=min(part.weight_share for part in parts),
+        estimate=any(part.estimate for part in parts),
+    )
 
 
 @kernel(void(I8, I4, F8, F8_2D, i8, i8, RO_F8_2D, f8, f8, f8, f8, RO_F8, F8))

@@ -50,10 +50,11 @@ from solvers._odca import (
     THRESHOLD,
     VISITS,
 )
+from solvers._refit import take_in
 from solvers._unlearn import take_out
 from solvers.batch import Batch
 from solvers.certificate import Certificate, relative_gap, row_sums
-from solvers.errors import InvalidRow, UnlearningError
+from solvers.errors import InvalidRow, RefitError, UnlearningError
 from solvers.features import Features
 from solvers.learner import Outcome, State, check_arrays, count_nonzeros
 from solvers.losses import make_loss
@@ -314,6 +315,22 @@ class DualAscent:
         if not all(np.isfinite(array).all() for array in numbers):
             self.restore(before)
             raise UnlearningError("without this row, some number would not be finite")
+
+    @property
+    def problems(self) -> list["DualAscent"]:
+        """See Refittable."""
+        return [self]
+
+    def take_duals(self, prints: Floats, duals: Floats) -> int:
+        """See Refittable. O(width + entries retained)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = take_in(prints[0], duals[0], self._ring, self._w, self._floats, self._ints)
+            if rows:
+                self._begin_average()
+            numbers = (self._floats[:LOSS], self._w, self._weights())
+        if not all(np.isfinite(array).all() for array in numbers):
+            raise RefitError("with these dual variables, some number would not be finite")
+        return rows
 
     def _begin_average(self) -> None:
         """Average the iterate as it stands, as if it were the first; none before the first row."""

@@ -9,6 +9,7 @@ SolverError
 ├── MemberError         a change of a portfolio's members that cannot be made, and why
 │   └── UnknownMember   no member of that name
 ├── UnlearningError     a retained row that cannot be unlearned, and why
+├── RefitError          what was computed of a window is of no use for it any more, and why
 └── CorruptState        bytes or arrays that are not a state of this learner
 
 Kernels never raise: they return a number, and the Python layer turns it into one of these.
@@ -88,6 +89,10 @@ class UnknownMember(MemberError):
 
 class UnlearningError(SolverError):
     """A row that cannot be unlearned; nothing was changed."""
+
+
+class RefitError(SolverError):
+    """What was computed of a window does not fit it any more; nothing was changed."""
 
 
 class CorruptState(SolverError):

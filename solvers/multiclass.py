@@ -23,10 +23,11 @@ import numpy.typing as npt
 from solvers._jit import F8, F8_2D, I8, RO_F8_2D, RO_I8, Floats, Ints, f8, i8, kernel, void
 from solvers._scalar import log1pexp
 from solvers.batch import Batch
-from solvers.certificate import Certificate, relative_gap
+from solvers.certificate import Certificate, summed
 from solvers.class_names import MAX_CLASSES, names_of, names_state
 from solvers.errors import InvalidRow, UnlearningError
 from solvers.learner import Learner, Outcome, State
+from solvers.refit import DualProblem, refittable
 from solvers.rewind import Rewind, learn_in_pieces
 from solvers.spec_fields import Spec
 from solvers.unlearning import unlearner
@@ -277,7 +278,7 @@ class Multiclass:
         """The sum of the binary problems of all classes, from the same rows; see Learner."""
         found = [learner.certificate() for learner in self._rest.learners]
         return (
-            _summed([one for one in found if one is not None])
+            summed([one for one in found if one is not None])
             if found
             else (self._rest.none_of_them.certificate())
         )
@@ -298,6 +299,21 @@ class Multiclass:
             raise
         finally:
             self._rewind.forget()
+
+    @property
+    def problems(self) -> Sequence[DualProblem]:
+        """See Refittable: that of none of the known classes first."""
+        learners = (self._rest.none_of_them, *self._rest.learners)
+        return [problem for one in learners for problem in refittable(one).problems]
+
+    def take_duals(self, prints: Floats, duals: Floats) -> int:
+        """See Refittable. A class that was met since is what none of them was then."""
+        rows = []
+        for place, learner in enumerate((self._rest.none_of_them, *self._rest.learners)):
+            own = slice(place, place + 1) if place < len(prints) else slice(0, 1)
+            rows.append(refittable(learner).take_duals(prints[own], duals[own]))
+        self._rewind.forget()
+        return min(rows)
 
     def state(self) -> State:
         """See Learner."""
@@ -320,23 +336,6 @@ def check_classes(batch: Batch) -> None:
     missing = np.isnan(batch.labels) if batch.classes else np.ones(len(batch), np.bool_)
     if missing.any():
         raise InvalidRow(int(np.argmax(missing)), "the label must be a class")
-
-
-def _summed(parts: Sequence[Certificate]) -> Certificate | None:
-    if not parts:
-        return None
-    primal = sum(part.primal for part in parts)
-    dual = sum(part.dual for part in parts)
-    gap = sum(part.gap for part in parts)
-    return dataclasses.replace(
-        parts[0],
-        primal=primal,
-        dual=dual,
-        gap=gap,
-        relative_gap=relative_gap(gap, primal, dual),
-        weight_share=min(part.weight_share for part in parts),
-        estimate=any(part.estimate for part in parts),
-    )
 
 
 @kernel(f8(RO_F8_2D, i8, i8))

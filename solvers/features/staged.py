@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from solvers._jit import Floats
 from solvers.batch import Batch
 from solvers.errors import InvalidRow, ShapeMismatch
 from solvers.features.stage import Stage
@@ -71,6 +72,12 @@ class Staged(Wrapped):
         """See Unlearner: behind stages that keep nothing of the rows."""
         unlearner(self._learner).unlearn(age)
         self._prefix.forget()
+
+    def take_duals(self, prints: Floats, duals: Floats) -> int:
+        """See Refittable: rows are retained as they came out of the stages."""
+        rows = super().take_duals(prints, duals)
+        self._prefix.forget()
+        return rows
 
     def state(self) -> State:
         """See Learner: arrays of the learner and of each stage, by the name of their owner."""

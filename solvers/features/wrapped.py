@@ -1,6 +1,6 @@
 """A learner around a learner: what the outer one leaves to the inner one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from solvers.errors import ShapeMismatch
 from solvers.features.intercept import width_of
 from solvers.learner import Learner, Outcome, State
 from solvers.multiclass import ClassScores
+from solvers.refit import DualProblem, refittable
 from solvers.rewind import learn_in_pieces
 
 
@@ -106,6 +107,15 @@ class Wrapped:
     def certificate(self) -> Certificate | None:
         """See Learner: of the problem that the inner learner solves."""
         return self._learner.certificate()
+
+    @property
+    def problems(self) -> Sequence[DualProblem]:
+        """See Refittable."""
+        return refittable(self._learner).problems
+
+    def take_duals(self, prints: Floats, duals: Floats) -> int:
+        """See Refittable."""
+        return refittable(self._learner).take_duals(prints, duals)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""

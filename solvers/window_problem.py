@@ -1,0 +1,236 @@
+"""Solving the problem that O-DCA has on its retained rows, on a copy of its state.
+
+    max over the lambda of the retained rows of
+        -(1/Delta) sum_n delta_n Q*(-lambda_n) - rho R*(w'),  w' = u / (rho Delta)
+
+with the part of u from all other rows held fixed: for a sliding window the whole problem. Each
+epoch visits every row once, in an order drawn anew, and takes the exact step in its coordinate,
+which for l2 is SDCA (Shalev-Shwartz and Zhang, 2013) with lambda = rho; see `_odca.visit_row`. The
+kernels release the GIL.
+
+A `reference` is the same for the retained rows alone, without the part of all other rows: its dual
+value is a lower bound of what any weights reach on these rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from solvers import _odca, _odca_general
+from solvers._jit import Floats
+from solvers._odca import BIAS, DELTA, ENTROPY, LAST, LOSS, RHO, STRENGTH
+from solvers._refit import prints_of, row_losses
+from solvers._unlearn import first_that_counts, forget_average, sum_anew
+from solvers.certificate import Certificate, row_sums, summed
+from solvers.dual_ascent import DualAscent
+from solvers.errors import RefitError
+from solvers.learner import State
+from solvers.regularizers import l2_sums
+from solvers.visits import draw_visits
+from solvers.windows import DUAL
+
+# Coordinates that one visit may touch, summed over a piece: some 10 ms of work.
+_PIECE = 2_000_000
+
+Problems = Sequence[tuple[Mapping[str, Any], State]]
+"""See refit.problems_of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refitted:
+    """What a refit has computed, of the window as it was."""
+
+    prints: Floats
+    """(problems, n): one for each row that counts, the oldest first; see `_refit.prints_of`."""
+    duals: Floats
+    """(problems, n): the new dual variables."""
+    epochs: int
+    certificate: Certificate
+    """Of the window with these dual variables, all averages restarted."""
+    converged: bool
+    """Whether the relative gap has come down to the tolerance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The least possible objective on the retained rows alone."""
+
+    lower: float
+    """No weights have a smaller objective than this."""
+    found: float
+    """The objective of the weights that were found: lower <= optimum <= found."""
+    served: float
+    """That of the weights which the model serves."""
+    losses: Floats
+    """(n,): of each row that counts, at the weights that were found, the oldest first."""
+    epochs: int
+    converged: bool
+
+
+class WindowProblem(DualAscent):
+    """A copy of a learner, whose dual variables are changed in its place."""
+
+    def __init__(self, spec: Mapping[str, Any], state: State) -> None:
+        super().__init__(spec)
+        self.restore(state)
+        self.served = self._weights()
+        """(width,): the weights that the learner serves, the intercept's last."""
+        self.first = first_that_counts(self._ints)
+        self.rows = int(self._ints[LAST]) - self.first
+        self._restart_average()
+
+    def leave_alone(self) -> None:
+        """Let the retained rows be all rows, with the rho that the learner has at present."""
+        floats = self._floats
+        room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+        floats[RHO], floats[STRENGTH] = room / floats[DELTA], 0.0
+        sum_anew(self._ring, self._w, floats, self._ints)
+        self._restart_average()
+
+    def _restart_average(self) -> None:
+        forget_average(self._w, self._floats)
+        self._begin_average()
+
+    def visit_all(self, epoch: int, is_cancelled: Callable[[], bool]) -> bool:
+        """Visit each row once, in an order that `epoch` decides; False where it was cancelled."""
+        order = np.argsort(draw_visits(0, epoch * self.rows, self.rows), kind="stable")
+        visits = (order + 0.5) / self.rows
+        touched = len(self._w) if self._ints[ENTROPY] else 100
+        piece = max(16, _PIECE // touched)
+        ring = self._ring
+        for begin in range(0, self.rows, piece):
+            if is_cancelled():
+                return False
+            self._kernels.replay(
+                visits, begin, min(begin + piece, self.rows), ring.starts, ring.indices,
+                ring.values, ring.rows, self._w, self._floats, self._ints,
+            )  # fmt: skip
+        return True
+
+    def certify(self) -> Certificate:
+        """The certificate of the iterate."""
+        self._restart_average()
+        return self.certificate()
+
+    def prints(self) -> Floats:
+        """(rows,)"""
+        return prints_of(self._ring, self.first, self.first + self.rows)
+
+    def duals(self) -> Floats:
+        """(rows,)"""
+        duals: Floats = self._ring.rows[self.first : self.first + self.rows, DUAL].copy()
+        return duals
+
+    def primal_at(self, weights: Floats) -> float:
+        """The objective of these weights (width,) on the retained rows."""
+        floats, ring, w = self._floats, self._ring, weights.reshape(-1, 1)
+        sums, regularizer = np.empty(4), np.empty(3)
+        row_sums(
+            ring.starts, ring.indices, ring.values, ring.rows, self.first, self.first + self.rows,
+            w, 1.0, 0.0, floats[BIAS], self._window.beta, self._loss.numbers, sums,
+        )  # fmt: skip
+        if self._is_l2:
+            l2_sums(w, 1.0, 0.0, 0.0, regularizer)
+        else:
+            factor = _odca_general.dashed_factor(floats)
+            _odca_general.regularizer_sums(
+                self._w, weights, floats, self._ints, factor, regularizer
+            )
+        room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+        return float(sums[2] / sums[0] + room / floats[DELTA] * regularizer[0])
+
+    def add_losses(self, out: Floats) -> None:
+        """out (rows,) += the loss of each row at the iterate."""
+        self._restart_average()
+        ring, floats = self._ring, self._floats
+        row_losses(
+            ring.starts, ring.indices, ring.values, ring.rows, self.first,
+            self._weights(), floats[BIAS], floats[LOSS:], out,
+        )  # fmt: skip
+
+
+class Refitting:
+    """A refit under way; `problems` are copies, which are its own from now on.
+
+    tol         the relative gap to come down to, as certificates have it
+    max_epochs  so many visits to each row at most
+    alone       whether the retained rows are taken for all there are: for a reference
+
+    Raises RefitError where no rows are retained.
+    """
+
+    def __init__(
+        self, problems: Problems, tol: float, max_epochs: int, *, alone: bool = False
+    ) -> None:
+        self._problems = [WindowProblem(spec, state) for spec, state in problems]
+        # Of several, the first is none of the known classes, which no certificate counts.
+        self._counted = self._problems[1:] or self._problems
+        self._tol, self._max_epochs = tol, max_epochs
+        if not self.rows:
+            raise RefitError("no row is retained")
+        if alone:
+            for problem in self._problems:
+                problem.leave_alone()
+        self.epochs = 0
+        self.certificate = self._certify()
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self._problems[0].rows
+
+    @property
+    def converged(self) -> bool:
+        """Whether the gap has come down to the tolerance."""
+        return self.certificate.relative_gap <= self._tol
+
+    def _certify(self) -> Certificate:
+        certificate = summed([problem.certify() for problem in self._counted])
+        assert certificate is not None
+        return certificate
+
+    def run(
+        self,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        on_look: "Callable[[Refitting], None]" = lambda refitting: None,
+    ) -> bool:
+        """Go on until the gap is small or the epochs are over; False where it was cancelled.
+
+        `is_cancelled` is asked every some milliseconds; `on_look` is told of each look at the gap:
+        after the first epochs each, and then after a fifth more of them.
+        """
+        unfinished = list(self._problems)
+        look = 1
+        on_look(self)
+        while unfinished and self.epochs < self._max_epochs:
+            for problem in unfinished:
+                if not problem.visit_all(self.epochs, is_cancelled):
+                    return False
+            self.epochs += 1
+            if self.epochs >= look or self.epochs == self._max_epochs:
+                look = max(self.epochs + 1, int(1.2 * self.epochs))
+                unfinished = [p for p in unfinished if p.certify().relative_gap > self._tol]
+                self.certificate = self._certify()
+                on_look(self)
+        return True
+
+    def refitted(self) -> Refitted:
+        """What was computed."""
+        return Refitted(
+            np.stack([problem.prints() for problem in self._problems]),
+            np.stack([problem.duals() for problem in self._problems]),
+            self.epochs,
+            self.certificate,
+            self.converged,
+        )
+
+    def reference(self) -> Reference:
+        """What was found of the retained rows alone."""
+        losses = np.zeros(self.rows)
+        for problem in self._counted:
+            problem.add_losses(losses)
+        served = sum(problem.primal_at(problem.served) for problem in self._counted)
+        lower, found = self.certificate.dual, self.certificate.primal
+        return Reference(lower, found, max(served, lower), losses, self.epochs, self.converged)
