@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from service.codecs.arrow_plain import MOST_CELLS, MOST_ROWS, parse_plain, remember_schema
 from service.codecs.column_names import TableColumns, columns_of
 from service.codecs.door import LARGEST, LONGEST_NAME, BadRow, Door, Label, pointer_step
 from service.codecs.intake import Intake, IntakeBuilder
@@ -20,10 +21,6 @@ from service.errors import Problem, RowError
 from solvers import hash_names
 from solvers.text import NUMBERS, PLACES, read_rows
 
-MOST_ROWS = 1 << 22
-MOST_CELLS = 1 << 25
-"""Of one body: bools take a bit each, and would come out a hundred times as long."""
-
 
 def parse_arrow(door: Door, body: bytes, labelled: bool) -> Intake:
     """Rows of an Arrow stream.
@@ -33,10 +30,14 @@ def parse_arrow(door: Door, body: bytes, labelled: bool) -> Intake:
     """
     pa = _pyarrow()
     check_messages(body)
+    plain = parse_plain(door, body, labelled)
+    if plain is not None:
+        return plain
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             columns = columns_of(door, reader.schema.names, labelled)
             _check_types(pa, door, reader.schema, columns, labelled)
+            remember_schema(pa, door, body, reader.schema, columns, labelled)
             tables = list(_checked(reader, len(columns.features)))
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise Problem(400, "malformed-body", f"no Arrow stream: {error}") from None

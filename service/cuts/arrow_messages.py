@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from service.problems import Problem
 
-_END, _SCHEMA, _DICTIONARY, _RECORDS = -1, 1, 2, 3
+END, SCHEMA, DICTIONARY, RECORDS = -1, 1, 2, 3
 # Places of fields in their tables, in the order of Arrow's Message.fbs.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _ID_OF_DICTIONARY, _DATA_OF_DICTIONARY, _IS_DELTA = 0, 1, 2
-_COMPRESSION = 3
+_ENDIANNESS = 0
+_ROWS, _NODES, _BUFFERS, _COMPRESSION = range(4)
 _CONTINUATION = 0xFFFFFFFF
 
 
@@ -31,12 +32,12 @@ def _check(body: bytes) -> None:
         message = message_at(body, p)
         if message is None or message.end > len(body):
             raise Problem(400, "malformed-body", "no Arrow stream: it ends too early")
-        if message.kind == _END:
+        if message.kind == END:
             return
         p = message.end
-        if message.kind in (_DICTIONARY, _RECORDS):
+        if message.kind in (DICTIONARY, RECORDS):
             records = message.header
-            if message.kind == _DICTIONARY:
+            if message.kind == DICTIONARY:
                 data_at = _field(body, records, _DATA_OF_DICTIONARY)
                 records = _table(body, data_at) if data_at else records
             if _field(body, records, _COMPRESSION):
@@ -50,8 +51,10 @@ class Message(NamedTuple):
     """One message of a stream, by places in its bytes."""
 
     kind: int
-    """0 also for one that says nothing, _END for the mark at the stream's end."""
+    """0 also for one that says nothing, END for the mark at the stream's end."""
     header: int
+    body: int
+    """Where its buffers begin."""
     end: int
 
 
@@ -70,7 +73,7 @@ def message_at(body: bytes | bytearray, p: int) -> Message | None:
         (size,) = unpack_from("<I", body, p)
         p += 4
     if size == 0:
-        return Message(_END, 0, p)
+        return Message(END, 0, p, p)
     head, p = p, p + size
     if p > len(body):
         return None
@@ -78,12 +81,13 @@ def message_at(body: bytes | bytearray, p: int) -> Message | None:
     kind_at = _field(body, message, _HEADER_TYPE)
     header_at = _field(body, message, _HEADER)
     length_at = _field(body, message, _BODY_LENGTH)
+    begins = p
     p += unpack_from("<q", body, length_at)[0] if length_at else 0
     if p <= head:
         raise IndexError(p)
     if not kind_at or not header_at:
-        return Message(0, 0, p)
-    return Message(body[kind_at], _table(body, header_at), p)
+        return Message(0, 0, begins, p)
+    return Message(body[kind_at], _table(body, header_at), begins, p)
 
 
 class MessageCutter:
@@ -104,7 +108,7 @@ class MessageCutter:
         try:
             while (message := message_at(text, p)) and message.end <= len(text):
                 p = message.end
-                if message.kind == _RECORDS and (p <= size or not found):
+                if message.kind == RECORDS and (p <= size or not found):
                     found = p
                 if found and p >= size:
                     break
@@ -119,9 +123,9 @@ class MessageCutter:
         p = 0
         try:
             while (message := message_at(own, p)) and message.end <= len(own):
-                if message.kind == _SCHEMA:
+                if message.kind == SCHEMA:
                     self._schema = own[p : message.end]
-                elif message.kind == _DICTIONARY:
+                elif message.kind == DICTIONARY:
                     self._keep(own, message, own[p : message.end])
                 p = message.end
         except (StructError, IndexError):
@@ -135,6 +139,46 @@ class MessageCutter:
         number = unpack_from("<q", body, id_at)[0] if id_at else 0
         before = self._dictionaries.get(number, []) if delta_at and body[delta_at] else []
         self._dictionaries[number] = [*before, part]
+
+
+def is_big_endian(body: bytes, schema: Message) -> bool:
+    """Whether the numbers of the stream with this schema are written the other way round."""
+    order_at = _field(body, schema.header, _ENDIANNESS)
+    return bool(order_at) and body[order_at] != 0
+
+
+def plain_records(body: bytes, message: Message, columns: int) -> list[int] | None:
+    """Rows of a record batch, and where in `body` the numbers of each of its columns begin.
+
+    None where it is not plain: a null, other buffers than two a column, or numbers of eight bytes
+    that do not all lie within it. Raises StructError or IndexError for a damaged one.
+    """
+    record = message.header
+    length_at = _field(body, record, _ROWS)
+    rows = int(unpack_from("<q", body, length_at)[0]) if length_at else 0
+    nodes = _pairs(body, record, _NODES)
+    buffers = _pairs(body, record, _BUFFERS)
+    if len(nodes) != 2 * columns or len(buffers) != 4 * columns or rows < 0:
+        return None
+    if any(length != rows for length in nodes[::2]) or any(nodes[1::2]):
+        return None
+    starts = [message.body + offset for offset in buffers[2::4]]
+    sizes, room = buffers[3::4], message.end - 8 * rows
+    if columns and (min(buffers[2::4]) < 0 or max(starts) > room or min(sizes) < 8 * rows):
+        return None
+    return [rows, *starts]
+
+
+def _pairs(body: bytes, table: int, number: int) -> tuple[int, ...]:
+    """The numbers in a vector of pairs of them."""
+    field = _field(body, table, number)
+    if not field:
+        return ()
+    at = _table(body, field)
+    (count,) = unpack_from("<I", body, at)
+    if count > len(body) // 16:
+        raise IndexError(count)
+    return unpack_from(f"<{2 * count}q", body, at + 4)
 
 
 def _damaged() -> Problem:

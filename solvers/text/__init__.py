@@ -14,7 +14,7 @@ from collections.abc import Collection
 import numpy as np
 
 from solvers._jit import Indices
-from solvers.text._columns import read_rows
+from solvers.text._columns import read_numbers, read_rows
 from solvers.text._csv import FEATURE, LABEL, NOTHING, WEIGHT, read_records
 from solvers.text._json import (
     COMMA,
@@ -63,6 +63,7 @@ __all__ = [
     "read_column",
     "read_examples",
     "read_records",
+    "read_numbers",
     "read_rows",
     "read_samples",
     "slot_of",

@@ -96,3 +96,41 @@ def read_rows(
         indptr[row] = stop
     at[2], at[3] = i + first, row
     return int(i < end)
+
+
+@kernel(i8(RO_F8, RO_I8, RO_I4, i8, i8, I8, I4, F8))
+def read_numbers(
+    numbers: Floats,
+    starts: Ints,
+    column_places: Indices,
+    first: int,
+    count: int,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+) -> int:
+    """Make rows `first` to `first` + `count` of columns of numbers; how many are usual.
+
+    It stops at a row that holds what is no number, or one beyond 1e100.
+
+    numbers (m,) float64           column j of row i at numbers[starts[j] + i - first]
+    column_places (d,) int32       increasing
+    indptr, indices, values        of rows `first` on, with room for `count` times d entries
+    """
+    nnz = np.uint64(indptr[first])
+    one = np.uint64(1)
+    for i in range(count):
+        most = 0.0
+        is_number = True
+        for j in range(column_places.shape[0]):
+            x = numbers[np.uint64(starts[j]) + np.uint64(i)]
+            indices[nnz] = column_places[j]
+            values[nnz] = x
+            most = max(most, abs(x))
+            is_number = is_number and x == x
+            if x != 0.0:
+                nnz += one
+        if not is_number or most > _MOST:
+            return i
+        indptr[first + i + 1] = int(nnz)
+    return count

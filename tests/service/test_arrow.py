@@ -1,5 +1,7 @@
 """Arrow streams: tables as rows, by kernel and row by row; what is no table, or too much of one."""
 
+import contextlib
+import math
 import sys
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from service.codecs import arrow_rows, as_batch, parse_body
+from service.codecs.arrow_plain import parse_plain
 from service.codecs.column_names import columns_of
 from service.codecs.door import LONGEST_NAME
 from service.errors import Problem
@@ -89,6 +92,51 @@ def test_tables_by_kernel_are_tables_row_by_row(door, data, labelled):
     assert outcome(quick) == outcome(slow)
 
 
+ODD = st.sampled_from([0.0, -0.0, 1e100, 1e101, math.nan, -math.inf, 0.1])
+PLAIN_KINDS = [(st.floats(-9, 9), pa.float64())] * 4 + [
+    (ODD, pa.float64()),
+    (st.floats(-9, 9, width=32), pa.float32()),
+]
+
+
+@given(st.sampled_from(["binary", "regression"]), st.data(), st.booleans())
+@examples(60)
+def test_plain_tables_are_read_from_their_bytes_as_by_the_library(task, data, labelled):
+    door = door_of({"features": {"kind": "indexed", "dim": 5}, "task": task})
+    n = data.draw(st.integers(0, 9))
+    names = data.draw(st.lists(st.sampled_from("12345"), unique=True))
+    columns = {}
+    for name in names:
+        values, kind = data.draw(st.sampled_from(PLAIN_KINDS))
+        columns[name] = pa.array(data.draw(cells(values, n)), kind)
+    labels = st.sampled_from([1, 0, -1, 1, 0, -1, 7]), data.draw(st.sampled_from(TYPES_OF_Y))
+    columns["y"] = pa.array(data.draw(cells(labels[0], n)), labels[1])
+    if data.draw(st.booleans()):
+        weights = st.sampled_from([1.0, 0.0, 2.5, 1.0, -1.0])
+        columns["weight"] = pa.array(data.draw(cells(weights, n)), pa.float64())
+    table = pa.table({name: columns[name] for name in data.draw(st.permutations(list(columns)))})
+    cut = data.draw(st.integers(0, n))
+    body = stream_of(pa.concat_tables([table.slice(cut), table.slice(0, cut)]))
+    first, again = (parse_body(door, ARROW, body, labelled=labelled) for _ in range(2))
+    assert outcome(again) == outcome(first)
+
+
+TYPES_OF_Y = [pa.float64(), pa.float64(), pa.int64(), pa.int8()]
+
+
+def test_usual_tables_are_plain():
+    door = door_of({"features": {"kind": "indexed", "dim": 3}, "task": "regression"})
+    body = stream_of(pa.table({"3": [1.0, 2.0], "1": [0.0, 4.0], "label": [5, 6]}))
+    assert parse_plain(door, body, True) is None, "nobody has told what its columns are"
+    first = parse_body(door, ARROW, body, labelled=True)
+    plain = parse_plain(door, body, True)
+    assert plain is not None and outcome(plain) == outcome(first)
+    assert parse_plain(door, body, False) is None
+    assert parse_plain(door, body[:-24], True) is None, "it is cut short"
+    other = stream_of(pa.table({"2": [1.0, 2.0], "1": [0.0, 4.0], "label": [5, 6]}))
+    assert parse_plain(door, other, True) is None
+
+
 STREAM = stream_of(pa.table({"1": [1.0, 2.0], "y": [1, 0], "weight": [1.0, 2.0]}))
 TEXTS = stream_of(
     pa.table({"a": pa.array(["x", "y"]).dictionary_encode(), "b": ["é", "f"], "y": [1, 0]})
@@ -103,8 +151,11 @@ def test_damaged_streams_are_refused_or_rows(stream, data):
         damaged[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
     body = bytes(damaged)[: data.draw(st.integers(0, len(stream)) | st.just(len(stream)))]
     for spec in (INDEXED, HASHED):
+        door = door_of(spec)
+        with contextlib.suppress(Problem):
+            parse_body(door, ARROW, stream, labelled=True)  # it knows the schema
         try:
-            intake = parse_body(door_of(spec), ARROW, body, labelled=True)
+            intake = parse_body(door, ARROW, body, labelled=True)
         except Problem as problem:
             assert problem.status in (400, 413, 415, 422)
         else:
