@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from google_crc32c import value as crc32c
+from google_crc32c import extend as extended_crc32c, value as crc32c
 
 from service.journal import _format as f
 
@@ -16,6 +16,8 @@ Floats = Sequence[float] | npt.NDArray[np.floating[Any]]
 
 # Up to so many numbers in one row, Python's lists are faster than numpy's calls.
 FEW = 64
+_LONG = 65_536
+"""Bytes of a part that are copied once less."""
 
 
 def encode_rows(
@@ -45,31 +47,32 @@ def encode_rows(
         raise ValueError("a part of rows has at least one row; see encode_opening")
     start, end = int(indptr[0]), int(indptr[count])
     if count == 1 and end - start <= FEW:
-        columns, content = _few(_listed(indices, start, end), _listed(values, start, end))
+        columns, column = _few(_listed(indices, start, end), _listed(values, start, end))
+        content = [column]
     else:
         columns, content = _many(
             np.asarray(indptr, np.int64),
-            np.asarray(indices[start:end], np.int64),
+            _whole(indices[start:end]),
             None if values is None else np.asarray(values[start:end], np.float64),
         )
     if labels is not None:
         kind, column = _labels(labels)
         columns |= kind << f.LABELS_SHIFT
-        content += column
+        content.append(column)
     if weights is not None:
         kind, column = _floats(weights)
         columns |= kind << f.WEIGHTS_SHIFT
-        content += column
+        content.append(column)
     if ids is not None or served_scores is not None or served_seqs is not None or names:
         kind, column = _rare(ids, served_scores, served_seqs, names)
         columns |= kind
-        content += column
+        content.append(column)
     return _part(0, columns, count, content, key, fingerprint, continues)
 
 
 def encode_opening(key: bytes, fingerprint: bytes | None = None) -> bytes:
     """Encode the empty part that opens a request whose first row has a key of its own."""
-    return _part(0, 0, 0, b"", key, fingerprint, False)
+    return _part(0, 0, 0, [], key, fingerprint, False)
 
 
 def encode_control(
@@ -93,14 +96,14 @@ def encode_control(
         shape = np.shape(array)
         pieces += (_short_text(name), _byte(len(shape)), pack(f"<{len(shape)}I", *shape))
         pieces.append(np.ascontiguousarray(array, f.FLOAT64).tobytes())
-    return _part(f.CONTROL, 0, 1, b"".join(pieces), key, fingerprint, continues)
+    return _part(f.CONTROL, 0, 1, pieces, key, fingerprint, continues)
 
 
 def _part(
     flags: int,
     columns: int,
     count: int,
-    content: bytes,
+    content: list[bytes],
     key: bytes | None,
     fingerprint: bytes | None,
     continues: bool,
@@ -109,23 +112,28 @@ def _part(
         if len(fingerprint) != f.FINGERPRINT_BYTES:
             raise ValueError(f"a fingerprint has 16 bytes, got {len(fingerprint)}")
         flags |= f.FINGERPRINT
-        content = fingerprint + content
+        content = [fingerprint, *content]
     if key is not None:
         if not key or key[0] not in f.KEY_KINDS:
             raise ValueError(f"a key begins with the byte of its kind, got {key[:1]!r}")
         flags |= f.KEY
-        content = pack("<H", len(key)) + key + content
+        content = [pack("<H", len(key)), key, *content]
     if continues:
         flags |= f.CONTINUES
-    size = 11 + len(content)  # narrow header and checksum
+    size = 11 + sum(map(len, content))  # narrow header and checksum
     if size <= 0xFFFF and count <= 0xFF:
         head = f.NARROW_HEADER.pack(f.VERSION, flags, columns, size, count)
     elif size < 2**32 - 8:
         head = f.WIDE_HEADER.pack(f.VERSION, flags | f.WIDE, columns, size + 5, count)
     else:
         raise ValueError("a part holds less than 4 GiB")
-    body = head + content
-    return body + f.CHECKSUM.pack(crc32c(body))
+    if size < _LONG:
+        body = b"".join((head, *content))
+        return body + f.CHECKSUM.pack(crc32c(body))
+    checksum = crc32c(head)
+    for piece in content:
+        checksum = extended_crc32c(checksum, piece)
+    return b"".join((head, *content, f.CHECKSUM.pack(checksum)))
 
 
 def _listed(numbers: Any, start: int, end: int) -> Any:
@@ -163,36 +171,47 @@ def _few(indices: list[int], values: list[float] | None) -> tuple[int, bytes]:
 
 def _many(
     indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int64],
+    indices: npt.NDArray[Any],
     values: npt.NDArray[np.float64] | None,
-) -> tuple[int, bytes]:
+) -> tuple[int, list[bytes]]:
     """Row lengths, indices and values of any rows."""
     lengths = np.diff(indptr)
+    are_equal = lengths[0] > 0 and bool((lengths == lengths[0]).all())
     kind, column = (0, b"") if values is None else _many_floats(values)
-    columns = kind << f.VALUES_SHIFT
-    if kind and _is_run(lengths, indices):
+    columns, content = kind << f.VALUES_SHIFT, [column]
+    if kind and _is_run(lengths, indices, are_equal):
         columns |= f.INDICES_RUN << f.INDICES_SHIFT
     else:
         if len(indices) and indices.min() < 0:
             raise ValueError(f"an index lies in 0 .. {f.MAX_INDEX}")
         narrow, index_column = _unsigned(indices, f.MAX_INDEX)
         columns |= narrow << f.INDICES_SHIFT
-        column = index_column + column
-    if len(lengths) > 4 and lengths[0] > 0 and bool((lengths == lengths[0]).all()):
-        return columns | f.LENGTHS_EQUAL, pack("<I", int(lengths[0])) + column
+        content = [index_column, column]
+    if len(lengths) > 4 and are_equal:
+        return columns | f.LENGTHS_EQUAL, [pack("<I", int(lengths[0])), *content]
     narrow, length_column = _unsigned(lengths, 2**32 - 1)
-    return columns | narrow << f.LENGTHS_SHIFT, length_column + column
+    return columns | narrow << f.LENGTHS_SHIFT, [length_column, *content]
 
 
-def _is_run(lengths: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]) -> bool:
+def _whole(numbers: Ints) -> npt.NDArray[Any]:
+    """As an array of 32 or 64 bits."""
+    if isinstance(numbers, np.ndarray) and numbers.dtype == np.int32:
+        return numbers
+    return np.asarray(numbers, np.int64)
+
+
+def _is_run(lengths: npt.NDArray[np.int64], indices: npt.NDArray[Any], are_equal: bool) -> bool:
     """Whether the indices of each row are 0 .. length - 1."""
     if indices[0] != 0 or indices[lengths[lengths > 0][0] - 1] != lengths[lengths > 0][0] - 1:
         return False
+    if are_equal:
+        run = np.arange(lengths[0], dtype=indices.dtype)
+        return bool((indices.reshape(len(lengths), -1) == run).all())
     starts = np.cumsum(lengths) - lengths
     return bool((indices == np.arange(len(indices)) - np.repeat(starts, lengths)).all())
 
 
-def _unsigned(numbers: npt.NDArray[np.int64], most: int) -> tuple[int, bytes]:
+def _unsigned(numbers: npt.NDArray[Any], most: int) -> tuple[int, bytes]:
     """Numbers >= 0 in the narrowest of u8, u16, u32: (0, 1 or 2, the column)."""
     largest = int(numbers.max()) if len(numbers) else 0
     if largest > most:
@@ -226,9 +245,11 @@ def _many_floats(numbers: npt.NDArray[np.float64]) -> tuple[int, bytes]:
     if not len(numbers) or (numbers[0] == 1.0 and bool((numbers == 1.0).all())):
         return 0, b""
     with np.errstate(all="ignore"):
-        single = numbers.astype(f.FLOAT32)
-        if bool((single == numbers).all()):
-            return 1, single.tobytes()
+        # As a rule the first few tell.
+        if bool((numbers[:FEW].astype(f.FLOAT32) == numbers[:FEW]).all()):
+            single = numbers.astype(f.FLOAT32)
+            if bool((single == numbers).all()):
+                return 1, single.tobytes()
     return 2, numbers.astype(f.FLOAT64, copy=False).tobytes()
 
 
