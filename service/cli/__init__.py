@@ -1,10 +1,15 @@
 """The `dualstream` command; common.py holds what its groups share.
 
-serving.py   serve, demo
-stores.py    migrate, replay
+serving.py     serve, demo
+models.py      models, create, delete, certificate
+rows.py        learn, predict; row_files.py: the files that are meant
+watching.py    watch
+bench.py       bench
+stores.py      migrate, replay
+connecting.py  how commands reach a server, and how they end
 """
 
-from service.cli import serving, stores
+from service.cli import bench, models, rows, serving, stores, watching
 from service.cli.common import app
 
-__all__ = ["app", "serving", "stores"]
+__all__ = ["app", "bench", "models", "rows", "serving", "stores", "watching"]

@@ -10,7 +10,9 @@ from rich.console import Console
 from service.settings import Settings
 
 app = typer.Typer(
-    no_args_is_help=True, help="Learn linear models from a stream, durably and with a certificate."
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Learn linear models from a stream, durably and with a certificate.",
 )
 console = Console()
 errors = Console(stderr=True)

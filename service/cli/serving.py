@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from service.cli.common import app, console, fail, flag, help_of, read_settings
+from service.cli.common import (
+    JSON,
+    app,
+    console,
+    errors,
+    fail,
+    flag,
+    help_of,
+    print_json,
+    read_settings,
+)
 from service.settings import UnsafeBinding
 
 
@@ -46,7 +56,12 @@ def serve(
     ] = None,
     kept_answers: Annotated[int | None, flag("kept-answers", help_of("kept_answers"))] = None,
 ) -> None:
-    """Run the server. Flags win over the environment."""
+    """Run the server. Flags win over the environment.
+
+    Example:
+
+        dualstream serve --store redis://localhost:6379/0 --workers 2
+    """
     given = {name: value for name, value in locals().items() if value is not None}
     settings = read_settings(given)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -65,8 +80,13 @@ def serve(
 
 
 @app.command()
-def demo() -> None:
-    """Stream the Adult data through a server of its own and compare with two baselines."""
+def demo(as_json: JSON = False) -> None:
+    """Stream the Adult data through a server of its own and compare with two baselines.
+
+    Example:
+
+        dualstream demo
+    """
     from service.demo.run import run_demo
 
-    raise typer.Exit(run_demo(console))
+    raise typer.Exit(run_demo(errors if as_json else console, print_json if as_json else None))

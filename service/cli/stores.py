@@ -22,7 +22,9 @@ def migrate(
     A model can be seen in the target once it is whole; a run that was cut off is gone on with by
     running the same again.
 
-    Example: dualstream migrate --from sqlite:///dualstream.db --to redis://localhost:6379/0
+    Example:
+
+        dualstream migrate --from sqlite:///dualstream.db --to redis://localhost:6379/0
     """
     from service.api.health import without_password
     from service.migration import Refused, run_migration
@@ -54,7 +56,9 @@ def replay_model(
 
     Reads alone: neither the model nor its server is touched.
 
-    Example: dualstream replay clicks --until 5000 --set rho=0.01
+    Example:
+
+        dualstream replay clicks --until 5000 --set rho=0.01
     """
     from service.journal.record import RecordError
     from service.recovery import Forked

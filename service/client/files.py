@@ -154,10 +154,11 @@ class _Counted:
         return self._ahead
 
     def read(self, size: int = -1) -> bytes:
-        ahead, self._ahead = self._ahead, b""
+        size = size if size > 0 else _PIECE
         # A pipe shall not wait for more than there is.
         read = getattr(self._stream, "read1", self._stream.read)
-        found = ahead or cast(bytes, read(size if size > 0 else _PIECE))
+        found = self._ahead[:size] or cast(bytes, read(size))
+        self._ahead = self._ahead[size:]
         self.count += len(found)
         return found
 

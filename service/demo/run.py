@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ WEIGHTS_SHOWN = 8
 CERTIFIED = "dual-30"
 
 
-def run_demo(console: Console) -> int:
-    """The exit code: 0 when the model makes fewer mistakes than both baselines."""
+def run_demo(console: Console, tell: Callable[[dict[str, float]], None] | None = None) -> int:
+    """The exit code: 0 when the model makes fewer mistakes than both baselines.
+
+    `tell` is told the three error rates in the end.
+    """
     samples = list(adult_samples())
     with tempfile.TemporaryDirectory(prefix="dualstream-demo-") as folder:
         store = f"sqlite:///{Path(folder) / 'demo.db'}"
@@ -46,7 +50,7 @@ def run_demo(console: Console) -> int:
             heaviest = _members(console, client)
             _weights(console, client, heaviest)
             _certificate(console, client)
-            return _verdict(console, client)
+            return _verdict(console, client, tell)
 
 
 def _shown(sample: dict[str, Any]) -> str:
@@ -137,8 +141,12 @@ def _certificate(console: Console, client: httpx.Client) -> None:
     )
 
 
-def _verdict(console: Console, client: httpx.Client) -> int:
+def _verdict(
+    console: Console, client: httpx.Client, tell: Callable[[dict[str, float]], None] | None
+) -> int:
     model, majority, last = _errors(client)
+    if tell is not None:
+        tell({"error_rate": model, "most_frequent": majority, "last_label": last})
     if model < majority and model < last:
         console.print("\n[green]The model beats both baselines.[/green]")
         return 0

@@ -1,0 +1,182 @@
+"""The command that loads a server for a few seconds: bench."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+from rich.table import Table
+
+from service.cli.common import JSON, app, console, print_json, say
+from service.cli.connecting import PATIENCE_S, SOME_REFUSED, URL, Patience, Url, ending
+from service.client import AsyncClient
+
+SEED = 20240607
+BODIES = 256
+BUSY = 0.9
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one kind of request came to; times in ms."""
+
+    what: str
+    requests: int
+    rows: int
+    seconds: float
+    requests_per_s: float
+    rows_per_s: float
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+    client_cpu_share: float
+
+
+@app.command()
+def bench(
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long, of each kind.")] = 5.0,
+    connections: Annotated[int, typer.Option(min=1, max=1000, help="Requests at a time.")] = 8,
+    rows: Annotated[int, typer.Option(min=1, max=10_000, help="Rows of a request.")] = 100,
+    features: Annotated[int, typer.Option(min=1, help="Features that a model has.")] = 100,
+    nonzeros: Annotated[int, typer.Option(min=1, help="Features that a row has.")] = 10,
+    url: Url = URL,
+    patience: Patience = PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Measure durable learning and predictions on a running server, from this machine.
+
+    A model of its own is made, and deleted afterwards. Each connection sends its next request when
+    it has the answer to the last one: a closed loop, which does not see what waits in queues.
+    Where this client is busy itself, that is told: then it is the client that was measured. At the
+    end the model must have learned as many rows as were acknowledged.
+
+    Example:
+
+        dualstream bench --seconds 10 --connections 32 --rows 1
+    """
+    with ending(as_json):
+        sizes = (connections, rows, features, min(nonzeros, features))
+        found, learned, acknowledged = asyncio.run(_bench(url, patience, seconds, *sizes))
+    is_right = learned == acknowledged
+    if as_json:
+        measured = [asdict(one) for one in found]
+        print_json({"measured": measured, "acknowledged": acknowledged, "learned": learned})
+    else:
+        _show(found)
+        say(f"{acknowledged:,} rows acknowledged, {learned:,} learned")
+    if not is_right:
+        raise typer.Exit(SOME_REFUSED)
+
+
+async def _bench(
+    url: str,
+    patience_s: float,
+    seconds: float,
+    connections: int,
+    rows: int,
+    features: int,
+    nonzeros: int,
+) -> tuple[list[Measured], int, int]:
+    """What was measured; the rows learned, and those acknowledged."""
+    model = f"bench-{uuid4().hex[:12]}"
+    bodies = _bodies(rows, features, nonzeros)
+    async with AsyncClient(url, patience_s=patience_s) as client:
+        spec = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": features}}
+        await client.create(model, spec)
+        try:
+
+            async def learn(x: list[Any], y: list[int]) -> int:
+                return (await client.learn(model, x, y, rows_per_request=rows)).count
+
+            async def predict(x: list[Any], y: list[int]) -> int:
+                return len((await client.predict(model, x, rows_per_request=rows)).scores)
+
+            learning = await _measure("learn", learn, bodies, connections, seconds)
+            predicting = await _measure("predict", predict, bodies, connections, seconds)
+            learned = (await client.get(model)).samples or 0
+        finally:
+            await client.delete(model)
+    return [learning, predicting], learned, learning.rows
+
+
+async def _measure(
+    what: str,
+    send: Callable[[list[Any], list[int]], Awaitable[int]],
+    bodies: list[tuple[list[Any], list[int]]],
+    connections: int,
+    seconds: float,
+) -> Measured:
+    took: list[float] = []
+    rows = 0
+
+    async def connection(number: int) -> None:
+        nonlocal rows
+        place = number
+        while time.perf_counter() < ends:
+            x, y = bodies[place % len(bodies)]
+            place += connections
+            sent = time.perf_counter()
+            done = await send(x, y)
+            took.append(time.perf_counter() - sent)
+            rows += done
+
+    began, cpu = time.perf_counter(), time.process_time()
+    ends = began + seconds
+    await asyncio.gather(*(connection(number) for number in range(connections)))
+    lasted = time.perf_counter() - began
+    took.sort()
+    return Measured(
+        what=what,
+        requests=len(took),
+        rows=rows,
+        seconds=round(lasted, 3),
+        requests_per_s=round(len(took) / lasted, 1),
+        rows_per_s=round(rows / lasted, 1),
+        p50_ms=_quantile_ms(took, 0.5),
+        p99_ms=_quantile_ms(took, 0.99),
+        longest_ms=_quantile_ms(took, 1.0),
+        client_cpu_share=round((time.process_time() - cpu) / lasted, 3),
+    )
+
+
+def _quantile_ms(took: list[float], share: float) -> float:
+    """Of sorted times: the least that so large a share of them does not exceed."""
+    place = max(0, math.ceil(share * len(took)) - 1)
+    return round(1000 * took[place], 3)
+
+
+def _bodies(rows: int, features: int, nonzeros: int) -> list[tuple[list[Any], list[int]]]:
+    """Rows that a linear model can learn, the same ones on each run."""
+    chance = random.Random(SEED)
+    truth = [chance.gauss(0, 1) for _ in range(features)]
+    bodies = []
+    for _ in range(max(1, BODIES // rows)):
+        x, y = [], []
+        for _ in range(rows):
+            places = chance.sample(range(features), nonzeros)
+            row = {str(place + 1): round(chance.gauss(0, 1), 3) for place in places}
+            x.append(row)
+            y.append(int(sum(truth[int(name) - 1] * value for name, value in row.items()) > 0))
+        bodies.append((x, y))
+    return bodies
+
+
+def _show(found: list[Measured]) -> None:
+    table = Table("", "requests/s", "rows/s", "p50 ms", "p99 ms", "longest ms", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in found:
+        numbers = (one.requests_per_s, one.rows_per_s, one.p50_ms, one.p99_ms, one.longest_ms)
+        table.add_row(one.what, *(f"{number:,.1f}" for number in numbers))
+    console.print(table)
+    for one in found:
+        if one.client_cpu_share > BUSY:
+            say(
+                f"{one.what}: this client used {one.client_cpu_share:.0%} of a core; the server can"
+                " do more"
+            )

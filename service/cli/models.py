@@ -1,0 +1,171 @@
+"""Commands about models as a whole: models, create, delete, certificate."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+
+from service.cli.common import JSON, app, console, print_json, say
+from service.cli.connecting import URL, Model, Patience, Url, connected
+from service.client import BadInput
+from service.client.answers import Model as ModelAnswer
+
+PATIENCE_S = 5.0
+
+
+@app.command("models")
+def list_models(url: Url = URL, patience: Patience = PATIENCE_S, as_json: JSON = False) -> None:
+    """List the server's models.
+
+    Example:
+
+        dualstream models --json
+    """
+    with connected(url, patience, as_json) as client:
+        found = client.models()
+    if as_json:
+        print_json([_document(model) for model in found])
+        return
+    table = Table("model", "algorithm", "seq", "samples", "created", box=None)
+    for model in found:
+        samples = "" if model.samples is None else f"{model.samples:,}"
+        created = f"{model.created:%Y-%m-%d %H:%M}"
+        table.add_row(model.id, _algorithm(model), f"{model.seq:,}", samples, created)
+    console.print(table)
+
+
+@app.command()
+def create(
+    model: Model,
+    spec: Annotated[
+        str | None, typer.Option(help="A file of JSON, or - for standard input; {} if unset.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="PATH=VALUE: a field of it, as in rho=0.01, window.beta=0.999."),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Delete a model that is there with another spec.")
+    ] = False,
+    url: Url = URL,
+    patience: Patience = PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Make a model from its spec, or find it there with the same one.
+
+    Examples:
+
+        dualstream create clicks
+        dualstream create spam --set algorithm=dual_ascent --set features.kind=hashed
+    """
+    with connected(url, patience, as_json) as client:
+        created = client.create(model, _spec(spec, changes or []), replace=replace)
+    if as_json:
+        print_json(_document(created))
+    else:
+        say(f"{created.id}: {_algorithm(created)}, seq {created.seq:,}")
+
+
+@app.command()
+def delete(
+    model: Model,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = URL,
+    patience: Patience = PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Delete a model, its journal and its versions.
+
+    Example:
+
+        dualstream delete clicks --yes
+    """
+    if not yes:
+        typer.confirm(f"Delete {model} and all that it has learned?", abort=True)
+    with connected(url, patience, as_json) as client:
+        client.delete(model)
+    if as_json:
+        print_json({"deleted": model})
+    else:
+        say(f"{model} is deleted")
+
+
+@app.command()
+def certificate(
+    model: Model,
+    member: Annotated[str | None, typer.Option(help="Of this member alone.")] = None,
+    url: Url = URL,
+    patience: Patience = PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Tell how far the served weights are from the best ones on their window.
+
+    Example:
+
+        dualstream certificate clicks --member dual-30
+    """
+    with connected(url, patience, as_json) as client:
+        found = client.certificate(model, member=member)
+    if as_json:
+        print_json(_set_only(found))
+        return
+    kind = "an estimate" if found.estimate else "exact"
+    for name in ("primal", "dual", "gap", "relative_gap"):
+        value = getattr(found, name)
+        say(f"{name.replace('_', ' '):<13} {'too large' if value is None else f'{value:.6g}'}")
+    say(f"{kind}, on {found.rows:,} retained rows, seq {found.seq:,}")
+
+
+def _spec(name: str | None, changes: list[str]) -> dict[str, Any]:
+    text = "{}"
+    try:
+        if name is not None:
+            text = sys.stdin.read() if name == "-" else Path(name).read_text()
+        spec = json.loads(text)
+    except OSError as wrong:
+        raise BadInput(f"{name}: {wrong.strerror}") from None
+    except ValueError as wrong:
+        raise BadInput(f"{name}: it is no JSON: {wrong}") from None
+    if not isinstance(spec, dict):
+        raise BadInput(f"{name}: a spec is a JSON object")
+    for change in changes:
+        _set(spec, change)
+    return spec
+
+
+def _set(spec: dict[str, Any], change: str) -> None:
+    path, equals, text = change.partition("=")
+    *folders, field = path.split(".")
+    if not equals or not all((*folders, field)):
+        raise BadInput(f"--set takes PATH=VALUE, as in window.beta=0.999, got {change!r}")
+    for folder in folders:
+        inner = spec.setdefault(folder, {})
+        if isinstance(inner, str):  # short for an object with that kind
+            inner = spec[folder] = {"kind": inner}
+        if not isinstance(inner, dict):
+            raise BadInput(f"--set {change}: {folder} is no object")
+        spec = inner
+    try:
+        spec[field] = json.loads(text)
+    except ValueError:
+        spec[field] = text
+
+
+def _algorithm(model: ModelAnswer) -> str:
+    algorithm = str(model.spec.get("algorithm", ""))
+    members = model.spec.get("members")
+    return f"{algorithm} {members}" if isinstance(members, str) else algorithm
+
+
+def _set_only(answer: Any) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(answer)
+    return {name: value for name, value in found.items() if name != "stale" or value}
+
+
+def _document(model: ModelAnswer) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(model)
+    return {name: value for name, value in found.items() if value is not None}

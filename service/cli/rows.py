@@ -1,0 +1,214 @@
+"""Commands that send rows: learn, predict."""
+
+import csv
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from msgspec import UNSET
+
+from service.cli.common import JSON, app, print_json, say, say_error
+from service.cli.connecting import (
+    PATIENCE_S,
+    SOME_REFUSED,
+    URL,
+    Model,
+    Patience,
+    Url,
+    connected,
+    show_errors,
+)
+from service.cli.row_files import row_files
+from service.client import BadInput, Client, ClientError, LearnedStream, Progress, RowFile
+from service.client.answers import PredictedMany
+from service.client.progress import ProgressBar
+from service.client.steps import OnProgress, both
+
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(help="Files of rows, also .gz .xz .zst; patterns; - is standard input."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="json, ndjson, csv, arrow, vw or libsvm, if names do not tell."),
+]
+
+
+@app.command()
+def learn(
+    model: Model,
+    files: Files = None,
+    form: Format = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Know chunks by this key, the file's name and their number."),
+    ] = None,
+    skip: Annotated[
+        int, typer.Option(min=0, help="Chunks at the beginning of the one file to leave out.")
+    ] = 0,
+    progress: Annotated[
+        bool | None, typer.Option(help="Show a bar; only in a terminal if unset.")
+    ] = None,
+    url: Url = URL,
+    patience: Patience = PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Learn the rows of files, each once, in their order and in bounded memory.
+
+    A run that was killed is gone on with by running the same again: each chunk of a file (about 1
+    MiB) has a key made of where the file is and what it holds up to there, and the server knows
+    what it has learned, as long as it keeps keys (KEY_TTL_S, an hour).
+
+    Examples:
+
+        dualstream learn clicks monday.csv 'logs/*.ndjson.gz'
+        zcat rows.gz | dualstream learn clicks - --format libsvm
+    """
+    with connected(url, patience, as_json) as client:
+        meant = row_files(files or ["-"], form, key)
+        if skip and len(meant) != 1:
+            raise BadInput("--skip is of one file; name that alone")
+        shows = sys.stderr.isatty() if progress is None else progress
+        learned = [(file, _learn_file(client, model, file, skip, shows)) for file in meant]
+        if as_json:
+            print_json({"files": [_document(file, told) for file, told in learned]})
+        rejected = sum(told.rejected or 0 for _, told in learned)
+        for file, told in learned:
+            if not as_json:
+                say(_line(file, told))
+            show_errors(told.errors, f"{file.name}: ")
+    if rejected:
+        raise typer.Exit(SOME_REFUSED)
+
+
+def _learn_file(client: Client, model: str, file: RowFile, skip: int, shows: bool) -> LearnedStream:
+    sent = skip
+
+    def count(progress: Progress) -> None:
+        nonlocal sent
+        assert progress.piece is not None
+        sent = progress.piece.number + 1
+
+    with ProgressBar(file.name, file.size(), is_file=True) if shows else nullcontext() as bar:
+        listener: OnProgress = both(count, bar)
+        try:
+            return client.learn_file(model, file, skip=skip, on_progress=listener)
+        except (ClientError, KeyboardInterrupt):
+            if sent > skip:
+                say_error(f"{file.name}: {sent} chunks are learned; {_how_to_go_on(file, sent)}")
+            raise
+
+
+def _how_to_go_on(file: RowFile, sent: int) -> str:
+    if file.stream is not None and (file.key or "").count(":") == 0:
+        return f"to go on send the same input with --skip {sent}"
+    return f"to go on run the same again, or --skip {sent} once the server has forgotten its keys"
+
+
+def _document(file: RowFile, told: LearnedStream) -> dict[str, Any]:
+    return {"file": file.name, **msgspec.to_builtins(told)}
+
+
+def _line(file: RowFile, told: LearnedStream) -> str:
+    if told.duplicate:
+        return f"{file.name}: nothing new, all {told.chunks} chunks were learned before"
+    learned = f"{told.count if told.learned is None else told.learned:,} rows learned"
+    before = f", {told.duplicate_chunks} of {told.chunks} chunks before" * bool(
+        told.duplicate_chunks
+    )
+    known = f", {told.duplicate_rows:,} known by their ids" * bool(told.duplicate_rows)
+    refused = f", {told.rejected:,} refused" * bool(told.rejected)
+    loss = "" if told.loss is None else f", loss {told.loss:.4f}"
+    return f"{file.name}: {learned}{before}{known}{refused}{loss}, seq {told.seq}"
+
+
+@app.command()
+def predict(
+    model: Model,
+    files: Files = None,
+    features: Annotated[
+        list[str] | None, typer.Option("-x", help="NAME=VALUE: a feature of one row; repeat it.")
+    ] = None,
+    form: Format = None,
+    version: Annotated[str | None, typer.Option(help="Score by the version of this name.")] = None,
+    min_seq: Annotated[
+        int | None, typer.Option(min=0, help="Wait until the state holds this seq, up to 2 s.")
+    ] = None,
+    url: Url = URL,
+    patience: Patience = PATIENCE_S,
+    as_json: JSON = False,
+) -> None:
+    """Score the rows of files, or one row; labels are passed over.
+
+    Writes CSV: score, label, probability, a line for each row, and empty fields for a refused one;
+    with --json an object for each.
+
+    Examples:
+
+        dualstream predict clicks tuesday.csv > scores.csv
+        dualstream predict clicks -x age=39 -x city=Oslo --json
+    """
+    rejected = 0
+    with connected(url, patience, as_json) as client:
+        write = _objects() if as_json else _records()
+        if features:
+            if files:
+                raise BadInput("a row by -x, or files: one of them")
+            row = _row(features)
+            told = client.predict(model, row, version=version, min_seq=min_seq)
+            write([(told.score, told.label, told.probability)])
+            return
+        for file in row_files(files or ["-"], form, None):
+            before = 0
+            for answer in client.predict_file(model, file, min_seq=min_seq, version=version):
+                write(_scored(answer))
+                if answer.rejected is not UNSET:
+                    rejected += answer.rejected
+                    _show_refused(file, answer, before)
+                before += len(answer.scores)
+    if rejected:
+        raise typer.Exit(SOME_REFUSED)
+
+
+def _show_refused(file: RowFile, answer: PredictedMany, before: int) -> None:
+    for error in answer.errors or ():
+        error["index"] += before
+        error.pop("line", None)
+    show_errors(answer.errors, f"{file.name}: ")
+
+
+def _row(features: Sequence[str]) -> dict[str, Any]:
+    """Texts that are JSON numbers are numbers, true and false are bools, others are texts."""
+    row: dict[str, Any] = {}
+    for feature in features:
+        name, equals, text = feature.partition("=")
+        if not equals:
+            raise BadInput(f"-x takes NAME=VALUE, got {feature!r}")
+        try:
+            value = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            value = text
+        row[name] = value if isinstance(value, int | float | bool) else text
+    return row
+
+
+def _scored(answer: PredictedMany) -> list[tuple[Any, Any, Any]]:
+    chances = answer.probabilities or [None] * len(answer.scores)
+    return list(zip(answer.scores, answer.labels, chances, strict=True))
+
+
+def _records() -> Any:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["score", "label", "probability"])
+    return writer.writerows
+
+
+def _objects() -> Any:
+    def write(rows: Sequence[tuple[Any, Any, Any]]) -> None:
+        for score, label, probability in rows:
+            print_json({"score": score, "label": label, "probability": probability})
+
+    return write
