@@ -57,7 +57,8 @@ def ending(as_json: bool = False) -> Iterator[None]:
         if as_json:
             print_json(refused.problem)
         say_error(refused.detail)
-        show_errors(refused.errors)
+        if refused.kind == "invalid-rows":
+            show_errors(refused.errors)
         raise typer.Exit(REFUSED) from None
     except Unreachable as nobody:
         fail(str(nobody), UNREACHABLE)

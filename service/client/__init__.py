@@ -5,7 +5,7 @@ answers.py           answers as the API gives them
 calls.py routes.py   a call, and every route as one
 retries.py           how long a call is made again
 rows.py bodies.py    what a caller has at hand -> samples -> bodies
-files.py             files of rows, cut into chunks under keys
+files.py             files of rows, cut into chunks under keys; ahead.py: read ahead in a thread
 steps.py             what takes several calls
 events.py            server-sent events
 progress.py          a bar in the terminal

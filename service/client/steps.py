@@ -4,6 +4,7 @@ Both clients drive them: one by calling, the other by awaiting.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from service.client import routes
+from service.client.ahead import made_ahead
 from service.client.answers import (
     Learned,
     LearnedStream,
@@ -123,21 +125,22 @@ def learn_file(
     """
     totals = Totals()
     sent = 0
-    for piece in file.pieces():
-        sent += 1
-        if piece.number < skip:
-            continue
-        try:
-            told = yield routes.learn(model, file.kind, piece.content, piece.key)
-        except Refused as refused:
-            if refused.kind == "idempotency-key-reused":
-                raise _changed(file, piece, refused) from None
-            if refused.kind != "invalid-rows" or not totals.seq:
-                raise
-            told = none_of(model, refused, totals.seq)
-        totals.add_at(told, rows_in(told), piece.line)
-        if on_progress is not None:
-            on_progress(Progress(totals.rows, told, piece))
+    with closing(made_ahead(file.pieces())) as pieces:
+        for piece in pieces:
+            sent += 1
+            if piece.number < skip:
+                continue
+            try:
+                told = yield routes.learn(model, file.kind, piece.content, piece.key)
+            except Refused as refused:
+                if refused.kind == "idempotency-key-reused":
+                    raise _changed(file, piece, refused) from None
+                if refused.kind != "invalid-rows" or not totals.seq:
+                    raise
+                told = none_of(model, refused, totals.seq)
+            totals.add_at(told, rows_in(told), piece.line)
+            if on_progress is not None:
+                on_progress(Progress(totals.rows, told, piece))
     if not sent:
         raise BadInput(f"{file.name}: there is no row")
     return totals.told(model)

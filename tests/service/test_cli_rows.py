@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli import app
 from service.client import Client, RowFile
+from service.client.ahead import made_ahead
 from service.client.bodies import LARGEST_BODY
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
@@ -219,6 +220,29 @@ def test_no_more_than_a_chunk_is_held():
         piece = next(pieces)
         assert piece.number == number and len(piece.content) <= LARGEST_BODY
         assert stream.taken <= (number + 2) * LARGEST_BODY
+
+
+def test_what_is_made_ahead_comes_in_order_and_fails_in_its_place():
+    made: list[int] = []
+
+    def items(last: int) -> Iterator[int]:
+        for number in range(last):
+            made.append(number)
+            yield number
+        raise OSError("the disk is gone")
+
+    taken = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        for number in made_ahead(items(50)):
+            taken.append(number)
+            assert len(made) <= number + 3
+    assert taken == list(range(50))
+    assert list(made_ahead(iter([]))) == []
+    # Who leaves early is not waited for, and nothing more is made than was under way.
+    early = made_ahead(items(1000))
+    assert next(early) == 0
+    early.close()
+    assert len(made) <= 50 + 4
 
 
 # -- kill -9 -----------------------------------------------------------------------------------
