@@ -27,6 +27,7 @@ __all__ = [
     "PredictedMany",
     "RolledBack",
     "Support",
+    "Timeline",
     "Unlearned",
     "Version",
     "Versions",
@@ -194,6 +195,16 @@ class Unlearned(Struct, kw_only=True):
     sample: str
     seq: int
     status: str
+
+
+class Timeline(Struct, kw_only=True):
+    """Metrics at some counts of learned rows, and where the model's loss has drifted."""
+
+    model: str
+    seq: int
+    samples: int
+    points: list[dict[str, Any]]
+    events: list[dict[str, Any]]
 
 
 class Event(Struct, kw_only=True):

@@ -30,6 +30,7 @@ from service.client.answers import (
     PredictedMany,
     RolledBack,
     Support,
+    Timeline,
     Unlearned,
     Version,
     Versions,
@@ -103,6 +104,10 @@ class AsyncClient:
     async def metrics(self, model: str) -> dict[str, Any]:
         """Progressive metrics, with baselines: `since_start`, `rolling`, `fading`."""
         return await self._do(routes.metrics(model))
+
+    async def timeline(self, model: str) -> Timeline:
+        """How its metrics went, and where its loss has drifted."""
+        return await self._do(routes.timeline(model))
 
     async def weights(self, model: str, *, top: int = 20, member: str | None = None) -> Weights:
         """The largest weights, by magnitude."""

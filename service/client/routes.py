@@ -17,6 +17,7 @@ from service.client.answers import (
     PredictedMany,
     RolledBack,
     Support,
+    Timeline,
     Unlearned,
     Version,
     Versions,
@@ -86,6 +87,10 @@ def predict_json(model: str, body: bytes, **query: Any) -> Call[dict[str, Any]]:
 
 def metrics(model: str) -> Call[dict[str, Any]]:
     return Call("GET", model_path(model, "metrics"), dict[str, Any])
+
+
+def timeline(model: str) -> Call[Timeline]:
+    return Call("GET", model_path(model, "timeline"), Timeline)
 
 
 def weights(model: str, top: int, member: str | None) -> Call[Weights]:

@@ -21,6 +21,7 @@ from service.client.answers import (
     PredictedMany,
     RolledBack,
     Support,
+    Timeline,
     Unlearned,
     Version,
     Versions,
@@ -105,6 +106,10 @@ class Client:
     def metrics(self, model: str) -> dict[str, Any]:
         """Progressive metrics, with baselines: `since_start`, `rolling`, `fading`."""
         return self._do(routes.metrics(model))
+
+    def timeline(self, model: str) -> Timeline:
+        """How its metrics went, and where its loss has drifted."""
+        return self._do(routes.timeline(model))
 
     def weights(self, model: str, *, top: int = 20, member: str | None = None) -> Weights:
         """The largest weights, by magnitude."""

@@ -261,6 +261,7 @@ def all_calls() -> list[Call]:
         routes.predict_single("m", b"", min_seq=1, version="v"),
         routes.predict_json("m", b"", remember=True, default_label=0, default_after_s=1.5),
         routes.metrics("m"),
+        routes.timeline("m"),
         routes.weights("m", 3, "a"),
         routes.support("m"),
         routes.certificate("m", "a"),
@@ -297,7 +298,11 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
         assert set(call.headers) - {"content-type"} <= known | {"idempotency-key"}, call
     schemas = document["components"]["schemas"]
     called = {"Model": "ModelView", "Support": "SupportView", "Weights": "WeightsView"}
-    called |= {"Certificate": "CertificateView", "Comparison": "ComparisonView"}
+    called |= {
+        "Timeline": "TimelineView",
+        "Certificate": "CertificateView",
+        "Comparison": "ComparisonView",
+    }
     called |= {"Version": "VersionView", "Versions": "VersionList", "Member": "OneMember"}
     for name in set(answers.__all__) - {"UNSET", "Event"}:
         schema = schemas[called.get(name, name)]["properties"]
