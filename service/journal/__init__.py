@@ -1,9 +1,12 @@
 """The journal: what was acknowledged, in order, durable; the stores behind one contract."""
 
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from service.journal.moving import Movable
 from service.journal.protocol import DEFAULT_LIMITS, Limits
+
+if TYPE_CHECKING:
+    from service.journal.moving import Movable
 
 __all__ = ["Limits", "make_journal", "open_journal", "sqlite_path"]
 
@@ -12,7 +15,7 @@ async def open_journal(
     url: str,
     durability: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> Movable:
+) -> "Movable":
     """Open the store at `url` and return it, ready.
 
     sqlite:///file.db (relative), sqlite:////path/file.db (absolute); redis://, redis+sentinel://
@@ -30,7 +33,7 @@ async def open_journal(
     return journal
 
 
-def make_journal(url: str, durability: str | None, limits: Limits) -> Movable:
+def make_journal(url: str, durability: str | None, limits: Limits) -> "Movable":
     """The store at `url`, not opened yet. Raises ValueError for another URL."""
     scheme = url.partition("://")[0]
     if scheme == "sqlite":

@@ -311,7 +311,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
 
 
 def test_no_library_of_tables_or_kernels_is_imported():
-    program = "import sys, service.client; print(*sys.modules)"
+    program = "import sys, service.client, service.cli; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
