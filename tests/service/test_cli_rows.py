@@ -5,6 +5,8 @@ import gzip
 import json
 import lzma
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ import zstandard
 from typer.testing import CliRunner, Result
 
 from service.cli import app
-from service.client import Client, RowFile
+from service.client import AsyncClient, Client, LearnedStream, RowFile
 from service.client.ahead import made_ahead
 from service.client.bodies import LARGEST_BODY
 from service.demo.server_process import ServerProcess
@@ -252,6 +254,39 @@ MANY = 60_000
 # Each row of another value; together they are five chunks.
 BODY = "".join(f"{k % 2} 1:{k + 2} 2:0.5".ljust(SIZE - 1) + "\n" for k in range(MANY)).encode()
 HALF = 30_000 * SIZE
+
+
+def test_chunks_may_be_left_out_and_both_clients_cut_alike(server, model, tmp_path):
+    path = tmp_path / "rows.libsvm"
+    path.write_bytes(BODY)
+    file = RowFile(str(path), "text/x-libsvm")
+
+    async def awaited() -> tuple[LearnedStream, list[float | None]]:
+        async with AsyncClient(server.url) as client:
+            told = await client.learn_file(model, file)
+            answers = [answer async for answer in client.predict_file(model, file)]
+        return told, [score for answer in answers for score in answer.scores]
+
+    with Client(server.url) as client:
+        end = client.learn_file(model, file, skip=3)
+        assert end.chunks == 2 and 0 < end.learned < MANY
+        told, scores = asyncio.run(awaited())
+        assert (told.chunks, told.duplicate_chunks, told.seq) == (5, 2, MANY)
+        assert client.get(model).samples == MANY
+        assert scores == [s for answer in client.predict_file(model, file) for s in answer.scores]
+
+
+def test_an_interrupted_run_says_how_far_it_came(server, model, tmp_path):
+    path = tmp_path / "rows.libsvm"
+    learning = Learning(server.url, model, path)
+    with learning.pipe as pipe, Client(server.url) as client:
+        pipe.write(BODY[:HALF])
+        pipe.flush()
+        wait_for_rows(client, model, 2 * LARGEST_BODY * 3 // 4 // SIZE)
+        learning.process.send_signal(signal.SIGINT)
+        _, said = learning.process.communicate(timeout=60)
+    assert learning.process.returncode == 130
+    assert re.fullmatch(r".*: [12] chunks are learned; .*\ninterrupted\n", said), said
 
 
 class Learning:
