@@ -41,8 +41,11 @@ def about() -> list[str]:
         "that of a constant; or the row is void.",
         "",
         "Where the server's time goes, by its own functions called one after the other, us of CPU "
-        f"a row, the least of {FEW_ROUNDS} rounds. The rest of the CPU above is HTTP, the event "
-        "loop and answers; requests that come together share an append, and a call of the learner:",
+        f"a row, the least of {FEW_ROUNDS} rounds. What is received and cut, and what is answered, "
+        "is the event loop's; the chunks of a long body are read and encoded in a thread while "
+        "the chunk before them is appended and learned. The rest of the CPU above is handing over "
+        "from one to the other, and snapshots; requests that come together share an append, and a "
+        "call of the learner:",
         "",
         *stage_table(),
     ]

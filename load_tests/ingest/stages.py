@@ -1,37 +1,59 @@
 """Where the time of a row goes, by the service's own functions, called one after the other.
 
-Rows of one chunk at a time, as the server takes them; what is not in these lines (HTTP, the event
-loop, answers) is the rest of the server's CPU.
+Rows of one chunk at a time, as the server takes them; what is not in these lines (the event loop,
+threads, snapshots) is the rest of the server's CPU.
 """
 
 import asyncio
+import http.client
+import itertools
 import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
+
+import msgspec
+import uvicorn
+import uvloop
+from google_crc32c import value as crc32c
 
 from load_tests.http import SERVER_CORE, as_json
 from load_tests.ingest.arrow import BATCH_ROWS as ARROW_ROWS, record_batches, stream
 from load_tests.ingest.bulk import SPECS, TYPES, ndjson_line
 from load_tests.ingest.requests import BATCH_ROWS, json_batches, stores
 from load_tests.measure import FEW_ROUNDS, on_core
+from service.answers import Answers
+from service.api.learned import answer_new
 from service.catalog import canonical
-from service.codecs import Door, as_batch, parse_body
+from service.codecs import Door, Intake, as_batch, parse_body
+from service.cuts import CHUNK_BYTES, CUTTERS, Chunking
 from service.demo.adult import adult_lines
 from service.journal import open_journal
-from service.journal.protocol import Part
+from service.journal.protocol import Part, Placed
+from service.receipts import receipts_of
+from service.receiving import BodyProtocol
 from service.requests import Request
-from solvers import Progressive, make_learner, resolve_spec
+from solvers import Outcome, Progressive, make_learner, resolve_spec
 
 STAGES = (
+    "receiving by HTTP",
+    "cutting into chunks",
     "reading the body",
     "encoding the record",
+    "of it, the checksum",
     "appending, SQLite",
     "appending, Redis, without its own",
     "learning",
     "progressive metrics",
+    "the answer",
 )
+PIECE, FEW_COPIES = 256 * 1024, 8
+"""Bytes that are received at once; so many bodies make a long one."""
+LEAST_SENT = 32 * 1024 * 1024
+"""Bytes of each upload that is only received."""
 CHUNK_ROWS = 10_000
 """About as many rows of Adult as a chunk of a long body holds."""
 
@@ -40,10 +62,11 @@ def stage_table() -> list[str]:
     """Microseconds of CPU a row of each stage, the least of some rounds."""
     with stores() as urls, on_core(SERVER_CORE):
         sqlite, redis = urls["SQLite normal"], urls["Redis everysec"]
-        columns = {
-            name: asyncio.run(_stages(kind, type_, body, n, (sqlite, redis)))
-            for name, kind, type_, body, n in _bodies()
-        }
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as uvicorn has it
+            columns = {
+                name: runner.run(_stages(kind, type_, body, n, (sqlite, redis)))
+                for name, kind, type_, body, n in _bodies()
+            }
     lines = [
         f"| {stage} | " + " | ".join(f"{times[number]:.2f}" for times in columns.values()) + " |"
         for number, stage in enumerate(STAGES)
@@ -68,6 +91,7 @@ async def _stages(
     kind: str, content_type: str, body: bytes, n: int, urls: Sequence[str]
 ) -> list[float]:
     spec = resolve_spec(SPECS[kind])
+    received, cut = await _receiving(body, content_type, n), _cutting(body, content_type, n)
     door, learner, progress = Door(spec), make_learner(spec), Progressive.of(spec)
     repeats = max(1, CHUNK_ROWS // n)
     rounds = []
@@ -76,13 +100,91 @@ async def _stages(
         rows, names = intake.rows, intake.names_beside
         times = [spent]
         spent, request = _timed(repeats, partial(Request.of, rows, None, None, names))
-        times += [spent, *[await _append(url, spec, request.parts, repeats) for url in urls]]
+        checksum, _ = _timed(repeats, partial(crc32c, request.part.body))
+        times += [
+            spent,
+            checksum,
+            *[await _append(url, spec, request.parts, repeats) for url in urls],
+        ]
         batch = as_batch([rows])
         spent, outcome = _timed(repeats, partial(learner.learn, batch))
         times += [spent, _timed(repeats, partial(progress.count, batch, outcome))[0]]
+        times.append(_timed(repeats, partial(_answer, spec, door, intake, request, outcome))[0])
         door.told(intake.names, 1)
         rounds.append([1e6 * seconds / n for seconds in times])
-    return [min(times) for times in zip(*rounds[1:], strict=True)]
+    return [received, cut, *[min(times) for times in zip(*rounds[1:], strict=True)]]
+
+
+def _answer(
+    spec: dict[str, Any], door: Door, intake: Intake, request: Request, outcome: Outcome
+) -> bytes:
+    """What a request is answered once it is learned, by what of a model this asks for."""
+    model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), door=door)
+    placed = [Placed(1, len(outcome.scores), len(outcome.scores))]
+    (receipt,) = receipts_of([request], [placed], outcome, Answers(spec["task"]))
+    return msgspec.json.encode(answer_new(model, intake, receipt, False))
+
+
+def _cutting(body: bytes, content_type: str, n: int) -> float:
+    """Of a body of many chunks, in pieces as they are received; 0 where it is not cut."""
+    if content_type not in CUTTERS:
+        return 0.0
+    is_table = content_type == TYPES["arrow"]  # which has one head
+    whole = stream(record_batches(FEW_COPIES * ARROW_ROWS)) if is_table else FEW_COPIES * body
+    pieces = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
+
+    def cut() -> None:
+        chunking = Chunking(CUTTERS[content_type](), 2 * CHUNK_BYTES)
+        for piece in pieces:
+            for _ in chunking.of(piece):
+                pass
+        for _ in chunking.rest():
+            pass
+
+    rows = n * FEW_COPIES
+    return 1e6 * min(_timed(1, cut)[0] for _ in range(FEW_ROUNDS + 1)) / rows
+
+
+async def _receiving(body: bytes, content_type: str, n: int) -> float:
+    """Of uploads by the server's protocol into an application that drops them.
+
+    A body that can be cut is sent again and again as one, others one by one.
+    """
+
+    async def drop(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        empty = [(b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 200, "headers": empty})
+        await send({"type": "http.response.body", "body": b""})
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(drop, http=BodyProtocol, lifespan="off", log_level="warning")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    port = listening.getsockname()[1]
+    is_long = content_type in CUTTERS
+    copies = LEAST_SENT // len(body) if is_long else 2000 // n
+    try:
+        times = []
+        for _ in range(FEW_ROUNDS + 1):
+            began = time.thread_time()
+            await asyncio.to_thread(_send, port, body, copies, is_long)
+            times.append(time.thread_time() - began)
+        spent = min(times) / copies
+    finally:
+        server.should_exit = True
+        await serving
+    return 1e6 * spent / n
+
+
+def _send(port: int, body: bytes, copies: int, is_long: bool) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for _ in range(1 if is_long else copies):
+        length = {"Content-Length": str(len(body) * (copies if is_long else 1))}
+        connection.request("POST", "/", itertools.repeat(body, copies) if is_long else body, length)
+        connection.getresponse().read()
+    connection.close()
 
 
 async def _append(url: str, spec: dict[str, Any], parts: list[Part], repeats: int) -> float:
