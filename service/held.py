@@ -115,6 +115,8 @@ class Held:
     @property
     def is_over(self) -> bool:
         """Whether more is held than should be, those on their way out not counted."""
+        if not self._leaving:
+            return self._is_over(len(self._models), self.bytes)
         return self._is_over(
             len(self._models) - len(self._leaving),
             self.bytes - sum(model.bytes for model in self._leaving.values()),

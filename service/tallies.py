@@ -23,6 +23,8 @@ def places_where(flags: Column | None) -> list[int]:
     if isinstance(flags, np.ndarray):
         found: list[int] = np.flatnonzero(flags).tolist()
         return found
+    if True not in flags:
+        return []
     return [place for place, is_set in enumerate(flags) if is_set]
 
 

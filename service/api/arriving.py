@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from service.api.http import Head
 from service.codecs.inflate import Inflating
@@ -17,8 +17,25 @@ _INFLATED_AT_ONCE = 1024 * 1024
 
 async def read_body(receive: Receive, head: Head, limit: int) -> bytes:
     """The whole body; raises what `arriving` raises."""
+    if head.content_encoding is None and (head.content_length or 0) <= limit:
+        message = await receive()  # the whole of most bodies
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            if len(body) <= limit:
+                return body
+        receive = _again(message, receive)
     pieces = [piece async for piece in arriving(receive, head, limit)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _again(message: Message, receive: Receive) -> Receive:
+    """Receives that message, and then what comes next."""
+    first: list[Message] = [message]
+
+    async def receive_again() -> Message:
+        return first.pop() if first else await receive()
+
+    return receive_again
 
 
 async def arriving(receive: Receive, head: Head, limit: int | None) -> AsyncIterator[bytes]:

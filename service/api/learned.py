@@ -25,6 +25,13 @@ _ID_REUSED = "the id was used for another sample"
 def answer_new(model: Model, intake: Intake, receipt: Receipt, with_scores: bool) -> Learned:
     """The answer to a request that was not known. Raises Problem 422 when none of it was taken."""
     assert receipt.scores is not None and receipt.losses is not None
+    if (
+        receipt.placed.count == 1 == intake.count
+        and receipt.rejected is not None
+        and not receipt.rejected[0]
+    ):
+        score, loss = float(receipt.scores[0]), float(receipt.losses[0])
+        return _answer_one(model, intake, receipt, score, loss, with_scores)
     rejected = places_where(receipt.rejected)
     losses = where_not(receipt.rejected if rejected else None, receipt.losses)
     placed, mistakes = receipt.placed, _mistakes(model, intake, receipt, rejected)
@@ -37,6 +44,23 @@ def answer_new(model: Model, intake: Intake, receipt: Receipt, with_scores: bool
     told = _told(model, answer, len(errors), not rows and not receipt.conflicts)
     _add_rows(told, intake, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
     told.errors = first_errors(errors)
+    return told
+
+
+def _answer_one(
+    model: Model, intake: Intake, receipt: Receipt, score: float, loss: float, with_score: bool
+) -> Learned:
+    """As `answer_new`, of a request whose only row was learned: most requests are of one."""
+    (label,) = intake.labels
+    mistakes = None
+    if receipt.predicted is not None:
+        mistakes = int(receipt.predicted[0] != label)
+    elif model.door.task != "regression":
+        mistakes = int((score >= 0) != (label == 1.0))
+    placed = receipt.placed
+    told = Learned(model.record.id, placed.seq, 1, 1, mistakes, 0.0 + loss, 0, False)
+    if with_score:
+        told.scores = _finite((score,))
     return told
 
 
@@ -175,6 +199,8 @@ def _not_finite(intake: Intake, rows: Sequence[int], rejected: Sequence[int]) ->
 
 
 def _conflicts(intake: Intake, rows: Sequence[int]) -> list[RowError]:
+    if not rows:
+        return []
     places = [intake.places[row] for row in rows]
     return [RowError(place, intake.id_pointer.format(place), _ID_REUSED) for place in places]
 

@@ -15,6 +15,7 @@ messages.py    what producers write into the input of a store
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from service.codecs.arrow_rows import parse_arrow
 from service.codecs.csv_rows import parse_csv
@@ -72,6 +73,7 @@ PARSERS: dict[str, Callable[[Door, bytes, bool, dict[str, str]], Intake]] = {
 }
 
 
+@lru_cache(64)
 def media_type(content_type: str | None) -> tuple[str, dict[str, str]]:
     """The type and its parameters; a body without a type is taken as JSON.
 
