@@ -39,7 +39,8 @@ def main(names: list[str], only: list[str]) -> None:
             print(row.markdown(), *row.notes, sep="\n", flush=True)
             found.append(row)
         if hasattr(module, "about"):
-            sections[module.TITLE] = [*table(found), "", *module.about()]
+            drawn = [module.draw(found), ""] if hasattr(module, "draw") and not only else []
+            sections[module.TITLE] = [*table(found), "", *drawn, *module.about()]
         else:
             rows += found
     if only:

@@ -32,6 +32,10 @@ class Drive:
     slips: list[float] = field(default_factory=list)
     acks: list[int] = field(default_factory=list)
 
+    @property
+    def latencies_ms(self) -> list[float]:
+        return [1000.0 * seconds for seconds in self.latencies]
+
     def latency_ms(self, share: float) -> float:
         return float(1000.0 * np.quantile(self.latencies, share))
 
@@ -54,47 +58,64 @@ def post(target: str, body: bytes, content_type: str = "application/json") -> by
 
 
 def drive(
-    url: str,
-    requests: Sequence[bytes],
-    rate: float,
-    seconds: float,
-    connections: int,
-    spins: bool = False,
+    url: str, requests: Sequence[bytes], rate: float, seconds: float, connections: int
 ) -> Drive:
     """Send requests in turn, so many a second.
 
-    spins   look for answers and dues all the time: it has a core for itself
-
     Raises RuntimeError where one is refused, or nothing is answered for long.
     """
-    run, total = Drive(), int(rate * seconds)
     with _connected(url, connections) as (held, epoll), _no_collections():
-        idle = deque(held.values())
-        begins = heard = time.perf_counter() + 0.05
-        sent = 0
-        while len(run.latencies) < total:
-            now = time.perf_counter()
-            due = begins + sent / rate
-            while sent < total and idle and due <= now:
-                connection = idle.popleft()
-                connection.due = due
-                connection.socket.sendall(requests[sent % len(requests)])
-                now = time.perf_counter()
-                run.slips.append(now - max(due, connection.free_since))
-                sent += 1
-                due = begins + sent / rate
-            if not spins:
-                may_send = idle and sent < total
-                select.select([epoll], [], [], max(0.0, due - now) if may_send else 1.0)
-            for descriptor, _ in epoll.poll(0):
-                connection = held[descriptor]
-                if _receive(connection, run):
+        return _Driving(requests, rate, int(rate * seconds), held, epoll).run()
+
+
+class _Driving:
+    """A run under way: what is due is sent before anything else is done."""
+
+    def __init__(
+        self,
+        requests: Sequence[bytes],
+        rate: float,
+        total: int,
+        held: dict[int, _Connection],
+        epoll: select.epoll,
+    ) -> None:
+        self._requests, self._rate, self._total = requests, rate, total
+        self._held, self._epoll = held, epoll
+        self._idle = deque(held.values())
+        self._sent = 0
+        self._drive = Drive()
+        self._begins = self._due = time.perf_counter() + 0.05
+
+    def run(self) -> Drive:
+        done, heard = self._drive, self._begins
+        while len(done.latencies) < self._total:
+            now = self._send_due()
+            may_send = self._idle and self._sent < self._total
+            select.select([self._epoll], [], [], max(0.0, self._due - now) if may_send else 1.0)
+            for descriptor, _ in self._epoll.poll(0):
+                connection = self._held[descriptor]
+                if _receive(connection, done):
                     heard = connection.free_since = time.perf_counter()
-                    run.latencies.append(heard - connection.due)
-                    idle.append(connection)
+                    done.latencies.append(heard - connection.due)
+                    self._idle.append(connection)
+                # Many answers may be there at once: who is due does not wait for them.
+                self._send_due()
             if now - heard > SILENCE_S:
                 raise RuntimeError(f"no answer for {SILENCE_S:.0f} s")
-    return run
+        return done
+
+    def _send_due(self) -> float:
+        """Send what is due, as far as connections are free; the time afterwards."""
+        now = time.perf_counter()
+        while self._due <= now and self._idle and self._sent < self._total:
+            connection = self._idle.popleft()
+            connection.due = self._due
+            connection.socket.sendall(self._requests[self._sent % len(self._requests)])
+            now = time.perf_counter()
+            self._drive.slips.append(now - max(connection.due, connection.free_since))
+            self._sent += 1
+            self._due = self._begins + self._sent / self._rate
+        return now
 
 
 @contextmanager

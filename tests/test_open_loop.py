@@ -1,15 +1,19 @@
 """The generator of load sends when a request is due, and counts from then."""
 
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from load_tests.generator import Order, drive_apart
 from load_tests.open_loop import drive, post
 
+CORE = min(os.sched_getaffinity(0))
 LEARNED = b'{"model":"bench","seq":7,"count":1}'
 
 
@@ -61,3 +65,21 @@ def test_refused_request_ends_the_run():
         pytest.raises(RuntimeError, match="refused: no store"),
     ):
         drive(url, [post("/learn", b"{}")], 1000.0, 0.003, connections=1)
+
+
+def test_a_process_of_its_own_tells_what_it_came_to(tmp_path: Path):
+    bodies = tmp_path / "bodies"
+    bodies.write_bytes(b'{"x":{"1":1},"y":1}\n{}\n')
+
+    def order(url: str) -> Order:
+        return Order(url, "/learn", bodies, rate=1000.0, seconds=0.003, connections=1, core=CORE)
+
+    with server(response(b"200 OK", LEARNED)) as url:
+        done = drive_apart(order(url))
+    assert (len(done.drive.latencies), len(done.drive.slips), done.drive.acks) == (3, 3, [7] * 3)
+    assert done.urgency
+    with (
+        server(response(b"503 Service Unavailable", b"no store")) as url,
+        pytest.raises(RuntimeError, match="refused: no store"),
+    ):
+        drive_apart(order(url))

@@ -1,12 +1,13 @@
 """Ingest against what users would take instead, each row with its peer in one run."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from load_tests.ingest.arrow import arrow_rows
 from load_tests.ingest.bulk import HINGE, SPECS, libsvm_rows, ndjson_rows
 from load_tests.ingest.requests import batch_rows, predict_rows, single_rows
 from load_tests.ingest.stages import stage_table
 from load_tests.measure import FEW_ROUNDS, Row
+from load_tests.plots import ratios
 from service.catalog import canonical
 
 TITLE = "Ingest"
@@ -24,6 +25,11 @@ def rows(*only: str) -> Iterator[Row]:
     """Of the groups named, or of all."""
     for name in only or GROUPS:
         yield from GROUPS[name]()
+
+
+def draw(found: Sequence[Row]) -> str:
+    """The ratios of all rows."""
+    return ratios(found, "ingest", "Ours to what users would take instead")
 
 
 def about() -> list[str]:
