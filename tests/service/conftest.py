@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.demo.server_process import ServerProcess
 from service.settings import Settings
 from tests.stores import store
 
@@ -17,6 +18,15 @@ __all__ = ["store"]
 SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 5}}
 
 Serve = Callable[..., TestClient]
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A real server on SQLite, which keeps its journals whole; who uses it deletes its models."""
+    store = f"sqlite:///{tmp_path_factory.mktemp('shared') / 'shared.db'}"
+    # The history checker reads a journal from its beginning.
+    with ServerProcess(store, ["--keep-records", "1000000"]) as running:
+        yield running
 
 
 @pytest.fixture

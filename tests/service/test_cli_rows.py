@@ -76,11 +76,9 @@ FILES["rows.csv.zst"] = b"".join(
 )
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[ServerProcess]:
-    store = f"sqlite:///{tmp_path_factory.mktemp('cli') / 'cli.db'}"
-    with ServerProcess(store, KEPT) as running:
-        yield running
+@pytest.fixture
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return shared_server
 
 
 @pytest.fixture
@@ -355,8 +353,9 @@ def test_a_command_that_is_killed_is_gone_on_with_by_running_it_again(server, tm
         [told] = json.loads(done.stdout)["files"]
         assert told["chunks"] == 5 and 1 <= told["duplicate_chunks"] < 5
         assert client.get("m").samples == MANY
-    store = server.process.args[server.process.args.index("--store") + 1]
-    check_each_once(store, "m")
+        store = server.process.args[server.process.args.index("--store") + 1]
+        check_each_once(store, "m")
+        client.delete("m")
 
 
 def test_a_server_that_is_killed_and_comes_back_is_waited_for(tmp_path):

@@ -35,15 +35,11 @@ X = np.where(RNG.random((40, 4)) < 0.5, RNG.normal(size=(40, 4)), 0.0)
 Y = (RNG.random(40) < 0.5).astype(int)
 WEIGHT = RNG.random(40)
 NAMES = ["a", "b", "c", "d"]
-# The history checker reads a journal from its beginning.
-KEPT = ["--keep-records", "1000000"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[ServerProcess]:
-    store = f"sqlite:///{tmp_path_factory.mktemp('client') / 'client.db'}"
-    with ServerProcess(store, KEPT) as running:
-        yield running
+@pytest.fixture
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return shared_server
 
 
 @pytest.fixture

@@ -22,11 +22,9 @@ from tests.service.test_readme import ROOT
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 3}}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[ServerProcess]:
-    store = f"sqlite:///{tmp_path_factory.mktemp('commands') / 'commands.db'}"
-    with ServerProcess(store) as running:
-        yield running
+@pytest.fixture
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return shared_server
 
 
 @pytest.fixture
