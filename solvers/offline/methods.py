@@ -18,6 +18,8 @@ from solvers.offline.problem import Bounds, Problem
 
 FILES: Mapping[str, str] = {
     "dcd": "dcd",
+    "mcpa": "mcpa",
+    "ocas": "ocas",
     "sdca": "sdca",
     "spdc": "spdc",
     "asdca": "asdca",
@@ -66,6 +68,7 @@ class Run(Protocol):
         """Work for one epoch or less; return how many epochs that was.
 
         An epoch is as much work as one step on each row. Kernels release the GIL meanwhile.
+        0 is said by a method that can get no further: the run is over.
         """
         ...
 
@@ -128,6 +131,10 @@ class Method:
     options: Mapping[str, Option] = field(default_factory=dict)
     takes_fixed: bool = False
     """Whether the problem may have a part of rows that are not there."""
+    least_gap: float = 0.0
+    """A gap that is none, whatever the objective is, which may be 0."""
+    is_seen_through: bool = False
+    """Whether bounds() costs nothing, and is asked after each epoch."""
 
 
 def method_of(name: str) -> Method:

@@ -41,7 +41,8 @@ class Solution:
     gap: float
     epochs: float
     status: str
-    """`converged` (relative gap <= tol), `max_epochs` or `cancelled`."""
+    """`converged` (relative gap <= tol), `max_epochs`, `cancelled` or `stalled`: at what rounding
+    leaves of the gap."""
     method: str
     duals: Floats | None = None
     """(n,) the dual variables lambda of the rows, 0 for rows of weight 0; None without them."""

@@ -111,7 +111,7 @@ class _Loop:
         options: Mapping[str, Any],
         seed: int,
     ) -> None:
-        self._name, self._problem = name, problem
+        self._name, self._method, self._problem = name, method, problem
         began = time.perf_counter()
         self._run: Run = method.begin(problem, start, options, np.random.default_rng(seed))
         self._seconds = time.perf_counter() - began
@@ -124,19 +124,22 @@ class _Loop:
         status = "converged" if self._is_done(tol) else ""
         while not status:
             began = time.perf_counter()
-            self._epochs += self._run.advance()
+            epochs = self._run.advance()
+            self._epochs += epochs
             self._seconds += time.perf_counter() - began
-            is_last = self._epochs >= max_epochs
+            is_last = self._epochs >= max_epochs or epochs == 0.0
             if (is_last or self._is_time_to_look(tol)) and self._is_done(tol):
                 status = "converged"
             elif is_last:
-                status = "max_epochs"
+                status = "max_epochs" if epochs else "stalled"
             if callback is not None and callback(self._now()) is True and not status:
                 self._is_done(tol)
                 status = "cancelled"
         return self._solution(status)
 
     def _is_time_to_look(self, tol: float) -> bool:
+        if self._method.is_seen_through:
+            return True
         due = self._epochs >= max(self._looked_at + 1.0, _GROWTH * self._looked_at)
         promise, last = self._run.promise, self._trace[-1]
         if math.isnan(promise):
@@ -156,7 +159,8 @@ class _Loop:
             )
         self._looked_at, self._promised = self._epochs, self._run.promise
         self._trace.append(self._now(bounds))
-        return relative_gap(bounds.gap, bounds.primal, bounds.dual) <= tol
+        is_none = bounds.gap <= self._method.least_gap
+        return is_none or relative_gap(bounds.gap, bounds.primal, bounds.dual) <= tol
 
     def _now(self, bounds: "Bounds | Progress | None" = None) -> Progress:
         known = self._trace[-1] if bounds is None else bounds

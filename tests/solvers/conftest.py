@@ -15,3 +15,11 @@ def adult() -> Batch:
     found = Batch.from_libsvm((GOLDEN / "a9a_500.libsvm").read_bytes(), 123)
     assert found.bad == []
     return found.batch
+
+
+@pytest.fixture(scope="session")
+def adult_1000(adult) -> Batch:
+    """The first 1,000 rows of a9a."""
+    found = Batch.from_libsvm((GOLDEN / "a9a_501_1000.libsvm").read_bytes(), 123)
+    assert found.bad == []
+    return Batch.concat([adult, found.batch])

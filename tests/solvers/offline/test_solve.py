@@ -14,6 +14,7 @@ from tests.solvers.offline.rows import dense, dual, primal, sparse_rows
 
 CELLS = [(name, loss) for name in METHODS for loss in method_of(name).losses]
 DUAL_METHODS = ("dcd", "sdca")
+UNSEEDED = ("ocas", "mcpa")
 RHO = 0.02
 
 
@@ -72,7 +73,7 @@ def test_the_same_seed_gives_the_same_bits_and_rows_stay_as_they_are(method):
         for seed in (4, 4, 5)
     )
     assert np.array_equal(first.weights, again.weights) and first.gap == again.gap
-    assert not np.array_equal(first.weights, other.weights)
+    assert np.array_equal(first.weights, other.weights) == (method in UNSEEDED)
     after = (batch.indptr, batch.indices, batch.values, batch.labels)
     assert all(np.array_equal(a, b) for a, b in zip(columns, after, strict=True))
 
@@ -205,7 +206,7 @@ def test_awkward_rows_give_a_certified_answer_or_a_clear_error(method, kind, rho
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"method": "simplex"}, "method must be one of dcd, sdca"),
+        ({"method": "simplex"}, "method must be one of dcd"),
         ({"loss": "hing"}, "loss must be one of hinge"),
         ({"method": "dcd", "loss": "logistic"}, "one of hinge, squared_hinge for dcd"),
         ({"loss": {"kind": "huber", "delta": -1.0}}, "loss.delta must be a number in"),

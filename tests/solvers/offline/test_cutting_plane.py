@@ -1,0 +1,193 @@
+"""OCAS and MCPA: golden numbers, the line search by brute force, bounds, hard rows."""
+
+import json
+
+import numpy as np
+import pytest
+
+from solvers import Batch, solve
+from solvers.losses import make_loss
+from solvers.offline._cuts import line_search
+from solvers.offline.methods import Start, method_of
+from solvers.offline.problem import Problem
+from solvers.offline.relaxed import Cuts, Relaxed
+from tests.solvers.conftest import GOLDEN
+from tests.solvers.offline import conic
+from tests.solvers.offline.rows import sparse_rows
+
+NUMBERS = json.loads((GOLDEN / "svm.json").read_text())
+INTERCEPTS = ("none", "penalized", "free")
+METHODS = ("ocas", "mcpa")
+
+
+def begin(batch, rho, intercept, **options):
+    problem = Problem(batch, batch.labels, make_loss("hinge"), rho, intercept)
+    chosen = method_of("ocas")
+    defaults = {name: option.default for name, option in chosen.options.items()}
+    return chosen.begin(problem, Start(), defaults | options, np.random.default_rng(0))
+
+
+def hinge(batch, weights, intercept):
+    x = np.zeros((len(batch), batch.dim))
+    x[np.repeat(np.arange(len(batch)), np.diff(batch.indptr)), batch.indices] = batch.values
+    return np.maximum(0.0, 1.0 - batch.labels * (x @ weights + intercept))
+
+
+@pytest.mark.parametrize("case", NUMBERS["cutting_planes"]["cases"], ids=lambda c: c["bias"])
+def test_optimum_is_the_golden_one_in_all_modes_of_the_intercept(case, adult_1000):
+    batch, intercept = adult_1000, case["bias"]
+    rho = 1.0 / (case["c_over_m"] * len(batch))
+    for method, golden in (("ocas", "ocas"), ("mcpa", "mcpa4")):
+        told = {}
+        for tol in (1e-2, 1e-4):
+            told[tol] = solve(batch, method, rho=rho, tol=tol, intercept=intercept).epochs
+        assert told[1e-2] <= 1.3 * case[f"iters_{golden}_0.01"]
+        assert told[1e-4] <= 1.3 * case[f"iters_{golden}_0.0001"]
+    found = solve(batch, "mcpa", rho=rho, tol=1e-8, intercept=intercept)
+    assert found.converged
+    assert found.primal / rho == pytest.approx(case["objective"], rel=2e-8)
+    assert found.dual / rho <= case["objective"] * (1 + 1e-9)
+    assert np.linalg.norm(found.weights) == pytest.approx(case["norm_w"], abs=1e-3)
+    assert found.intercept == pytest.approx(case.get("b", 0.0), abs=1e-3)
+
+
+def test_each_iteration_is_the_golden_one(adult_1000):
+    golden = NUMBERS["ocas_trace"]
+    rho = 1.0 / (golden["c_over_m"] * 1000)
+    run = begin(adult_1000, rho, "none", safeguard=golden["lambda"])
+    for _, best, lower, k in golden["rows_t"]:
+        run.advance()
+        bounds = run.bounds()
+        assert bounds.primal / rho == pytest.approx(best, abs=1e-4)
+        assert bounds.dual / rho == pytest.approx(lower, abs=1e-4)
+        assert run.last_step == pytest.approx(k, abs=1e-4)
+
+
+def test_line_search_is_the_golden_one():
+    golden = NUMBERS["line_search"]
+    x, y = np.array(golden["X"]), np.array(golden["y"])
+    c, w = golden["c_over_m"], np.array(golden["w1"])
+    k = line_search(
+        np.zeros(6), y * (x @ w), np.full(6, c), 0.0, float(w @ w), np.empty(6), np.empty(6)
+    )
+    assert k == pytest.approx(golden["k_star"], abs=1e-12)
+
+
+def test_line_search_finds_the_least_value_by_brute_force():
+    rng = np.random.default_rng(4)
+    for trial in range(300):
+        n = int(rng.integers(1, 40))
+        # Whole numbers make ties, among them margins of just 1 and moves of 0.
+        grid = (lambda a: np.round(a)) if trial % 2 else (lambda a: a)
+        margins, moves = grid(rng.normal(1, 1.5, n)), grid(rng.normal(0, 1.5, n))
+        costs, slope, curve = rng.uniform(0.1, 1, n), rng.normal(0, 3), rng.uniform(0.05, 2)
+
+        def value(k, m=margins, d=moves, c=costs, s=slope, q=curve):
+            return s * k + q * k * k / 2 + c @ np.maximum(0.0, 1.0 - m - k * d)
+
+        k = line_search(margins, moves, costs, slope, curve, np.empty(n), np.empty(n))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            kinks = (1.0 - margins) / moves
+        kinks = np.sort(kinks[np.isfinite(kinks) & (kinks > 0.0)])
+        ends = np.concatenate([[0.0], kinks, [kinks[-1] + 100.0 if len(kinks) else 100.0]])
+        inner = []
+        for a, b in zip(ends[:-1], ends[1:], strict=True):
+            middle = 0.5 * (a + b)
+            on = margins + middle * moves < 1.0
+            rise = slope - costs[on] @ moves[on]
+            inner.append(np.clip(-rise / curve, a, b))
+        least = min(value(q) for q in np.concatenate([ends, inner]))
+        assert k >= 0.0 and value(k) <= least + 1e-12 * (1.0 + abs(least))
+
+
+def test_relaxed_problem_has_the_golden_value_and_not_the_printed_one(adult_1000):
+    golden = NUMBERS["relaxed_dual"]
+    rho = 1.0 / (golden["c_over_m"] * 1000)
+    batch, x = adult_1000, np.zeros((1000, 123))
+    x[np.repeat(np.arange(1000), np.diff(batch.indptr)), batch.indices] = batch.values
+    cuts, relaxed = Cuts(123, 1), None
+    for size in golden["cut_sizes_sum_d"]:
+        w = np.zeros(123) if relaxed is None else relaxed.weights
+        active = batch.labels * (x @ w) < 1.0
+        assert np.count_nonzero(active) == size
+        cuts.add(x[active].T @ batch.labels[active] / 1000, size / 1000, 0.0, 0)
+        relaxed = Relaxed(cuts, np.arange(cuts.count), rho, 0.0, 1e-12)
+    primal = 0.5 * rho * relaxed.weights @ relaxed.weights + relaxed.levels.sum()
+    assert relaxed.lower / rho == pytest.approx(golden["dual_value_with_sum_d"], rel=1e-7)
+    assert primal / rho == pytest.approx(golden["primal_relaxed_value"], rel=1e-7)
+
+
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+def test_bounds_hold_the_optimum_at_every_iteration_whatever_rests(intercept):
+    rng = np.random.default_rng(8)
+    batch = sparse_rows(n=150, dim=10, weights=rng.uniform(0.0, 2.0, 150))
+    best = conic.optimum(batch, "hinge", 0.003, bias=intercept != "none", free=intercept == "free")
+    for options in ({"parts": 3, "rest": 1, "recall": 4}, {"lazy": True}, {"parts": 20}):
+        run = begin(batch, 0.003, intercept, **options)
+        before = (np.inf, -1.0)
+        for _ in range(25):
+            if not run.advance():
+                break
+            bounds = run.bounds()
+            assert bounds.dual <= best * (1 + 1e-9) and bounds.primal >= best * (1 - 1e-9)
+            assert bounds.primal <= before[0] and bounds.dual >= before[1]
+            before = bounds.primal, bounds.dual
+        assert bounds.primal == pytest.approx(best, rel=1e-2)
+        # The dual variables of the rows are worth the bound, by the definition.
+        by_duals = run._problem.bounds(run.weights, run.duals).dual
+        if intercept != "free":
+            assert by_duals == pytest.approx(bounds.dual, rel=1e-9)
+        else:
+            share = batch.weights / batch.weights.sum()
+            assert abs(share @ run.duals) <= 1e-7
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_class_with_a_free_intercept_costs_nothing_and_ends(method):
+    batch = Batch.from_dense(np.random.default_rng(0).normal(size=(30, 4)), np.ones(30))
+    found = solve(batch, method, rho=0.1, tol=1e-6, intercept="free")
+    assert found.converged and found.epochs < 10
+    assert found.primal == pytest.approx(0.0, abs=1e-12) and found.dual == 0.0
+
+
+HARD = {
+    "constant feature": (np.full((20, 1), 3.0), np.tile([1.0, -1.0], 10)),
+    "duplicate columns": (np.repeat(np.random.default_rng(1).normal(size=(20, 1)), 3, 1), None),
+    "more features than rows": (np.random.default_rng(2).normal(size=(8, 60)), None),
+    "one row": (np.array([[1.0, -2.0]]), np.array([-1.0])),
+    "rows of zeros": (np.zeros((6, 2)), np.tile([1.0, -1.0], 3)),
+    "the same row with both labels": (np.ones((2, 2)), np.array([1.0, -1.0])),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_rows_are_solved_as_the_outside_solver_has_it(name):
+    x, y = HARD[name]
+    y = np.where(x[:, 0] > 0, 1.0, -1.0) if y is None else y
+    batch = Batch.from_dense(x, y)
+    for intercept in INTERCEPTS:
+        found = solve(batch, "mcpa", parts=5, rho=0.02, tol=1e-7, intercept=intercept)
+        best = conic.optimum(
+            batch, "hinge", 0.02, bias=intercept != "none", free=intercept == "free"
+        )
+        assert found.converged, (intercept, found)
+        assert found.primal == pytest.approx(best, rel=1e-6, abs=1e-9)
+
+
+def test_golden_optimum_with_more_parts_than_rows(adult):
+    golden = NUMBERS["edge"]["cuts_P_gt_m"]
+    rho = 1.0 / (golden["c_over_m"] * golden["rows"])
+    found = solve(adult[: golden["rows"]], "mcpa", parts=16, rho=rho, tol=1e-9, intercept="free")
+    assert found.primal / rho == pytest.approx(golden["objective"], rel=1e-8)
+
+
+@pytest.mark.parametrize("rho", [1e-100, 1e-12, 1e12, 1e100])
+def test_rho_at_the_ends_of_its_range_gives_finite_bounds(rho, adult):
+    for intercept in ("penalized", "free"):
+        found = solve(adult[:100], "mcpa", rho=rho, tol=1e-6, intercept=intercept, max_epochs=10)
+        numbers = (found.primal, found.dual, found.gap, found.intercept, found.weights.sum())
+        assert np.isfinite(numbers).all()
+        assert found.dual <= found.primal
+        assert found.primal <= 1.0
+        if rho > 1.0 and intercept != "free":
+            assert found.converged and found.primal == pytest.approx(1.0, rel=1e-3)
