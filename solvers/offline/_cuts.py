@@ -1,5 +1,7 @@
 """What cutting planes do with all rows: the line search, and the cuts at a point."""
 
+import math
+
 from solvers._jit import (
     F8,
     F8_2D,
@@ -37,20 +39,24 @@ def line_search(
 
     margins, moves, costs (n,);  places, jumps (n,) scratch. Cost O(n) on average.
     """
-    count, at_zero = 0, slope
+    count, at_zero, size = 0, slope, abs(slope)
     for i in range(margins.shape[0]):
         move, rest = costs[i] * moves[i], 1.0 - margins[i]
         if rest > 0.0 or (rest == 0.0 and move < 0.0):
             at_zero -= move
+        size += abs(move)
         if move != 0.0:
             place = rest / moves[i]
             if place > 0.0:
                 places[count], jumps[count] = place, abs(move)
                 count += 1
-    if not at_zero < 0.0:
+    # Slopes of this size are rounding: a piece that is flat has no crossing far away.
+    noise = 1e-15 * size
+    if not at_zero < -noise:
         return 0.0
     # The derivative just after `low` is at_low < 0; what lies beyond `low` is in places[a:b].
     low, at_low, a, b = 0.0, at_zero, 0, count
+    high = math.inf
     while a < b:
         x, y, z = places[a], places[(a + b) // 2], places[b - 1]
         pivot = max(min(x, y), min(max(x, y), z))
@@ -73,14 +79,14 @@ def line_search(
             else:
                 at_pivot += jump
                 j += 1
-        if before >= 0.0:
-            b = i
-        elif before + at_pivot >= 0.0:
+        if before >= -noise:
+            b, high = i, pivot
+        elif before + at_pivot >= -noise:
             return float(pivot)
         else:
             low, at_low, a = pivot, before + at_pivot, end
     if curve > 0.0:
-        return float(low - at_low / curve)
+        return float(min(low - at_low / curve, high))
     return float(low)
 
 

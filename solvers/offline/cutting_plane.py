@@ -65,13 +65,15 @@ class CuttingPlanes:
         self._cuts = Cuts(self._width - 1 if self._is_free else self._width, self._parts)
         self._sets: list[Any] = []
         self._best = np.zeros(problem.width)
+        self._lower = 0.0
+        self._alpha: Floats | None = None
+        self._first_duals = np.zeros(problem.n)
         if start.duals is not None:
-            self._best = problem.from_duals(problem.clipped(start.duals))
+            self._begin_with(problem.clipped(start.duals))
         if start.weights is not None:
             self._best = start.weights.copy()
         self._margins = self._labels * problem.scores(self._best)
         self.iterations, self.last_step = 0, 0.0
-        self._lower, self._alpha = 0.0, np.zeros(0)
         self._primal = self._value()
         self._last_guard = 0.0
         self._stalls = 0
@@ -86,6 +88,8 @@ class CuttingPlanes:
     @property
     def duals(self) -> Floats:
         """Of the rows: y_i times the sum of the alpha whose cuts count row i."""
+        if self._alpha is None:
+            return self._first_duals
         total = np.zeros(self._problem.n)
         for alpha, (part, packed) in zip(self._alpha, self._sets, strict=False):
             if alpha > 0.0:
@@ -120,6 +124,19 @@ class CuttingPlanes:
         # The relaxed solution is the best there is, as far as it was solved.
         self._stalls = 0 if is_new else self._stalls + 1
         return 1.0 if self._stalls < _STALLS else 0.0
+
+    def _begin_with(self, duals: Floats) -> None:
+        """At the weights of these dual variables, with their bound."""
+        problem = self._problem
+        dashed = problem.from_duals(duals)
+        shares = self._costs * duals
+        penalty = self._box * abs(float(np.sum(shares)))
+        if self._is_free:
+            dashed[-1] = 0.0
+        lower = dot(shares, self._labels) - 0.5 * self._rho * dot(dashed, dashed) - penalty
+        self._best = dashed
+        if lower > 0.0:
+            self._lower, self._first_duals = lower, duals
 
     def _step_towards(self, towards: Floats, margins: Floats) -> float:
         """Move the best weights along the line to `towards`; return how far."""

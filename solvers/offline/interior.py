@@ -123,6 +123,8 @@ def _minimise(
     s = np.maximum(slope, 0.0) + size
     t = np.maximum(-slope[top], 0.0) + size
     scale_d, scale_p = size, 1.0 + float(np.abs(r).max(initial=0.0))
+    # What rounding leaves where the objective goes to 0.
+    nothing = 1e-14 * size * float(np.minimum(upper, 1.0).sum())
     best, best_error = (z, eta), np.inf
     since_best = 0
     for iteration in range(_MOST_ITERATIONS):
@@ -135,7 +137,7 @@ def _minimise(
         mu = complementary / (n + len(top))
         objective = abs(0.5 * dot(z, gradient)) + abs(dot(p, z))
         error = max(
-            complementary / max(objective, 1e-12 * size * float(z.sum()), 1e-300),
+            max(complementary - nothing, 0.0) / max(objective, 1e-300),
             float(np.abs(residual_d).max()) / scale_d,
             float(np.abs(residual_p).max(initial=0.0)) / scale_p,
         )

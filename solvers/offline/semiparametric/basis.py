@@ -1,0 +1,148 @@
+"""The functions psi_j beside the kernel, by name, and which of them a window can tell apart."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from solvers._jit import Floats
+from solvers.batch import Batch
+from solvers.errors import InvalidSpec
+from solvers.offline._dense import dot
+
+INDEPENDENT = 1e-9
+"""What must be left of a column beside all kept before it, relative to its length."""
+
+
+class Term(Protocol):
+    """One function of a row."""
+
+    @property
+    def name(self) -> str:
+        """What its coefficient is called."""
+
+    def column(self, rows: Batch) -> Floats:
+        """Its value at each row, (n,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """1: its coefficient is the intercept."""
+
+    name: str = "constant"
+
+    def column(self, rows: Batch) -> Floats:
+        return np.ones(len(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """x_j to a power: 1 is linear, 2 quadratic. `feature` counts from 0."""
+
+    feature: int
+    power: int
+    name: str
+
+    def column(self, rows: Batch) -> Floats:
+        return feature_column(rows, self.feature) ** self.power
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """sin or cos of 2 pi x_j / period. `feature` counts from 0."""
+
+    feature: int
+    period: float
+    shift: float
+    name: str
+
+    def column(self, rows: Batch) -> Floats:
+        # Whole periods go first: sin of a large number would lose its digits.
+        turns = np.fmod(feature_column(rows, self.feature), self.period) / self.period
+        return np.sin(2.0 * math.pi * (turns + self.shift))
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Any function of dense rows (n, dim), giving (n,)."""
+
+    name: str
+    function: Callable[[Floats], Floats]
+
+    def column(self, rows: Batch) -> Floats:
+        dense = np.zeros((len(rows), rows.dim))
+        dense[np.repeat(np.arange(len(rows)), np.diff(rows.indptr)), rows.indices] = rows.values
+        return np.array(self.function(dense), np.float64).reshape(len(rows))
+
+
+def constant() -> Term:
+    return Constant()
+
+
+def linear(feature: int, name: str | None = None) -> Term:
+    return Power(feature, 1, name or f"linear({feature})")
+
+
+def quadratic(feature: int, name: str | None = None) -> Term:
+    return Power(feature, 2, name or f"quadratic({feature})")
+
+
+def sine(feature: int, period: float, name: str | None = None) -> Term:
+    return Wave(feature, period, 0.0, name or f"sine({feature}, {period:g})")
+
+
+def cosine(feature: int, period: float, name: str | None = None) -> Term:
+    return Wave(feature, period, 0.25, name or f"cosine({feature}, {period:g})")
+
+
+def feature_column(rows: Batch, feature: int) -> Floats:
+    """(n,): the numbers of one feature, which counts from 0."""
+    if not 0 <= feature < rows.dim:
+        raise InvalidSpec("/basis", feature, f"a feature below {rows.dim}")
+    column = np.zeros(len(rows))
+    here = np.flatnonzero(rows.indices == feature)
+    column[np.searchsorted(rows.indptr, here, side="right") - 1] = rows.values[here]
+    return column
+
+
+def check_names(basis: Sequence[Term]) -> None:
+    """Raises InvalidSpec where two terms have one name."""
+    names = [term.name for term in basis]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise InvalidSpec("/basis", name, "names that differ")
+
+
+def evaluate(basis: Sequence[Term], rows: Batch) -> Floats:
+    """(K, n): each term at each row. Raises InvalidSpec for a value that is not finite."""
+    psi = np.empty((len(basis), len(rows)))
+    for term, out in zip(basis, psi, strict=True):
+        out[:] = term.column(rows)
+        if not np.isfinite(out).all():
+            raise InvalidSpec("/basis", term.name, "finite at every row")
+    return psi
+
+
+def independent(psi: Floats) -> list[int]:
+    """Which rows of psi (K, n) are independent, the earlier of two that are not.
+
+    Gram and Schmidt, twice, in order, on rows of unit length.
+    """
+    kept: list[int] = []
+    directions: list[Floats] = []
+    for at, column in enumerate(psi):
+        largest = float(np.abs(column).max(initial=0.0))
+        if largest == 0.0:
+            continue
+        rest = column / largest
+        rest /= math.sqrt(dot(rest, rest))
+        for _ in range(2):
+            for direction in directions:
+                rest = rest - dot(rest, direction) * direction
+        length = math.sqrt(dot(rest, rest))
+        if length > INDEPENDENT:
+            kept.append(at)
+            directions.append(rest / length)
+    return kept

@@ -1,0 +1,317 @@
+"""The whole window at once, or a working set of its coordinates after the other.
+
+Lee (thesis), Algorithm 4. What is asked of a point is the natural residual of (4.4): the printed
+test with z_i exactly 0 or c never ends. Once it is small the point's own bound decides, and the
+residual that is asked for shrinks until the gap is what was asked for.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import Floats, Ints
+from solvers.offline._dense import solve_factored
+from solvers.offline.interior import (
+    Quadratic,
+    Solve,
+    cholesky,
+    minimise,
+    product,
+    products,
+)
+from solvers.offline.semiparametric.subproblem import Answer, Coordinates, Method, snapped
+from solvers.offline.semiparametric.window import Window, feasible
+
+_AFRESH = 50
+"""Outer steps after which K delta is computed anew."""
+_LEAST_FRESH = 10
+_MOST_OUTER = 2000
+_MANAGEABLE = 1e6
+"""Beyond this c is more than float64 can bear, where labels are of the order of 1."""
+_SINGLE = 1e-4
+"""From this tolerance on rows of the kernel are kept as float32."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """A point of the dual problem and what it is worth; all in the window's own scale."""
+
+    z: Floats
+    """(2 m,)"""
+    eta: Floats
+    """(K,)"""
+    k_delta: Floats
+    primal: float
+    dual: float
+    """A lower bound of the optimum; -inf where psi delta = 0 cannot be had nearby."""
+    outer: int
+    steps: int
+    residual: float
+    """The largest violation of (4.4)."""
+    seconds: float
+
+    @property
+    def delta(self) -> Floats:
+        m = len(self.z) // 2
+        return self.z[:m] - self.z[m:]
+
+    @property
+    def gap(self) -> float:
+        return self.primal - self.dual
+
+    def is_within(self, tol: float, least: float) -> bool:
+        """Whether the gap is at most tol |primal|, or `least`, below which there is nothing."""
+        return self.gap <= tol * abs(self.primal) + least
+
+
+class RowCache:
+    """Rows of the kernel, the least recently used of them making room."""
+
+    def __init__(self, window: Window, max_bytes: int, dtype: type) -> None:
+        self._window = window
+        per_row = max(1, len(window) * np.dtype(dtype).itemsize)
+        count = min(len(window), max(1, max_bytes // per_row))
+        self._slots: npt.NDArray[Any] = np.empty((count, len(window)), dtype)
+        self._place: OrderedDict[int, int] = OrderedDict()
+        self.computed = 0
+
+    def get(self, row: int) -> npt.NDArray[Any]:
+        """(m,): K between this row and all; good until the next call."""
+        slot = self._place.get(row)
+        if slot is None:
+            if len(self._place) < len(self._slots):
+                slot = len(self._place)
+            else:
+                _, slot = self._place.popitem(last=False)
+            self._slots[slot] = self._window.rows_of_kernel(np.array([row]))[0]
+            self._place[row] = slot
+            self.computed += 1
+        self._place.move_to_end(row)
+        found: npt.NDArray[Any] = self._slots[slot]
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paired:
+    """Q = [K -K; -K K] by K alone: one Cholesky factorisation of m rows a step."""
+
+    k: Floats
+    check: Callable[[], None]
+
+    def product(self, z: Floats) -> Floats:
+        m = len(self.k)
+        half = product(self.k, z[:m] - z[m:])
+        return np.concatenate([half, -half])
+
+    def factor(self, diagonal: Floats) -> Solve:
+        self.check()
+        m = len(self.k)
+        first, second = diagonal[:m], diagonal[m:]
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        ridge = low / (1.0 + low / high)  # 1 / (1/first + 1/second), which may overflow
+        upper = cholesky(self.k, ridge)
+
+        def solve(b: Floats) -> Floats:
+            one, two = b[:, :m], b[:, m:]
+            right = ridge * (one / first - two / second)
+            t = np.array(right, order="C")
+            solve_factored(upper, t)
+            rest = right - ridge * t - np.array([product(self.k, row) for row in t])
+            solve_factored(upper, rest)
+            t += rest
+            k_t = right - ridge * t
+            # Of the two the one with the larger diagonal by division, the other by the difference:
+            # a division by next to nothing would leave nothing but rounding.
+            left, right = (one - k_t) / first, (two + k_t) / second
+            is_left = first >= second
+            left, right = np.where(is_left, left, t + right), np.where(is_left, left - t, right)
+            return np.concatenate([left, right], axis=1)
+
+        return solve
+
+
+def at_once(window: Window, tol: float, check: Callable[[], None]) -> Iterator[Point]:
+    """The interior point method on all rows. K (m, m) and two copies of it are held."""
+    began, m = time.perf_counter(), len(window)
+    k = window.square(np.arange(m), check)
+    quadratic: Quadratic = Paired(k, check)
+    p = np.concatenate([window.epsilon - window.y, window.epsilon + window.y])
+    a = np.concatenate([window.psi, -window.psi], axis=1)
+    upper = np.concatenate([window.c, window.c])
+    goal = min(1e-3 * tol, 1e-8)
+    tries = [(upper, goal), (upper, 1e-13)]
+    if upper.max() > _MANAGEABLE:
+        # What is best for a smaller c is an answer and a bound for this one, too.
+        tries.append((np.minimum(upper, _MANAGEABLE), goal))
+    for outer, (most, accuracy) in enumerate(tries, 1):
+        found = minimise(quadratic, p, a, np.zeros(len(window.psi)), most, max(accuracy, 1e-13))
+        for z in (snapped(found.z, most), found.z):
+            delta = z[:m] - z[m:]
+            moved = feasible(delta, window.psi, window.c)
+            delta = delta if moved is None else moved
+            yield _valued(
+                window, _split(delta), found.eta, product(k, delta), moved is not None, outer,
+                found.iterations, time.perf_counter() - began,
+            )  # fmt: skip
+
+
+def decomposed(
+    window: Window,
+    method: Method,
+    start: tuple[Floats, Floats] | None,
+    kkt: float,
+    check: Callable[[], None],
+    *,
+    working: int,
+    fresh: int,
+    cache_bytes: int,
+    tol: float,
+) -> Iterator[Point]:
+    """Algorithm 4, from delta and eta on; a point each time that (4.4) holds within the tolerance.
+
+    working (n_B), fresh (n_c): coordinates of a working set, and how many of them are new. Where
+    `working` is 2 m or more there is one set, of all coordinates: the method stands alone.
+    """
+    began, m, k = time.perf_counter(), len(window), len(window.psi)
+    z, eta = np.zeros(2 * m), np.zeros(k)
+    k_delta = np.zeros(m)
+    if start is not None:
+        z, eta = _split(np.clip(start[0], -window.c, window.c)), start[1].copy()
+        k_delta = window.k_delta(z[:m] - z[m:], check)
+    upper = np.concatenate([window.c, window.c])
+    gram: Floats | None = None
+    rows: RowCache | None = None
+    if working >= 2 * m:
+        gram = window.square(np.arange(m), check)
+    else:
+        rows = RowCache(window, cache_bytes, np.float32 if tol >= _SINGLE else np.float64)
+    off = window.violations(z, k_delta, eta)
+    chosen = np.argsort(-off, kind="stable")[: min(working, 2 * m)]
+    inner, steps, many = 0.5 * kkt, 0, fresh
+    for outer in range(1, _MOST_OUTER):
+        check()
+        part, places = _coordinates(window, z, k_delta, eta, chosen, gram)
+        answer: Answer = method(part, inner, check)
+        steps += answer.steps
+        change = answer.z - z[chosen]
+        z[chosen], eta = answer.z, answer.eta
+        delta = z[:m] - z[m:]
+        if rows is None or outer % _AFRESH == 0:
+            k_delta = _afresh(window, delta, gram, check)
+        else:
+            moved = _summed(part.row, part.sign * change, len(places))
+            k_delta = _added(k_delta, rows, places, moved, check)
+        off = window.violations(z, k_delta, eta)
+        apart = float(np.abs(products(window.psi, delta)).max(initial=0.0))
+        residual = max(float(off.max()), apart)
+        is_over = gram is not None and not answer.converged
+        if residual <= kkt or is_over:
+            k_delta = _afresh(window, delta, gram, check)
+            off = window.violations(z, k_delta, eta)
+            bound = feasible(delta, window.psi, window.c)
+            best, k_best = delta, k_delta
+            if bound is not None and not np.array_equal(bound, delta):
+                best, k_best = bound, _afresh(window, bound, gram, check)
+            yield _valued(
+                window, _split(best), eta, k_best, bound is not None, outer, steps,
+                time.perf_counter() - began, residual,
+            )  # fmt: skip
+            if is_over:
+                return
+            kkt *= 0.3
+            inner = min(inner, 0.5 * kkt)
+        if gram is None:
+            chosen, new = _next_set(z, upper, off, chosen, working, many)
+            many = max(_LEAST_FRESH, min(many, new))
+            if new == 0:
+                inner = max(0.1 * inner, 1e-15)
+
+
+def _afresh(
+    window: Window, delta: Floats, gram: Floats | None, check: Callable[[], None]
+) -> Floats:
+    return window.k_delta(delta, check) if gram is None else product(gram, delta)
+
+
+def _summed(place: Ints, numbers: Floats, count: int) -> Floats:
+    """(count,): the sum of the numbers at each place."""
+    return np.bincount(place, numbers, count).astype(np.float64)
+
+
+def _coordinates(
+    window: Window, z: Floats, k_delta: Floats, eta: Floats, chosen: Ints, gram: Floats | None
+) -> tuple[Coordinates, Ints]:
+    """The problem of these coordinates, and the rows that it is about."""
+    m = len(window)
+    places, row = np.unique(chosen % m, return_inverse=True)
+    sign = np.where(chosen < m, 1.0, -1.0)
+    block: Floats = gram if gram is not None else window.square(places, lambda: None)
+    psi = np.ascontiguousarray(window.psi[:, places])
+    own = _summed(row, sign * z[chosen], len(places))
+    target = window.y[places] - (k_delta[places] - product(block, own))
+    r = products(psi, own) - products(window.psi, z[:m] - z[m:])
+    upper = window.c[places][row]
+    part = Coordinates(
+        block, psi, row.astype(np.int64), sign, upper, target, window.epsilon, r, z[chosen], eta
+    )
+    return part, places
+
+
+def _added(
+    k_delta: Floats, rows: RowCache, places: Ints, moved: Floats, check: Callable[[], None]
+) -> Floats:
+    """K delta after delta has moved at these rows."""
+    out = k_delta.copy()
+    for at in np.flatnonzero(moved):
+        check()
+        out += np.multiply(rows.get(int(places[at])), moved[at], dtype=np.float64)
+    return out
+
+
+def _next_set(
+    z: Floats, upper: Floats, off: Floats, before: Ints, working: int, fresh: int
+) -> tuple[Ints, int]:
+    """The worst `fresh` coordinates and those of the set before, the free ones of them first.
+
+    Also how many of the worst are new.
+    """
+    order = np.argsort(-off, kind="stable")[:fresh]
+    worst = order[off[order] > 0.0]
+    is_in = np.zeros(len(z), bool)
+    is_in[before] = True
+    new = int(np.count_nonzero(~is_in[worst]))
+    is_worst = np.zeros(len(z), bool)
+    is_worst[worst] = True
+    kept = before[~is_worst[before]]
+    rank = np.where(z[kept] <= 0.0, 1, np.where(z[kept] >= upper[kept], 2, 0))
+    kept = kept[np.argsort(rank, kind="stable")]
+    return np.concatenate([worst, kept])[:working], new
+
+
+def _split(delta: Floats) -> Floats:
+    """z of delta: alpha and alpha* are never both above 0."""
+    return np.concatenate([np.maximum(delta, 0.0), np.maximum(-delta, 0.0)])
+
+
+def _valued(
+    window: Window,
+    z: Floats,
+    eta: Floats,
+    k_delta: Floats,
+    is_feasible: bool,
+    outer: int,
+    steps: int,
+    seconds: float,
+    residual: float | None = None,
+) -> Point:
+    delta = z[: len(window)] - z[len(window) :]
+    if residual is None:
+        residual = float(window.violations(z, k_delta, eta).max())
+    dual = window.dual(delta, k_delta) if is_feasible else -np.inf
+    primal = window.primal(delta, k_delta, eta)
+    return Point(z, eta, k_delta, primal, dual, outer, steps, residual, seconds)

@@ -1,0 +1,286 @@
+"""solve_semiparametric: kernel regression on a window, with an unpenalised basis beside it."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import Floats, Ints
+from solvers.batch import Batch
+from solvers.errors import InvalidRow, InvalidSpec, ShapeMismatch
+from solvers.offline._dense import dot
+from solvers.offline.semiparametric.answer import Semiparametric
+from solvers.offline.semiparametric.basis import Term, check_names, evaluate, independent
+from solvers.offline.semiparametric.decomposition import Point, at_once, decomposed
+from solvers.offline.semiparametric.subproblem import (
+    ByMultipliers,
+    ByScaledGradient,
+    Method,
+    by_interior_point,
+)
+from solvers.offline.semiparametric.window import Window
+from solvers.offline.solution import Progress
+
+MOST_AT_ONCE = 2500
+"""Rows beyond which a working set of them is solved for at a time, unless said otherwise."""
+
+METHODS = ("ipm", "pdsg", "mpd")
+_TOL = {"ipm": 1e-6, "pdsg": 1e-3, "mpd": 1e-3}
+_KKT = 1e-3
+_NOTHING = 1e-12
+"""A gap below this times the loss of answering 0 is none: it is what rounding leaves."""
+
+Callback = Callable[[Progress], Any]
+
+
+class _Cancelled(Exception):
+    pass
+
+
+def solve_semiparametric(
+    x: Batch | npt.ArrayLike,
+    y: npt.ArrayLike | None,
+    basis: Sequence[Term],
+    kernel_gamma: float,
+    epsilon: float,
+    c: float,
+    method: str = "ipm",
+    *,
+    tol: float | None = None,
+    kkt: float = _KKT,
+    working: int | None = None,
+    fresh: int = 100,
+    width: int = 2,
+    theta: float = 1.0,
+    cache_bytes: int = 400_000_000,
+    start: "Semiparametric | tuple[npt.ArrayLike, Mapping[str, float]] | None" = None,
+    callback: Callback | None = None,
+) -> Semiparametric:
+    """Minimise |w|^2 / 2 + c sum_i c_i max(0, |y_i - h(x_i)| - epsilon) over w and beta.
+
+    h(x) = <w, phi(x)> + sum_j beta_j psi_j(x), <phi(x), phi(z)> = exp(-kernel_gamma |x - z|^2);
+    beta is not penalised. Lee (thesis), chapter 4.
+
+    x           (n, dim) numbers, or a Batch, whose weights c_i are then heeded and whose labels
+                stand where y is None
+    basis       the psi_j; those that depend on earlier ones at these rows are dropped, and named
+    c           per row, not divided by n
+    method      `ipm`, interior points; `pdsg`, primal-dual scaled gradients; `mpd`, multipliers
+    tol         relative gap that is proved at the end (1e-6, and 1e-3 for pdsg and mpd)
+    kkt         largest violation of (4.4) at which pdsg, mpd and the decomposition look at the gap
+    working     n_B, coordinates solved for at a time; 0: all; None: all up to 2,500 rows, else 500
+    fresh       n_c, how many of them are new;  width: n_W of pdsg;  theta: its step in eta
+    cache_bytes for rows of the kernel, where not all are held
+    start       an earlier answer, or (n,) delta and coefficients by name, to begin from; `ipm` on
+                all rows begins anew, as interior points cannot use it
+    callback    called with a Progress at each look at the gap and, with the bounds known by then,
+                in between; what ends the run is True
+
+    The same arguments give the same bits. Raises InvalidSpec, InvalidRow, ShapeMismatch.
+    """
+    rows = _rows_of(x, y)
+    if method not in METHODS:
+        raise InvalidSpec("/method", method, f"one of {', '.join(METHODS)}")
+    tol = _number("tol", _TOL[method] if tol is None else tol, 0.0, 1.0)
+    _number("kernel_gamma", kernel_gamma, 1e-100, 1e100)
+    _number("epsilon", epsilon, 0.0, 1e100)
+    _number("c", c, 1e-100, 1e100)
+    kkt = _number("kkt", kkt, 1e-12, 1.0)
+    _number("theta", theta, 1e-3, 1e3)
+    for name, value, least in (
+        ("fresh", fresh, 1), ("width", width, 1), ("cache_bytes", cache_bytes, 1),
+        ("working", 0 if working is None else working, 0),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidSpec(f"/{name}", value, f"a whole number >= {least}")
+    check_names(basis)
+    counted = np.flatnonzero(rows.weights > 0.0)
+    if not len(counted):
+        raise InvalidSpec("/x", f"{len(rows)} rows", "rows of which one has a weight above 0")
+    used = rows if len(counted) == len(rows) else rows.take(counted)
+    raw = evaluate(basis, used)
+    kept = independent(raw)
+    names = tuple(basis[j].name for j in kept)
+    scaled = _Scaled(used, raw[kept], kernel_gamma, epsilon, c)
+    working = _working(working, len(used), len(kept), method)
+    solvers: dict[str, Method] = {
+        "ipm": by_interior_point,
+        "pdsg": ByScaledGradient(width, theta),
+        "mpd": ByMultipliers(),
+    }
+    run = _Run(scaled, tol, callback)
+    if method == "ipm" and working >= 2 * len(used):
+        points = at_once(scaled.window, tol, run.check)
+    else:
+        points = decomposed(
+            scaled.window, solvers[method], scaled.start(start, counted, len(rows), names), kkt,
+            run.check, working=working, fresh=min(fresh, working), cache_bytes=cache_bytes, tol=tol,
+        )  # fmt: skip
+    status, point = run.follow(points)
+    delta = np.zeros(len(rows))
+    delta[counted] = point.delta * scaled.of_delta
+    support = np.flatnonzero(delta)
+    beta = point.eta * scaled.of_y / scaled.lengths
+    # Coordinates off their bounds pin beta down, if there are enough of them.
+    free = (np.abs(point.delta) > 0.0) & (np.abs(point.delta) < scaled.window.c)
+    is_unique = len(independent(scaled.window.psi[:, free])) == len(kept)
+    return Semiparametric(
+        names=names,
+        dropped=tuple(t.name for j, t in enumerate(basis) if j not in kept),
+        beta=beta,
+        beta_is_unique=is_unique,
+        delta=delta,
+        support=rows.take(support),
+        basis=tuple(basis[j] for j in kept),
+        kernel_gamma=kernel_gamma,
+        primal=point.primal * scaled.of_objective,
+        dual=point.dual * scaled.of_objective,
+        outer=point.outer,
+        steps=point.steps,
+        residual=point.residual * scaled.of_y,
+        status=status,
+        method=method,
+        trace=tuple(run.trace),
+    )
+
+
+class _Scaled:
+    """The window with y, c and the basis brought to the order of 1, and the ways back.
+
+    With y = s y', w = s w', beta = s beta' the objective is s^2 times the one with c / s for c:
+    so the numbers of the answer do not depend on the unit of y.
+    """
+
+    def __init__(self, rows: Batch, psi: Floats, gamma: float, epsilon: float, c: float) -> None:
+        size = float(np.abs(rows.labels).max())
+        self.of_y = size if size > 0.0 else 1.0
+        self.of_delta = self.of_y
+        self.of_objective = self.of_y * self.of_y
+        self.lengths = _lengths(psi)
+        bounds = c * rows.weights / self.of_y
+        if not (0.0 < bounds.min() and bounds.max() < np.inf):
+            raise InvalidSpec("/c", c, f"a number that goes with weights and labels up to {size:g}")
+        self.window = Window(
+            rows,
+            rows.labels / self.of_y,
+            psi / self.lengths[:, None],
+            gamma,
+            epsilon / self.of_y,
+            bounds,
+        )
+
+    def start(
+        self,
+        given: "Semiparametric | tuple[npt.ArrayLike, Mapping[str, float]] | None",
+        counted: Ints,
+        n: int,
+        names: Sequence[str],
+    ) -> tuple[Floats, Floats] | None:
+        """delta and eta in this scale."""
+        if given is None:
+            return None
+        if isinstance(given, Semiparametric):
+            delta, coefficients = given.delta, given.coefficients
+        else:
+            delta, coefficients = np.array(given[0], np.float64), dict(given[1])
+        if delta.shape != (n,):
+            raise ShapeMismatch(f"start has delta of shape {delta.shape}, expected {(n,)}")
+        eta = np.array([float(coefficients.get(name, 0.0)) for name in names])
+        if not (np.isfinite(delta).all() and np.isfinite(eta).all()):
+            raise InvalidSpec("/start", "a number that is not finite", "finite numbers")
+        return delta[counted] / self.of_delta, eta * self.lengths / self.of_y
+
+
+class _Run:
+    """Follows the points of a method until one is good enough, and tells about them."""
+
+    def __init__(self, scaled: _Scaled, tol: float, callback: Callback | None) -> None:
+        self._scaled, self._tol, self._callback = scaled, tol, callback
+        self._began = time.perf_counter()
+        window = scaled.window
+        base = window.primal(
+            np.zeros(len(window)), np.zeros(len(window)), np.zeros(len(window.psi))
+        )
+        self._least = _NOTHING * max(base, dot(window.c, np.abs(window.y)))
+        self.trace: list[Progress] = []
+        # The answer 0 and its bound 0: no answer is worse than that.
+        m, k = len(window), len(window.psi)
+        self._best = Point(
+            np.zeros(2 * m), np.zeros(k), np.zeros(m), base, 0.0, 0, 0, math.inf, 0.0
+        )
+        self._looks = 0
+
+    def check(self) -> None:
+        """Raises where the callback wants no more."""
+        if self._callback is not None:
+            best = self._best
+            if self._callback(self._progress(best.primal, best.dual)) is True:
+                raise _Cancelled
+
+    def follow(self, points: Iterator[Point]) -> tuple[str, Point]:
+        with np.errstate(all="ignore"):
+            try:
+                for point in points:
+                    self._take(point)
+                    if self._best.is_within(self._tol, self._least):
+                        return "converged", self._best
+                    self.check()
+            except _Cancelled:
+                return "cancelled", self._best
+        return "stalled", self._best
+
+    def _take(self, point: Point) -> None:
+        """Keep the better primal and the better bound: they need not be of one point."""
+        self.trace.append(self._progress(point.primal, point.dual))
+        lower = max(self._best.dual, point.dual)
+        best = point if point.primal <= self._best.primal else self._best
+        self._best = replace(best, dual=lower, outer=point.outer, steps=point.steps)
+
+    def _progress(self, primal: float, dual: float) -> Progress:
+        size = self._scaled.of_objective
+        self._looks += 1
+        return Progress(
+            float(self._looks), time.perf_counter() - self._began,
+            primal * size, dual * size, (primal - dual) * size,
+        )  # fmt: skip
+
+
+def _rows_of(x: Batch | npt.ArrayLike, y: npt.ArrayLike | None) -> Batch:
+    """Rows with labels that are numbers."""
+    if isinstance(x, Batch):
+        rows = x if y is None else x.with_labels(y)
+    else:
+        if y is None:
+            raise InvalidSpec("/y", None, "labels, as x is no batch")
+        rows = Batch.from_dense(np.asarray(x, np.float64), y)
+    missing = np.flatnonzero(np.isnan(rows.labels))
+    if len(missing):
+        raise InvalidRow(int(missing[0]), "it has no label")
+    return rows
+
+
+def _working(working: int | None, m: int, k: int, method: str) -> int:
+    """n_B; 2 m where all coordinates are solved for at once."""
+    if working == 0 or (working is None and m <= MOST_AT_ONCE):
+        return 2 * m
+    working = 500 if working is None else working
+    if working < k + 1:
+        raise InvalidSpec("/working", working, f"above the {k} functions of the basis")
+    return min(working, 2 * m)
+
+
+def _lengths(psi: Floats) -> Floats:
+    """(K,): the root of the mean square of each row, which may be near the ends of the range."""
+    largest = np.abs(psi).max(axis=1, initial=0.0)
+    return np.asarray(largest * np.sqrt(np.mean((psi / largest[:, None]) ** 2, axis=1)))
+
+
+def _number(name: str, value: float, least: float, most: float) -> float:
+    is_number = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
+    if not (is_number and least <= value <= most):
+        raise InvalidSpec(f"/{name}", value, f"a number in [{least:g}, {most:g}]")
+    return float(value)
