@@ -100,6 +100,16 @@ class Optimum:
     """delta of (2.45): the root mean square of the least subgradient of F."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """The minimum over M alone, and what the gradient says of the coordinates off M."""
+
+    optimum: Optimum
+    missing: Flags
+    """(width,): those off M that are not 0 at the minimum of F."""
+    converged: bool
+
+
 def minimise(
     rows: Rows, objective: Objective, start: Floats, members: Flags, tol: float
 ) -> Optimum | None:
@@ -107,34 +117,50 @@ def minimise(
 
     None where M has grown beyond MOST_MEMBERS, or where the minimum was not found.
     """
-    lam, sigma, loss = objective.lam, objective.sigma, objective.loss
-    n, weights, members = len(rows.labels), start.copy(), members.copy()
-    gradient, scores = np.empty(rows.width + 1), np.empty(n)
+    weights, members = start, members.copy()
     for _ in range(_ROUNDS):
-        inside = rows.of_columns(members)
-        size = inside.width + 1
-        if size > MOST_MEMBERS + 1:
+        found = minimise_over(rows, objective, weights, members, tol, MOST_MEMBERS)
+        if found is None or not found.converged:
             return None
-        w = np.append(weights[:-1][members], weights[-1])
-        status = newton(
-            inside.indptr, inside.indices, inside.values, rows.labels, rows.weights, rows.bias,
-            loss, lam, sigma, tol, w, scores,
-            np.empty((size, size)), np.empty((size, size)), np.empty((_N_SCRATCH, size)),
-            np.empty(size, np.int64),
-        )  # fmt: skip
-        weights[:-1][members] = w[:-1]
-        weights[-1] = w[-1]
-        value = evaluate(
-            rows.indptr, rows.indices, rows.values, rows.labels, rows.weights, rows.bias,
-            loss, lam, sigma, weights, scores, gradient,
-        )  # fmt: skip
-        if status == _FAILED or not np.isfinite(value):
-            return None
-        missing = ~members & (np.abs(gradient[:-1]) > lam + tol)
-        if not missing.any():
-            return Optimum(weights, gradient, value, optimality(weights, gradient, lam, rows.bias))
-        members |= missing
+        if not found.missing.any():
+            return found.optimum
+        weights = found.optimum.weights
+        members |= found.missing
     return None
+
+
+def minimise_over(
+    rows: Rows,
+    objective: Objective,
+    start: Floats,
+    members: Flags,
+    tol: float,
+    most: int,
+) -> Round | None:
+    """The minimum of F over M, the coordinates off it being 0; None where M is beyond `most`."""
+    lam, sigma, loss = objective.lam, objective.sigma, objective.loss
+    weights = start.copy()
+    gradient, scores = np.empty(rows.width + 1), np.empty(len(rows.labels))
+    inside = rows.of_columns(members)
+    size = inside.width + 1
+    if size > most + 1:
+        return None
+    w = np.append(weights[:-1][members], weights[-1])
+    status = newton(
+        inside.indptr, inside.indices, inside.values, rows.labels, rows.weights, rows.bias,
+        loss, lam, sigma, tol, w, scores,
+        np.empty((size, size)), np.empty((size, size)), np.empty((_N_SCRATCH, size)),
+        np.empty(size, np.int64),
+    )  # fmt: skip
+    weights[:-1][members] = w[:-1]
+    weights[-1] = w[-1]
+    value = evaluate(
+        rows.indptr, rows.indices, rows.values, rows.labels, rows.weights, rows.bias,
+        loss, lam, sigma, weights, scores, gradient,
+    )  # fmt: skip
+    missing = ~members & (np.abs(gradient[:-1]) > lam + tol)
+    optimum = Optimum(weights, gradient, value, optimality(weights, gradient, lam, rows.bias))
+    return Round(optimum, missing, status != _FAILED and bool(np.isfinite(value)))
 
 
 def mean_loss(rows: Rows, loss: Floats, weights: Floats) -> float:

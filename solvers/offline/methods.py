@@ -26,6 +26,7 @@ FILES: Mapping[str, str] = {
     "aspdc": "aspdc",
     "aspdc_i": "aspdc_i",
     "svrg": "svrg",
+    "newton_l1": "newton_l1",
 }
 """Methods, and the files beside this one that they stand in."""
 

@@ -39,7 +39,7 @@ def solve(
     method: str = "sdca",
     *,
     loss: str | Mapping[str, Any] = "hinge",
-    regularizer: str | Mapping[str, Any] = "l2",
+    regularizer: str | Mapping[str, Any] | None = None,
     rho: float = 1e-3,
     tol: float = 1e-3,
     seed: int = 0,
@@ -58,6 +58,7 @@ def solve(
     their sum. With weights 1 and C of LIBLINEAR: rho = 1 / (C n).
 
     method      see `methods.METHODS`
+    regularizer l2, for newton_l1 l1: rho |w|_1 in the place of rho |w|^2 / 2
     loss        a name, or an object with `kind` and the loss's parameter
     tol         largest relative gap: (primal - dual) / max(|primal|, |dual|)
     intercept   `none`; `penalized`: of a last feature 1, as in learners; `free`: without penalty
@@ -187,7 +188,7 @@ def _problem(
     name: str,
     method: "Method",
     loss: str | Mapping[str, Any],
-    regularizer: str | Mapping[str, Any],
+    regularizer: str | Mapping[str, Any] | None,
     rho: float,
     intercept: str,
     fixed: npt.ArrayLike | None,
@@ -201,7 +202,8 @@ def _problem(
         raise InvalidSpec("/loss", kind, f"one of {', '.join(method.losses)} for {name}")
     made = make_loss(kind, read[PARAMETERS[kind].name] if kind in PARAMETERS else None)
     kinds = {found: () for found in method.regularizers}
-    read_kind({"regularizer": regularizer}, "regularizer", "l2", kinds)
+    first = method.regularizers[0]
+    read_kind({"regularizer": regularizer or first}, "regularizer", first, kinds)
     rho = read_number({"rho": rho}, "", "rho", 1.0, *_RHO)
     read_choice({"intercept": intercept}, "intercept", "none", INTERCEPTS)
     if intercept in method.intercepts:
