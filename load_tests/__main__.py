@@ -22,6 +22,7 @@ BENCHMARKS = (
     "many_models",
     "ingest",
     "latency",
+    "cutting_planes",
 )
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"

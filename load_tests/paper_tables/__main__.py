@@ -1,6 +1,6 @@
 """python -m load_tests.paper_tables [table ...] writes docs/PAPERS.md and its plots.
 
-Named tables alone are run and printed, and docs/PAPERS.md stays as it is.
+Named tables alone are run, and their sections take the place of those in docs/PAPERS.md.
 """
 
 import importlib
@@ -12,6 +12,7 @@ import sklearn
 
 import solvers
 from load_tests.paper_tables.report import DOCS, Section
+from load_tests.sections import with_section
 
 TABLES = (
     "online_dca_table_4",
@@ -22,6 +23,9 @@ TABLES = (
     "thesis_table_3_2",
     "replay_gap",
     "thesis_fig_2_2",
+    "thesis_table_4_2",
+    "thesis_fig_4_1",
+    "thesis_fig_5_1",
 )
 
 HEAD = """\
@@ -65,7 +69,12 @@ def main() -> None:
         print(f"{name}: {section.counts} ({took:.0f} s)", flush=True)
         sections.append((section, took))
     if sys.argv[1:]:
-        print("\n".join(section.body for section, _ in sections))
+        place = DOCS / "PAPERS.md"
+        text = place.read_text()
+        for section, took in sections:
+            print(section.body)
+            text = with_table(text, section, took)
+        place.write_text(text)
         return
     head = HEAD.format(
         identity=solvers.numeric_identity(),
@@ -80,6 +89,22 @@ def summary(sections: list[tuple[Section, float]]) -> str:
     lines = ["| table or figure | reproduced | seconds |", "|---|---|---|"]
     lines += [f"| {s.title} | {s.counts} | {took:.0f} |" for s, took in sections]
     return "\n".join(lines) + "\n"
+
+
+def with_table(text: str, section: Section, took: float) -> str:
+    """PAPERS.md with this section, and its line among the first ones."""
+    line = f"| {section.title} | {section.counts} | {took:.0f} |"
+    before, _, rest = text.partition("\n## ")
+    lines = before.rstrip("\n").split("\n")
+    mine = [i for i, old in enumerate(lines) if old.startswith(f"| {section.title} |")]
+    if mine:
+        lines[mine[0]] = line
+    else:
+        lines.append(line)
+    head = "\n".join(lines) + "\n"
+    tables, _, not_run = ("\n## " + rest).partition("\n## Not run\n")
+    tables = with_section(tables, section.title, section.body.rstrip("\n").split("\n"))
+    return head + tables + "\n## Not run\n" + not_run
 
 
 def contents(sections: list[tuple[Section, float]]) -> str:

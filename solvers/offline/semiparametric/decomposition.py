@@ -31,6 +31,8 @@ _AFRESH = 50
 """Outer steps after which K delta is computed anew."""
 _LEAST_FRESH = 10
 _MOST_OUTER = 2000
+_MOST_FAILURES = 3
+"""Working sets in a row that the method could not solve for, after which there is no going on."""
 _MANAGEABLE = 1e6
 """Beyond this c is more than float64 can bear, where labels are of the order of 1."""
 _SINGLE = 1e-4
@@ -193,6 +195,7 @@ def decomposed(
     off = window.violations(z, k_delta, eta)
     chosen = np.argsort(-off, kind="stable")[: min(working, 2 * m)]
     inner, steps, many = 0.5 * kkt, 0, fresh
+    failures = 0
     for outer in range(1, _MOST_OUTER):
         check()
         part, places = _coordinates(window, z, k_delta, eta, chosen, gram)
@@ -209,7 +212,8 @@ def decomposed(
         off = window.violations(z, k_delta, eta)
         apart = float(np.abs(products(window.psi, delta)).max(initial=0.0))
         residual = max(float(off.max()), apart)
-        is_over = gram is not None and not answer.converged
+        failures = 0 if answer.converged else failures + 1
+        is_over = failures >= (1 if gram is not None else _MOST_FAILURES)
         if residual <= kkt or is_over:
             k_delta = _afresh(window, delta, gram, check)
             off = window.violations(z, k_delta, eta)

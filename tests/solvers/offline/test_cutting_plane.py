@@ -1,9 +1,11 @@
 """OCAS and MCPA: golden numbers, the line search by brute force, bounds, hard rows."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
+from sklearn.svm import SVC, LinearSVC
 
 from solvers import Batch, solve
 from solvers.losses import make_loss
@@ -13,7 +15,7 @@ from solvers.offline.problem import Problem
 from solvers.offline.relaxed import Cuts, Relaxed
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.offline import conic
-from tests.solvers.offline.rows import sparse_rows
+from tests.solvers.offline.rows import dense, sparse_rows
 
 NUMBERS = json.loads((GOLDEN / "svm.json").read_text())
 INTERCEPTS = ("none", "penalized", "free")
@@ -28,9 +30,7 @@ def begin(batch, rho, intercept, **options):
 
 
 def hinge(batch, weights, intercept):
-    x = np.zeros((len(batch), batch.dim))
-    x[np.repeat(np.arange(len(batch)), np.diff(batch.indptr)), batch.indices] = batch.values
-    return np.maximum(0.0, 1.0 - batch.labels * (x @ weights + intercept))
+    return np.maximum(0.0, 1.0 - batch.labels * (dense(batch) @ weights + intercept))
 
 
 @pytest.mark.parametrize("case", NUMBERS["cutting_planes"]["cases"], ids=lambda c: c["bias"])
@@ -103,8 +103,7 @@ def test_line_search_finds_the_least_value_by_brute_force():
 def test_relaxed_problem_has_the_golden_value_and_not_the_printed_one(adult_1000):
     golden = NUMBERS["relaxed_dual"]
     rho = 1.0 / (golden["c_over_m"] * 1000)
-    batch, x = adult_1000, np.zeros((1000, 123))
-    x[np.repeat(np.arange(1000), np.diff(batch.indptr)), batch.indices] = batch.values
+    batch, x = adult_1000, dense(adult_1000)
     cuts, relaxed = Cuts(123, 1), None
     for size in golden["cut_sizes_sum_d"]:
         w = np.zeros(123) if relaxed is None else relaxed.weights
@@ -191,3 +190,40 @@ def test_rho_at_the_ends_of_its_range_gives_finite_bounds(rho, adult):
         assert found.primal <= 1.0
         if rho > 1.0 and intercept != "free":
             assert found.converged and found.primal == pytest.approx(1.0, rel=1e-3)
+
+
+def svm(batch, weights, intercept, c, penalized=False):
+    """LIBSVM's objective, or LIBLINEAR's."""
+    square = weights @ weights + (intercept**2 if penalized else 0.0)
+    return 0.5 * square + c * hinge(batch, weights, intercept).sum()
+
+
+def test_objective_is_that_of_libsvm_and_of_liblinear(adult):
+    batch, c = adult[:300], 0.1
+    x = dense(batch)
+    asked = {"rho": 1.0 / (c * len(batch)), "tol": 1e-8}
+    free = SVC(kernel="linear", C=c, tol=1e-8).fit(x, batch.labels)
+    theirs = svm(batch, free.coef_[0], free.intercept_[0], c)
+    found = solve(batch, "mcpa", intercept="free", **asked)
+    assert found.primal / asked["rho"] == pytest.approx(theirs, rel=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        penalized = LinearSVC(C=c, loss="hinge", tol=1e-9, max_iter=1_000_000).fit(x, batch.labels)
+    theirs = svm(batch, penalized.coef_[0], penalized.intercept_[0], c, penalized=True)
+    found = solve(batch, "mcpa", intercept="penalized", **asked)
+    assert found.primal / asked["rho"] == pytest.approx(theirs, rel=1e-6)
+
+
+def test_objective_on_an_exact_map_is_that_of_the_kernel_machine(adult):
+    batch, c = adult[:120], 2.0
+    x = dense(batch)
+    gram = np.exp(-0.05 * ((x[:, None] - x[None]) ** 2).sum(axis=2))
+    outside = SVC(C=c, gamma=0.05, tol=1e-9).fit(x, batch.labels)
+    delta = np.zeros(len(batch))
+    delta[outside.support_] = outside.dual_coef_[0]
+    scores = gram @ delta + outside.intercept_[0]
+    theirs = 0.5 * delta @ gram @ delta + c * np.maximum(0.0, 1.0 - batch.labels * scores).sum()
+    mapped = Batch.from_dense(np.linalg.cholesky(gram + 1e-13 * np.eye(len(gram))), batch.labels)
+    rho = 1.0 / (c * len(batch))
+    found = solve(mapped, "mcpa", rho=rho, tol=1e-7, intercept="free")
+    assert found.primal / rho == pytest.approx(theirs, rel=1e-6)

@@ -19,7 +19,8 @@ from solvers.offline.semiparametric import (
     solve_semiparametric,
 )
 from solvers.offline.semiparametric.basis import feature_column, independent
-from solvers.offline.semiparametric.decomposition import RowCache
+from solvers.offline.semiparametric.decomposition import RowCache, decomposed
+from solvers.offline.semiparametric.subproblem import Answer
 from solvers.offline.semiparametric.window import Window
 from tests.solvers.conftest import GOLDEN
 
@@ -334,3 +335,21 @@ def test_rows_that_do_not_fit_are_refused():
         found.predict(np.ones((3, 2)))
     with pytest.raises(ShapeMismatch, match="start has delta of shape"):
         solve_semiparametric(X[:-1], Y[:-1], [], 0.5, 0.1, 1.0, start=found, **SETS)
+
+
+def test_working_sets_that_cannot_be_solved_for_end_the_run():
+    x, y = mexican_hat(100, 0)
+    window = Window(Batch.from_dense(x, y), y, np.ones((1, 100)), 0.25, 0.05, np.ones(100))
+    asked = []
+
+    def never(part, tol, check):
+        asked.append(tol)
+        return Answer(part.z, part.eta, 1, False)
+
+    points = list(
+        decomposed(
+            window, never, None, 1e-3, lambda: None,
+            working=50, fresh=10, cache_bytes=10**6, tol=1e-3,
+        )
+    )  # fmt: skip
+    assert len(points) == 1 and len(asked) == 3 and points[0].dual <= points[0].primal
