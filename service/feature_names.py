@@ -51,5 +51,5 @@ class FeatureNames:
                 for start, end in zip(starts, ends, strict=True)
             ]
             self._by_place = dict(zip(state["places"].tolist(), names, strict=True))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError) as error:
             raise CorruptState(f"the names of the features are damaged: {error!r}") from error

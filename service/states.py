@@ -16,6 +16,7 @@ from solvers import (
     CorruptState,
     Learner,
     Progressive,
+    check_arrays,
     dump,
     load,
     make_learner,
@@ -52,9 +53,11 @@ class ModelState:
         self.progress.restore(parts["progress"])
         self.names.restore(parts["names"])
         self.retained.restore(parts["retained"])
-        self.rejected = int(arrays["rejected"])
         # Snapshots from before there were controls have no count of them.
-        self.refused_controls = int(arrays.get("refused_controls", 0))
+        counts = {"refused_controls": np.array(0)} | dict(arrays)
+        check_arrays(counts, {"rejected": (), "refused_controls": ()})
+        self.rejected = int(counts["rejected"])
+        self.refused_controls = int(counts["refused_controls"])
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Bit for bit what it is."""

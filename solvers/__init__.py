@@ -20,7 +20,7 @@ from solvers.errors import (
 )
 from solvers.features import width_of
 from solvers.hashing import NamePlaces, hash_names, hash_row, sorted_row
-from solvers.learner import Learner, Outcome, State, count_nonzeros
+from solvers.learner import Learner, Outcome, State, check_arrays, count_nonzeros
 from solvers.libsvm import BadLine
 from solvers.members import (
     MEMBER_NAME,
@@ -74,6 +74,7 @@ __all__ = [
     "Unlearner",
     "UnlearningError",
     "certificates_of_members",
+    "check_arrays",
     "class_label",
     "class_places",
     "class_text",

@@ -9,6 +9,7 @@ The metadata holds the version of this format and the SHA-256 of everything else
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
+# What reading raises where something else stands than was written.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
@@ -72,16 +75,19 @@ def load(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
         header = json.loads(content[8 : 8 + length])
         metadata = header["__metadata__"]
         digest, version = metadata.pop(_DIGEST_KEY), metadata.pop(_FORMAT_KEY)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        unsigned = content[: 8 + length].replace(digest.encode(), _NO_DIGEST.encode(), 1)
+    except (*_DAMAGE, RecursionError) as error:
         raise CorruptState(f"not a state: {error!r}") from error
     if version != str(FORMAT):
         raise CorruptState(f"a state of format {version}, where {FORMAT} is read")
-    head, data = content[: 8 + length], memoryview(content)[8 + length :]
-    unsigned = head.replace(digest.encode(), _NO_DIGEST.encode(), 1)
+    data = memoryview(content)[8 + length :]
     if digest != _digest(unsigned, data):
         raise CorruptState("the bytes do not match their SHA-256")
     del header["__metadata__"]
-    return {name: _array(entry, data) for name, entry in header.items()}, metadata
+    try:
+        return {name: _array(entry, data) for name, entry in header.items()}, metadata
+    except _DAMAGE as error:
+        raise CorruptState(f"an array is not where the header says: {error!r}") from error
 
 
 def _head(header: Mapping[str, Any]) -> bytes:
@@ -98,6 +104,9 @@ def _digest(head: bytes, data: bytes | memoryview) -> str:
 
 def _array(entry: Mapping[str, Any], data: memoryview) -> npt.NDArray[Any]:
     first, last = entry["data_offsets"]
-    dtype = _DTYPES[entry["dtype"]]
-    array: npt.NDArray[Any] = np.frombuffer(data[first:last], dtype).reshape(entry["shape"])
+    dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or not 0 <= first <= last <= len(data) or last - first != size:
+        raise ValueError(f"{shape} of {dtype} in bytes {first} to {last} of {len(data)}")
+    array: npt.NDArray[Any] = np.frombuffer(data[first:last], dtype).reshape(shape)
     return array.copy()

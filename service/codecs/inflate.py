@@ -15,6 +15,8 @@ from service.errors import Problem
 # zstd hands out whatever its input holds at once. Its densest block makes 128 KiB of 4 bytes, so
 # that so many bytes hold 8 MiB at most.
 _ZSTD_SLICE = 256
+_ZSTD_HEAD = 18
+"""Bytes of the longest head of a frame."""
 _GZIP_SLICE = 64 * 1024
 _PIECE = 1024 * 1024
 # Senders over HTTP use no larger window (RFC 9659).
@@ -82,12 +84,41 @@ def _gzip_pieces(chunk: bytes, opened: list[_Stream]) -> Iterator[bytes]:
             return
 
 
+class _Frame:
+    """One frame of zstd; whether it holds as much as it says the library does not always look at.
+
+    It does when a frame comes in one piece, and how one comes must not matter.
+    """
+
+    def __init__(self) -> None:
+        inflater = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+        self._stream = inflater.decompressobj()
+        self._head = b""
+        self._size = 0
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def decompress(self, chunk: bytes) -> bytes:
+        self._head += chunk[: _ZSTD_HEAD - len(self._head)]
+        piece = self._stream.decompress(chunk)
+        self._size += len(piece)
+        if self.eof and zstandard.frame_content_size(self._head) not in (-1, self._size):
+            raise zstandard.ZstdError(f"a frame holds {self._size} bytes, and says otherwise")
+        return piece
+
+
 def _zstd_pieces(chunk: bytes, opened: list[_Stream]) -> Iterator[bytes]:
     """Of frames one behind the other; the last one met is left in `opened`."""
     while chunk:
         if not opened or opened[0].eof:
-            opened[:] = [zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()]
-        stream: zstandard.ZstdDecompressionObj = opened[0]  # type: ignore[assignment]
+            opened[:] = [_Frame()]
+        stream: _Frame = opened[0]  # type: ignore[assignment]
         yield stream.decompress(chunk)
         chunk = stream.unused_data
 

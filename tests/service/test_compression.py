@@ -60,6 +60,16 @@ def test_any_bytes_are_inflated_or_refused(encoding, sent):
         assert inflated(encoding, [given_]) == BODY or inflated(encoding, [given_]) in (400, b"")
 
 
+def test_a_frame_that_holds_less_than_it_says_is_damaged_however_it_comes():
+    frame = bytes.fromhex("28b52ffd205c010000")  # it says 92 bytes, and holds none
+    for sent in (frame, frame + zstandard.compress(BODY), zstandard.compress(BODY) + frame):
+        for step in (1, 3, len(sent)):
+            pieces = [sent[at : at + step] for at in range(0, len(sent), step)]
+            assert inflated("zstd", pieces) == 400
+    skippable = bytes.fromhex("502a4d1803000000616263")
+    assert inflated("zstd", [skippable + zstandard.compress(BODY)]) == BODY
+
+
 def bomb(encoding: str) -> bytes:
     """256 MiB of zeros in a few bytes."""
     if encoding == "gzip":

@@ -5,6 +5,7 @@ import logging
 import random
 import time
 
+import numpy as np
 import pytest
 
 from service.recovery import NoBase
@@ -43,6 +44,14 @@ def damaged(data: bytes) -> dict[str, bytes]:
     ways["another chain"] = reencoded(data, chain="0" * 40)
     ways["another model's"] = reencoded(data, incarnation="1" * 32)
     ways["another machine's"] = reencoded(data, identity="theirs")
+    arrays, told = load(data)
+    ways["without a count"] = (
+        Captured(0, "", {name: arrays[name] for name in arrays if name != "rejected"}, told)
+        .encode()
+        .data
+    )
+    two = {"rejected": np.zeros(2, np.int64)}
+    ways["with two for one"] = Captured(0, "", arrays | two, told).encode().data
     return ways
 
 

@@ -1,5 +1,6 @@
 """States as bytes: deterministic, readable elsewhere, and refused when damaged."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -76,6 +77,56 @@ def test_another_format_is_refused_by_name():
 
 def test_safetensors_of_others_are_refused():
     header = json.dumps({"__metadata__": {"format": "pt"}}).encode()
+    with pytest.raises(CorruptState, match="not a state"):
+        load(len(header).to_bytes(8, "little") + header)
+
+
+def signed(header: bytes, data: bytes) -> bytes:
+    """Bytes that nobody dumped, with the digest that they would have."""
+    empty = b'"sha256":"' + b"0" * 64
+    header = header.replace(b'"sha256":""', empty + b'"')
+    content = len(header).to_bytes(8, "little") + header
+    digest = hashlib.sha256(content + data).hexdigest().encode()
+    return content.replace(b"0" * 64, digest) + data
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        '{"dtype":"F64","shape":[1],"data_offsets":[0,7]}',
+        '{"dtype":"F64","shape":[2],"data_offsets":[0,8]}',
+        '{"dtype":"F64","shape":[-1],"data_offsets":[0,8]}',
+        '{"dtype":"F64","shape":[1],"data_offsets":[-8,0]}',
+        '{"dtype":"F64","shape":[1],"data_offsets":[4,12]}',
+        '{"dtype":"F64","shape":["1"],"data_offsets":[0,8]}',
+        '{"dtype":"F64","shape":1,"data_offsets":[0,8]}',
+        '{"dtype":"F16","shape":[4],"data_offsets":[0,8]}',
+        '{"dtype":"F64","data_offsets":[0,8]}',
+        "[]",
+        "7",
+    ],
+)
+def test_arrays_that_are_not_where_the_header_says_are_refused(entry):
+    metadata = '"__metadata__":{"dualstream_format":"1","sha256":""}'
+    good = '{"dtype":"F64","shape":[1],"data_offsets":[0,8]}'
+    header = '{%s,"x":%s}'
+    whole = signed((header % (metadata, good)).encode(), bytes(8))
+    assert load(whole)[0]["x"].tolist() == [0.0]
+    with pytest.raises(CorruptState, match="not where the header says"):
+        load(signed((header % (metadata, entry)).encode(), bytes(8)))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000,
+        b'{"__metadata__":{"dualstream_format":"1","sha256":7}}',
+        b'{"__metadata__":{"dualstream_format":"1","sha256":"\\ud800"}}',
+        b'{"__metadata__":[]}',
+        b"[]",
+    ],
+)
+def test_a_header_that_is_none_is_refused(header):
     with pytest.raises(CorruptState, match="not a state"):
         load(len(header).to_bytes(8, "little") + header)
 
