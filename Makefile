@@ -40,12 +40,14 @@ chaos: $(STAMP)-dev
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
 	  $(BIN)/python -m pytest tests/chaos tests/journal/test_journal_processes.py
 
-# The property tests of whatever reads bytes from outside, with many more examples.
-fuzz: $(STAMP)-dev
+# Whatever reads bytes from outside: property tests with many more examples, then a fuzzer.
+FUZZ_MINUTES ?= 30
+fuzz: $(STAMP)-fuzz
 	DUALSTREAM_FUZZ_SCALE=10 $(BIN)/python -m pytest -n 2 tests/service/test_codecs.py \
 	  tests/service/test_line_formats.py tests/service/test_arrow.py \
 	  tests/service/test_compression.py \
 	  tests/solvers/test_libsvm.py tests/solvers/test_batch.py tests/journal/test_record.py
+	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
 
 clean:
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -60,6 +62,10 @@ $(STAMP)-core: pyproject.toml constraints.txt | $(BIN)/python
 $(STAMP)-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]'
 	touch $@ $(STAMP)-core
+
+$(STAMP)-fuzz: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[dev,fuzz]'
+	touch $@ $(STAMP)-dev $(STAMP)-core
 
 $(STAMP)-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev,bench]'

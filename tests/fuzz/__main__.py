@@ -1,0 +1,88 @@
+"""Fuzz for some minutes in all: python -m tests.fuzz [--minutes 30] [TARGET ...]"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from argparse import ArgumentParser
+
+from tests.fuzz.corpus import CORPUS, LIMIT_S, ROOT
+from tests.fuzz.seeds import SEEDS
+
+WORK = ROOT / ".cache/fuzz"
+LONGEST = 4096
+"""Bytes of an input."""
+RSS_MB = 2048
+
+
+def fuzz(name: str, seconds: int) -> bool:
+    """Give a target so long; whether nothing was found."""
+    work = WORK / name
+    inputs = work / "inputs"
+    inputs.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(SEEDS[name]()):
+        (inputs / f"seed-{number}").write_bytes(seed)
+    kept = [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
+    done = in_python(
+        *("tests.fuzz.session", name, str(work), str(inputs), *kept),
+        f"-max_total_time={seconds}",
+        *(f"-timeout={LIMIT_S}", f"-rss_limit_mb={RSS_MB}", f"-max_len={LONGEST}"),
+        *(f"-artifact_prefix={work}/", "-print_final_stats=1", "-verbosity=1"),
+    )
+    told = done.stdout + done.stderr
+    units = re.findall(r"number_of_executed_units:\s*(\d+)", told)
+    branches = re.findall(r"cov: (\d+)", told)
+    if done.returncode:
+        say(f"{name}: WRONG, see {work}\n" + told[-4000:])
+        return False
+    shrunk = in_python("tests.fuzz.corpus", "shrink", name, str(inputs))
+    if shrunk.returncode:
+        say(f"{name}: WRONG\n" + shrunk.stderr[-4000:])
+        return False
+    of = json.loads(shrunk.stdout)
+    say(
+        f"{name:12} {int(units[-1]) if units else 0:10,} inputs in {seconds} s, "
+        f"{branches[-1] if branches else '?'} branches, {of['lines'] / of['of']:.0%} of "
+        f"{of['of']} lines; {of['kept']} inputs of {of['bytes']:,} bytes are kept"
+    )
+    return True
+
+
+def in_python(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a module here, with kernels as plain Python unless the environment says otherwise."""
+    given = os.environ | {"NUMBA_DISABLE_JIT": "1"} | environment
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], env=given, cwd=ROOT, capture_output=True, text=True
+    )
+
+
+def checked_by_bounds() -> bool:
+    """All that is kept, by kernels compiled with bounds checks; whether nothing was found."""
+    done = in_python("tests.fuzz.corpus", "replay", NUMBA_DISABLE_JIT="0", NUMBA_BOUNDSCHECK="1")
+    said = done.stdout.strip() if done.returncode == 0 else "WRONG\n" + done.stderr[-4000:]
+    say(f"compiled with bounds checks: {said} inputs")
+    return done.returncode == 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> bool:
+    parser = ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(SEEDS))
+    parser.add_argument("--minutes", type=float, default=30.0, help="for all of them together")
+    given = parser.parse_args()
+    if unknown := set(given.targets) - set(SEEDS):
+        parser.error(f"no targets: {', '.join(sorted(unknown))}")
+    targets = given.targets or list(SEEDS)
+    seconds = max(1, int(60 * given.minutes / len(targets)))
+    # All of them, whatever one finds.
+    good = [fuzz(name, seconds) for name in targets]
+    return checked_by_bounds() and all(good)
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)

@@ -1,0 +1,156 @@
+"""The inputs that are kept: python -m tests.fuzz.corpus shrink TARGET DIRECTORY... | replay
+
+shrink   keeps of all inputs, the smallest first, those that go a way which none before went, in
+         tests/corpus/TARGET; tells how many, and the share of lines that they reach
+replay   does with every input that is kept what its target does
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from solvers._jit import DISABLED
+from tests.fuzz.guarded import guard_kernels
+from tests.fuzz.seeds import SEEDS
+from tests.fuzz.targets import TARGETS, Target
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "tests/corpus"
+LIMIT_S = 10
+"""No input may take longer; of the process itself, as others may be busy."""
+
+Way = tuple[str, int, int]
+
+
+def kept_inputs(target: str) -> list[Path]:
+    return sorted((CORPUS / target).iterdir()) if (CORPUS / target).is_dir() else []
+
+
+def replay(targets: Iterable[str] = TARGETS) -> int:
+    """Every input that is kept; how many there are. Raises AssertionError for one that fails."""
+    done = 0
+    for target in targets:
+        for path in kept_inputs(target):
+            done += 1
+            try:
+                with time_limit():
+                    TARGETS[target].one_input(path.read_bytes())
+            except Exception as error:
+                raise AssertionError(f"{path.relative_to(ROOT)}: {error!r}") from error
+    return done
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    def too_long(*_: Any) -> None:
+        raise TimeoutError(f"an input takes longer than {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGVTALRM, too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+class Ways:
+    """What an input goes through: pairs of lines, one after the other, in a target's files."""
+
+    def __init__(self, target: Target) -> None:
+        self._files = {str(ROOT / file): file for file in target.files}
+        self.target = target
+        self.found: set[Way] = set()
+
+    def of(self, data: bytes) -> set[Way]:
+        self.found = set()
+        sys.settrace(self._enter)
+        try:
+            self.target.one_input(data)
+        finally:
+            sys.settrace(None)
+        return self.found
+
+    def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
+        file = self._files.get(frame.f_code.co_filename)
+        if file is None:
+            return None
+        before = 0
+        found = self.found
+
+        def line(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal before
+            found.add((file, before, frame.f_lineno))
+            before = frame.f_lineno
+            return line
+
+        return line
+
+    def all_lines(self) -> set[tuple[str, int]]:
+        """Every line of a function in the target's files."""
+        found: set[tuple[str, int]] = set()
+        for path, file in self._files.items():
+            for code in _functions(compile(Path(path).read_text(), path, "exec")):
+                found |= {(file, line) for *_, line in code.co_lines() if line is not None}
+                found.discard((file, code.co_firstlineno))
+        return found
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            # The body of a class is done when it is imported.
+            if "__module__" not in const.co_names:
+                yield const
+            yield from _functions(const)
+
+
+def shrink(name: str, directories: Iterable[Path]) -> dict[str, int]:
+    """Keep the fewest inputs that can be found so simply; what is known of them."""
+    ways = Ways(TARGETS[name])
+    given = {path.read_bytes() for place in directories for path in place.iterdir()}
+    given |= {path.read_bytes() for path in kept_inputs(name)} | set(SEEDS[name]())
+    seen: set[Way] = set()
+    kept = []
+    for data in sorted(given, key=lambda data: (len(data), data)):
+        new = ways.of(data) - seen
+        if new:
+            kept.append(data)
+            seen |= new
+    place = CORPUS / name
+    place.mkdir(parents=True, exist_ok=True)
+    names = {sha256(data).hexdigest()[:12]: data for data in kept}
+    for path in kept_inputs(name):
+        if path.name not in names:
+            path.unlink()
+    for digest, data in names.items():
+        (place / digest).write_bytes(data)
+    lines = {(file, line) for file, _, line in seen} & ways.all_lines()
+    return {
+        "given": len(given),
+        "kept": len(kept),
+        "bytes": sum(map(len, kept)),
+        "lines": len(lines),
+        "of": len(ways.all_lines()),
+    }
+
+
+def main() -> None:
+    what, *rest = sys.argv[1:]
+    if what == "shrink":
+        result: Any = shrink(rest[0], map(Path, rest[1:]))
+    else:
+        if DISABLED:
+            guard_kernels()
+        result = replay()
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""One target under atheris: python -m tests.fuzz.session TARGET PLACE DIRECTORY... -FLAG=VALUE...
+
+The input that fails is left in PLACE/wrong; flags and the directories are libFuzzer's. Kernels run
+as plain Python over guarded arrays.
+"""
+
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+# What the fuzzer sees the branches of.
+SEEN = [
+    *("service.codecs", "service.cuts", "service.journal", "service.api.labels", "service.states"),
+    *("solvers.text", "solvers.libsvm", "solvers.batch", "solvers.state"),
+]
+MORE_BYTES = 1 << 30
+"""What an input may take beside what is there before it, touched or not."""
+
+with atheris.instrument_imports(include=SEEN):
+    from tests.fuzz.guarded import guard_kernels
+    from tests.fuzz.seeds import WORDS
+    from tests.fuzz.targets import TARGETS, Input
+
+
+def keeping(one_input: Input, place: Path) -> Input:
+    """Keeps the input that fails, which libFuzzer does not if the process ends meanwhile."""
+
+    def run(data: bytes) -> None:
+        try:
+            one_input(data)
+        except BaseException:
+            (place / "wrong").write_bytes(data)
+            raise
+
+    return run
+
+
+def main() -> None:
+    name, place = sys.argv.pop(1), Path(sys.argv.pop(1))
+    assert guard_kernels() > 0
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit = pages * os.sysconf("SC_PAGESIZE") + MORE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    with tempfile.NamedTemporaryFile("w", suffix=".dict") as words:
+        quoted = ("".join(f"\\x{byte:02x}" for byte in word.encode()) for word in WORDS)
+        words.writelines(f'"{word}"\n' for word in quoted)
+        words.flush()
+        one_input = keeping(TARGETS[name].one_input, place)
+        atheris.Setup([*sys.argv, f"-dict={words.name}"], one_input)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

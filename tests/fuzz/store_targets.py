@@ -1,0 +1,223 @@
+"""What comes back from a store, and what producers write into it, under a fuzzer."""
+
+import hashlib
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from google_crc32c import value as crc32c
+
+from service.api.labels import _Asked
+from service.codecs import as_batch, parse_messages, parse_query_row
+from service.codecs.door import BadRow
+from service.codecs.texts import feature_of, label_of, weight_of
+from service.errors import Problem
+from service.journal import _format as f
+from service.journal.record import (
+    Control,
+    RecordError,
+    Rows,
+    decode,
+    decode_merged,
+    encode_control,
+    encode_opening,
+    encode_rows,
+)
+from service.states import ModelState, read_state
+from solvers import (
+    Batch,
+    CorruptState,
+    dump,
+    load,
+    make_learner,
+    numeric_identity,
+    resolve_spec,
+)
+from tests.journal.test_record import assert_merged, assert_same, same_bits
+from tests.service.test_line_formats import DOORS
+
+SMALL = {"features": {"kind": "indexed", "dim": 3}}
+PAIR = [{"algorithm": "perceptron"}, {"algorithm": "ogd"}]
+SPECS = [
+    resolve_spec(SMALL | given)
+    for given in (
+        {"algorithm": "dual_ascent", "loss": "hinge", "retain": 4},
+        {"algorithm": "rda_plus", "retain": 4},
+        {"algorithm": "perceptron", "task": "multiclass"},
+        {
+            "algorithm": "portfolio",
+            "members": PAIR,
+            "retain": 4,
+        },
+    )
+]
+INCARNATION = "0" * 32
+for _spec in SPECS:  # whose kernels are made before any input is timed
+    make_learner(_spec)
+
+
+def sealed(body: bytes) -> bytes:
+    """The body with the checksum of each part put right, so that damage comes past it."""
+    out, at = bytearray(body), 0
+    while at + 11 <= len(out):
+        wide = out[at + 1] & f.WIDE
+        length = int.from_bytes(out[at + 4 : at + (8 if wide else 6)], "little")
+        end = at + length - 4
+        if length < 11 or end + 4 > len(out):
+            break
+        out[end : end + 4] = crc32c(bytes(out[at:end])).to_bytes(4, "little")
+        at = end + 4
+    return bytes(out)
+
+
+def record(data: bytes) -> None:
+    """What decodes is bounded by its bytes, reads the same merged, and comes back encoded anew."""
+    body = data[1:] if data[:1] < b"\x20" else sealed(data[1:])
+    try:
+        parts = decode(body)
+    except RecordError as error:
+        try:
+            decode_merged(body)
+        except RecordError as other:
+            assert type(other) is type(error), (other, error)
+            return
+        raise AssertionError(f"merged it is read, part by part: {error}") from None
+    assert_merged(body)
+    _, blocks = decode_merged(body)
+    for block in blocks:
+        if isinstance(block, Rows):
+            check_rows(block)
+            assert len(block) <= len(body) and len(block.indices) <= len(body)
+    for header, content in parts:
+        given: dict[str, Any] = {
+            "key": header.key,
+            "fingerprint": header.fingerprint,
+            "continues": header.continues,
+        }
+        if isinstance(content, Control):
+            again = encode_control(content.kind, content.fields, content.arrays, **given)
+            ((_, same),) = decode(again)
+            assert isinstance(same, Control) and same_bits(same.fields, content.fields)
+            assert same.arrays.keys() == content.arrays.keys()
+        elif content is not None:
+            columns = {name: getattr(content, name) for name in _COLUMNS}
+            again = encode_rows(content.indptr, content.indices, content.values, **columns, **given)
+            ((head, rows),) = decode(again)
+            assert head == header and isinstance(rows, Rows)
+            assert_same(rows, _usual(content))
+        elif header.key is not None and header.fingerprint is not None:
+            encode_opening(header.key, header.fingerprint)
+
+
+_COLUMNS = ("labels", "weights", "ids", "served_scores", "served_seqs", "names")
+
+
+def _usual(rows: Rows) -> Rows:
+    """Weights of all ones are left out by whoever encodes."""
+    if rows.weights is None or not (rows.weights == 1.0).all():
+        return rows
+    return Rows(
+        *(rows.indptr, rows.indices, rows.values, rows.labels, None, rows.ids),
+        *(rows.served_scores, rows.served_seqs, rows.names),
+    )
+
+
+def check_rows(rows: Rows) -> None:
+    """The layout of rows; numbers may be any, as whoever applies them looks at those."""
+    assert rows.indptr[0] == 0 and rows.indptr[-1] == len(rows.indices) == len(rows.values)
+    assert (np.diff(rows.indptr) >= 0).all()
+    assert not len(rows.indices) or rows.indices.min() >= 0
+    for name in ("labels", "weights", "ids", "served_scores", "served_seqs"):
+        column = getattr(rows, name)
+        assert column is None or len(column) == len(rows)
+
+
+def snapshot(data: bytes) -> None:
+    """Bytes are a state, or refused; a state that was read is written as the same bytes."""
+    spec, content = SPECS[(data[0] if data else 0) % len(SPECS)], data[1:]
+    if data[:1] >= b"\x10":
+        content = signed(content)
+    try:
+        arrays, metadata = load(content)
+    except CorruptState:
+        return
+    again, same = load(dump(arrays, metadata))
+    assert same == metadata and {n: a.tobytes() for n, a in again.items()} == {
+        n: a.tobytes() for n, a in arrays.items()
+    }
+    try:
+        arrays, _, _ = read_state(content, INCARNATION, any_identity=True)
+        state = ModelState.new(spec)
+        state.restore(arrays)
+    except CorruptState:
+        return
+    state.arrays()
+
+
+def signed(content: bytes) -> bytes:
+    """The bytes of a state with the right digest, as far as they have a header."""
+    length = int.from_bytes(content[:8], "little")
+    try:
+        header = json.loads(content[8 : 8 + length])
+        metadata = header["__metadata__"]
+        metadata["sha256"] = "0" * 64
+        metadata["dualstream_format"] = "1"
+    except (ValueError, KeyError, TypeError):
+        return content
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    head, rest = len(text).to_bytes(8, "little") + text, content[8 + length :]
+    digest = hashlib.sha256(head + rest).hexdigest()
+    return head.replace(b"0" * 64, digest.encode(), 1) + rest
+
+
+def snapshots() -> list[bytes]:
+    """Of each model one, after some rows."""
+    rows = Batch.from_dense(
+        [[1.0, 0, 0.5], [0, 2.0, 0], [1.0, 1.0, 1.0]], [1.0, -1.0, 1.0], [1.0, 1.0, 2.0]
+    )
+    found = []
+    for place, spec in enumerate(SPECS):
+        state = ModelState.new(spec)
+        batch = rows
+        if spec["task"] == "multiclass":
+            batch = rows.with_labels(np.array([0.0, 1.0, 0.0]), ("a", "b"))
+        outcome = state.learner.learn(batch)
+        state.progress.count(batch, outcome)
+        header = {"seq": "3", "chain": "0" * 40, "incarnation": INCARNATION}
+        content = dump(state.arrays(), header | {"identity": numeric_identity()})
+        found += [bytes((place + add,)) + content for add in (0, 16 * len(SPECS))]
+    return found
+
+
+def messages(data: bytes) -> None:
+    """Fields of a store's input, and texts of a query."""
+    door, texts = DOORS[(data[0] if data else 0) % len(DOORS)], data[1:].split(b"\0")
+    fields = list(zip(texts[::2], texts[1::2], strict=False))
+    intake = parse_messages(door, [fields, fields[:2]], 4096)
+    assert intake.count == 2
+    b = as_batch([intake.rows])
+    Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim, b.classes)
+    for text in (text.decode(errors="replace") for text in texts):
+        for read in (feature_of, weight_of, lambda text: label_of(text, False)):
+            try:
+                read(text)
+            except BadRow:
+                pass
+        try:
+            parse_query_row(door, text)
+        except Problem as problem:
+            assert problem.status == 422
+
+
+def late_labels(data: bytes) -> None:
+    """The body of a request that brings labels."""
+    model = SimpleNamespace(door=DOORS[(data[0] if data else 0) % len(DOORS)])
+    try:
+        asked = _Asked(model, data[1:])  # type: ignore[arg-type]
+    except Problem as problem:
+        assert problem.status in (400, 422), problem
+        return
+    for label in asked.labels:
+        assert np.isfinite(label.y) and label.key and len(label.fingerprint) == 16

@@ -1,0 +1,237 @@
+"""Bodies of requests under a fuzzer: any bytes are rows or a refusal, and never a guess.
+
+The first byte of an input says for which model the body is, and whether labels are asked for.
+"""
+
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import zstandard
+
+from service.codecs import Door, Intake, arrow_rows, as_batch, parse_body, parse_chunk
+from service.codecs.column_names import columns_of
+from service.codecs.inflate import Inflating
+from service.cuts import CUTTERS, MARK, chunks
+from service.errors import Problem
+from solvers import Batch
+from tests.service.test_chunks import cut, said
+from tests.service.test_formats import ARROW, CSV, NDJSON, VW
+from tests.service.test_line_formats import (
+    DOORS,
+    assert_same,
+    csv_reader,
+    ndjson_reader,
+    outcome,
+    vw_reader,
+)
+from tests.solvers.test_libsvm import assert_parsed_alike
+
+JSON, LIBSVM = "application/json", "text/x-libsvm"
+REFUSALS = (400, 413, 415, 422)
+LIMIT = 1 << 20
+
+
+def told_apart(data: bytes) -> tuple[Door, bool, bytes]:
+    """The model, whether rows are labelled, the body."""
+    first = data[0] if data else 0
+    return DOORS[first % len(DOORS)], bool(first & 128), data[1:]
+
+
+def checked(door: Door, media: str, body: bytes, labelled: bool) -> Intake | None:
+    """The intake, which holds what any must; None for a refusal of the whole body."""
+    try:
+        intake = parse_body(door, media, body, labelled=labelled)
+    except Problem as problem:
+        assert problem.status in REFUSALS, problem
+        return None
+    places = sorted([*intake.places, *(error.index for error in intake.errors)])
+    assert places == list(range(intake.count))
+    b = as_batch([intake.rows])
+    assert len(b) == len(intake.places) and b.dim == door.dim
+    # Whoever makes one so has every rule of it checked: pointers, order, bounds, finite numbers.
+    Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim, b.classes)
+    if labelled:
+        assert np.isfinite(b.labels).all()
+        if door.task == "binary":
+            assert set(b.labels.tolist()) <= {-1.0, 1.0}
+    for place, name in intake.names:
+        assert 0 <= place < door.dim and isinstance(name, str)
+    return intake
+
+
+def libsvm(data: bytes) -> None:
+    """Against a reader in plain Python."""
+    door, labelled, body = told_apart(data)
+    checked(door, LIBSVM, body, labelled)
+    assert_parsed_alike(body, labelled)
+
+
+def ndjson(data: bytes) -> None:
+    """By kernel as line by line."""
+    door, labelled, body = told_apart(data)
+    checked(door, NDJSON, body, labelled)
+    assert_same(ndjson_reader, door, body, labelled)
+
+
+def vw(data: bytes) -> None:
+    """By kernel as line by line."""
+    door, labelled, body = told_apart(data)
+    checked(door, VW, body, labelled)
+    checked(door, VW + "; tag=id", body, labelled)
+    assert_same(vw_reader, door, body, labelled)
+
+
+def csv(data: bytes) -> None:
+    """By kernel as record by record."""
+    door, labelled, body = told_apart(data)
+    if checked(door, CSV, body, labelled) is None or not body.strip():
+        return
+    body = body.removeprefix(MARK)
+    reader, _ = csv_reader(door, body, labelled)
+    if not (labelled and reader.columns.id is not None or reader.has_long_names):
+        assert_same(csv_reader, door, body, labelled)
+
+
+def json(data: bytes) -> None:
+    """Each sample as it stands alone on a line."""
+    door, labelled, body = told_apart(data)
+    intake = checked(door, JSON, body, labelled)
+    if intake is None:
+        return
+    lines = [body]
+    with suppress(msgspec.ValidationError):
+        lines = msgspec.json.decode(body, type=_Samples).samples
+    if intake.single or len(lines) != 1 or lines[0] is not body:
+        # No line end is part of a token of JSON.
+        text = b"\n".join(bytes(line).translate(_ONE_LINE) for line in lines)
+        assert_alike(intake, checked(door, NDJSON, text, labelled))
+
+
+class _Samples(msgspec.Struct):
+    samples: list[msgspec.Raw]
+
+
+_ONE_LINE = bytes.maketrans(b"\n\r", b"  ")
+
+
+def assert_alike(one: Intake, other: Intake | None) -> None:
+    """The same rows to the bit, and the same ones refused."""
+    assert other is not None
+    (bits, places, errors), (bits_there, places_there, errors_there) = outcome(one), outcome(other)
+    assert (bits, places) == (bits_there, places_there)
+    assert [index for index, *_ in errors] == [index for index, *_ in errors_there]
+
+
+def arrow(data: bytes) -> None:
+    """By kernel as row by row."""
+    door, labelled, body = told_apart(data)
+    if checked(door, ARROW, body, labelled) is None:
+        return
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        columns, tables = columns_of(door, reader.schema.names, labelled), list(reader)
+    if columns.id is None:
+        quick = arrow_rows.parse_quickly(pa, door, tables, columns, labelled)
+        slow = arrow_rows.parse_slowly(door, tables, columns, labelled)
+        assert outcome(quick) == outcome(slow)
+
+
+def inflation(data: bytes) -> None:
+    """In one piece, in many, and as the libraries inflate it; the limit is kept."""
+    encoding, step, body = ("gzip", "zstd")[data[:1] < b"\x80"], 1 + len(data) // 7, data[1:]
+    pieces = [body[at : at + step] for at in range(0, len(body), step)]
+    found, in_pieces = inflated(encoding, [body]), inflated(encoding, pieces)
+    try:
+        true: bytes | None = _plainly(body, _INFLATERS[encoding]) if body else None
+    except (zlib.error, zstandard.ZstdError, EOFError):
+        true = None
+    if true is not None and len(true) > LIMIT:
+        assert found in (400, 413) and in_pieces in (400, 413)
+        return
+    # Which of the strange frames that hold nothing are good depends, for its library, on how they
+    # come; what comes out does not.
+    assert len({held for held in (found, in_pieces, true) if isinstance(held, bytes)}) <= 1
+    if encoding == "gzip":
+        assert isinstance(found, bytes) == isinstance(in_pieces, bytes) == (true is not None)
+
+
+def inflated(encoding: str, pieces: list[bytes]) -> bytes | int:
+    """What the pieces hold, or the status of the refusal."""
+    inflating = Inflating(encoding, LIMIT)
+    found = bytearray()
+    try:
+        for piece in pieces:
+            for held in inflating.pieces(piece):
+                found += held
+                assert len(held) <= 9 * LIMIT and len(found) <= LIMIT
+        inflating.finish()
+    except Problem as problem:
+        assert problem.status in (400, 413), problem
+        return problem.status
+    return bytes(found)
+
+
+def _plainly(body: bytes, inflater: Callable[[], Any]) -> bytes:
+    """All that the members, or frames, of a body hold, each inflated in one piece."""
+    found = b""
+    while body:
+        one = inflater()
+        found += one.decompress(body)
+        if not one.eof:
+            raise EOFError
+        body = one.unused_data
+    return found
+
+
+def _of_gzip() -> Any:
+    return zlib.decompressobj(wbits=31)
+
+
+def _of_zstd() -> Any:
+    return zstandard.ZstdDecompressor(max_window_size=8 << 20).decompressobj()
+
+
+_INFLATERS = {"gzip": _of_gzip, "zstd": _of_zstd}
+_CUT = [LIBSVM, NDJSON, VW, CSV, ARROW]
+
+
+def cutting(data: bytes) -> None:
+    """A long body is its chunks, however it arrives, and they have the rows of the whole."""
+    kind, body = _CUT[(data[0] if data else 0) % len(_CUT)], data[1:]
+    whole, size = None, chunks.CHUNK_BYTES
+    chunks.CHUNK_BYTES = 32
+    try:
+        whole = _cut(kind, [body])
+        step = 1 + len(body) // 5
+        assert _cut(kind, [body[at : at + step] for at in range(0, len(body), step)]) == whole
+    finally:
+        chunks.CHUNK_BYTES = size
+    if whole is None:
+        return
+    assert [chunk.number for chunk in whole] == list(range(len(whole)))
+    assert [chunk.ends for chunk in whole][-1:] == ([len(body)] if whole else [])
+    if kind == ARROW:
+        return
+    door, rows, errors = DOORS[kind != LIBSVM], 0, []
+    try:
+        for chunk in whole:
+            count, bad = said(parse_chunk(door, kind, chunk.body, labelled=True))
+            errors += [(i + rows, pointer, why, n + chunk.line) for i, pointer, why, n in bad]
+            rows += count
+        assert (rows, errors) == said(parse_body(door, kind, body, labelled=True))
+    except Problem as problem:  # a header that no row can use
+        assert kind == CSV and problem.status in REFUSALS, problem
+
+
+def _cut(kind: str, pieces: list[bytes]) -> list[chunks.Chunk] | None:
+    assert kind in CUTTERS
+    try:
+        return cut(kind, pieces, 1 << 16)
+    except Problem as problem:
+        assert problem.status in (400, 413), problem
+        return None
