@@ -34,7 +34,7 @@ from service.codecs.messages import parse_messages
 from service.codecs.ndjson import parse_ndjson
 from service.codecs.query import parse_named_row, parse_query_row
 from service.codecs.vw import parse_vw
-from service.cuts import CHUNK_BYTES, CUTTERS, MARK, Chunk, chunks_of
+from service.cuts import CHUNK_BYTES, CUTTERS, MARK, Chunk, check_is_plain, chunks_of
 from service.errors import Problem
 
 __all__ = [
@@ -97,6 +97,7 @@ def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: b
     Raises Problem: 415 for an unknown content type, 400 for a body that is not of its type.
     """
     kind, _ = media_type(content_type)
+    check_is_plain(body)
     if kind.startswith("text/") or kind == "application/x-ndjson":
         body = body.removeprefix(MARK)
     return parse_chunk(door, content_type, body, labelled=labelled)

@@ -76,7 +76,7 @@ class RecordReader:
 
     def end_of(self, start: int) -> int:
         body = self.body
-        p = start
+        p, end = start, body.index(b"\n", start)
         while True:
             if body[p] == _QUOTE:
                 p = quoted_end(body, p)
@@ -84,7 +84,8 @@ class RecordReader:
                     return body.index(b"\n", start)
                 if body[p] not in b",\r\n":
                     return body.index(b"\n", p)
-            end = body.index(b"\n", p)
+                if p > end:  # looked for once in a line, which may have many fields
+                    end = body.index(b"\n", p)
             comma = body.find(b",", p, end)
             if comma < 0:
                 return end

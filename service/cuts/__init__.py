@@ -7,6 +7,24 @@ arrow_messages.py  the messages of an Arrow stream
 It needs none of the kernels that read rows, so that a client starts without them.
 """
 
-from service.cuts.chunks import CHUNK_BYTES, CUTTERS, MARK, Chunk, Chunking, Cutter, chunks_of
+from service.cuts.chunks import (
+    CHUNK_BYTES,
+    CUTTERS,
+    MARK,
+    Chunk,
+    Chunking,
+    Cutter,
+    check_is_plain,
+    chunks_of,
+)
 
-__all__ = ["CHUNK_BYTES", "CUTTERS", "Chunk", "Chunking", "Cutter", "MARK", "chunks_of"]
+__all__ = [
+    "CHUNK_BYTES",
+    "CUTTERS",
+    "Chunk",
+    "Chunking",
+    "Cutter",
+    "MARK",
+    "check_is_plain",
+    "chunks_of",
+]

@@ -17,6 +17,19 @@ CHUNK_BYTES = 1024 * 1024
 MARK = b"\xef\xbb\xbf"
 """A byte order mark is no part of text, and has no place in JSON (RFC 8259, section 8.1)."""
 
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def check_is_plain(body: bytes) -> None:
+    """Raise Problem 400 for a body that is compressed and does not say so.
+
+    A line that could not be made shorter would be taken for a row.
+    """
+    for magic, encoding in _PACKED.items():
+        if body.startswith(magic):
+            detail = f"the body is {encoding}: say so by Content-Encoding: {encoding}"
+            raise Problem(400, "malformed-body", detail)
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -183,6 +196,8 @@ class Chunking:
         text = self._joined()
         own, left = text[:end], text[end:]
         self._pieces, self._held = [left], len(left)
+        if self._number == 0:
+            check_is_plain(own)
         carried = self._cutter.carried_into(own)
         if len(carried) > self._longest:
             detail = f"a chunk needs more than {self._longest} bytes before it"
