@@ -1,9 +1,12 @@
 """Deterministic simulation: the service's own classes under a scheduler that a seed decides.
 
     loop.py     one clock, one source of chance, an event loop for each process
-    store.py    a journal in memory, as its server sees it: it can lose its tail
+    log.py      the log of a model in memory: it can lose its tail
+    store.py    a journal of such logs, as its server sees it
+    late.py     rows that are remembered, labels that come later
     faults.py   what goes wrong on the way to the journal, and one process's connection to it
     models.py   the models, rows and controls that schedules are made of
+    client.py   who asks the workers for something
     world.py    workers, clients and misfortune: one schedule from its seed
     checks.py   what must hold when all is quiet again, and at each answer
     bugs.py     planted faults, to show that they would be found

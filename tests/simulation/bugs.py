@@ -6,7 +6,7 @@ method first; what it does otherwise is what its docstring says.
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +15,7 @@ import numpy as np
 
 import service.clean_up
 import service.committer
+import service.late_labels
 import service.recovery
 import service.replica
 import service.versions
@@ -22,15 +23,17 @@ from service.catalog import Catalog
 from service.committer import Committer
 from service.held import Held
 from service.journal.chain import next_chain
-from service.journal.protocol import Entry, ModelChanged, Snapshot
-from service.journal.record import Control, decode_merged
+from service.journal.protocol import Entry, ModelChanged, Part, Snapshot
+from service.journal.record import Control, Rows, decode_merged
 from service.model import Model
 from service.recovery import Forked
 from service.replica import Replica, as_batch
+from service.requests import Request
 from service.retained import RetainedIds
 from service.states import Captured
-from solvers import Outcome
-from tests.simulation.store import Log, Store
+from solvers import Batch, Outcome
+from tests.simulation.log import Log
+from tests.simulation.store import Store
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,16 @@ def _keys_seen(true: Any, self: Store, model: str, incarnation: str, *given: Any
     return appended
 
 
+def _labels_unkeyed(true: Any, *given: Any) -> Request:
+    """Whether a label was learned is looked up before the append, and there alone."""
+    request: Request = true(*given)
+    request.parts = [
+        part if part.count == 0 else Part(part.body, 1, continues=part.continues)
+        for part in request.parts
+    ]
+    return request
+
+
 def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
     """Keys live as long as the process: whoever starts has none."""
     for log in self.logs.values():
@@ -110,6 +123,11 @@ async def _learned_early(true: Any, self: Committer, nonce: bytes, parts: Any, *
 async def _not_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
     self.seq, self.chain = seq, chain
     return self.early[: len(given[0])]  # type: ignore[attr-defined]
+
+
+def _as_if_new(true: Any, rows: Rows, dim: int) -> Batch:
+    """Whoever reads the journal scores rows anew that were served long ago."""
+    return replace(true(rows, dim), served=None)
 
 
 # -- answering ---------------------------------------------------------------------------------
@@ -334,6 +352,10 @@ async def _not_asked_again(true: Any, self: Replica, control: Control, journal: 
 BUGS = {
     "no nonce on retry": Bug([(Committer, "_append", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
+    "label key checked outside the append": Bug(
+        [(service.late_labels, "request_of", _labels_unkeyed)]
+    ),
+    "label learned without what was served": Bug([(service.replica, "as_batch", _as_if_new)]),
     "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
     "apply before append": Bug(
         [(Committer, "_append", _learned_early), (Replica, "apply_own", _not_again)]

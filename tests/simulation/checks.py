@@ -21,7 +21,9 @@ from solvers import Learner, Progressive, make_learner
 from tests.history import Acknowledged, HistoryBroken, check_entries
 from tests.simulation import models
 from tests.simulation.faults import Fault
-from tests.simulation.store import Log, Store
+from tests.simulation.late import LateNotes, LateRow, late_problems, late_rows
+from tests.simulation.log import Log
+from tests.simulation.store import Store
 
 if TYPE_CHECKING:
     from tests.simulation.world import Worker, World
@@ -47,6 +49,7 @@ class Notes:
         self.problems: list[str] = []
         self.acked: list[Acked] = []
         self.settled: list[tuple[str, Model]] = []
+        self.late = LateNotes()
         self.forks = 0
         self.rollbacks = 0
         self._told: dict[Hashable, int] = {}
@@ -55,7 +58,7 @@ class Notes:
     def saw_answer(self, worker: "Worker", model: Model, receipt: Receipt, began: int) -> None:
         """At an answer the replica holds what it acknowledges, and tells what learning it did."""
         replica, placed = model.replica, receipt.placed
-        log = self._log(model)
+        log = self.log_of(model)
         if log is None or placed.conflict:
             return
         place = (worker.name, worker.began, log.incarnation)
@@ -69,6 +72,13 @@ class Notes:
             if log.covered < placed.first_seq and not log.was_cut_below(placed.seq, began):
                 self.problems.append(f"{worker.name} does not know what came of {placed}")
 
+    def saw_acknowledged(
+        self, model: Model, tag: int, request: AnyRequest, receipt: Receipt, began: int
+    ) -> None:
+        """A client is told where its rows stand."""
+        record = model.record
+        self.acked.append(Acked(record.id, record.incarnation, tag, request, receipt, began))
+
     def told_by(self, worker: "Worker") -> dict[str, int]:
         """The last seq that this process has acknowledged, by incarnation."""
         return {
@@ -81,7 +91,7 @@ class Notes:
         self,
         worker: "Worker",
         model: Model,
-        asked: int,
+        asked: Hashable,
         seq: int,
         chain: str,
         scores: Any,
@@ -91,13 +101,13 @@ class Notes:
 
         `told` is what the process had acknowledged when it was asked: it does not go back behind.
         """
-        log = self._log(model)
+        log = self.log_of(model)
         if log is None:
             return
         behind = told.get(log.incarnation, 0)
         if seq < behind and not log.was_cut_below(behind, worker.began):
             self.problems.append(f"{worker.name} serves seq {seq}, it had acknowledged {behind}")
-        known = worker.connection.known.get(log.incarnation, worker.began)
+        known = worker.connection.answered_at.get(log.incarnation, worker.began)
         if chain not in log.stood:
             self.problems.append(f"{worker.name} serves {chain[:8]}, which never was")
         elif log.died.get(chain, known) < known:
@@ -110,7 +120,7 @@ class Notes:
             if self._scores.setdefault(place, scores.tobytes()) != scores.tobytes():
                 self.problems.append(f"{worker.name} predicts otherwise at seq {seq} {chain[:8]}")
 
-    def _log(self, model: Model) -> Log | None:
+    def log_of(self, model: Model) -> Log | None:
         log = self._store.logs.get(model.record.id)
         return log if log is not None and log.incarnation == model.record.incarnation else None
 
@@ -131,6 +141,8 @@ class Truth:
         self.losses: list[float] = []
         self.verdicts: dict[int, Verdict] = {}
         self.controls: dict[int, Control] = {}
+        self.late: dict[int, LateRow] = {}
+        """Every row by its seq, where the model has rows with ids."""
         self.headers: Sequence[Header]
         seen = [entry for entry in log.whole if until is None or entry.seq <= until]
         self._see(b"".join(entry.body for entry in seen))
@@ -149,13 +161,15 @@ class Truth:
                 continue
             batch = as_batch(block, models.DIM)
             before = self.learner.samples
-            outcome = self.learner.learn(batch)
+            outcome = self._kind.as_served.put(batch, self.learner.learn(batch))
             self.learned += self.learner.samples - before
             self.refused_rows += int(np.count_nonzero(outcome.rejected))
             self.progress.count(batch, outcome)
             self.retained.keep(named, batch, self.seq + 1, outcome)
             self.rejected += int(np.count_nonzero(outcome.rejected))
             self.rows += len(batch)
+            if self._kind.names_rows:
+                self.late.update(late_rows(block, self.seq + 1))
             self.scores += outcome.scores.tolist()
             self.losses += outcome.losses.tolist()
 
@@ -202,6 +216,7 @@ def check_world(world: "World") -> None:
             problems += _answer(log, truth, one)
         problems += _unlearned(log, truth)
         problems += _copies(log, truth, world.kind_of(log.id))
+        problems += late_problems(log, world.notes.late, truth.late)
         expected = truth.state()
         for name, model in world.notes.settled:
             if model.record.id == log.id:

@@ -9,16 +9,21 @@ from typing import Any
 from service.journal.protocol import (
     ENTRY_BYTES,
     Appended,
+    AwaitingLabels,
     CursorMove,
     Entry,
     JournalError,
     JournalUnavailable,
+    Known,
     ModelRecord,
     OutcomeUnknown,
+    Overdue,
     Part,
     Place,
+    Remembered,
     Snapshot,
     StoredCopy,
+    ToRemember,
     Version,
 )
 from tests.simulation.loop import Loop, Scheduler
@@ -107,12 +112,12 @@ class Network:
 class Connection:
     """The journal as one process has it: every call goes over the network.
 
-    `known` holds, by model, when the last append was done that this process saw the answer of.
+    `answered_at` holds, by model, when the last append was done whose answer this process saw.
     """
 
     def __init__(self, network: Network, loop: Loop, name: str) -> None:
         self.name = name
-        self.known: dict[str, int] = {}
+        self.answered_at: dict[str, int] = {}
         self._network, self._loop = network, loop
         self._at = network.scheduler.at
 
@@ -128,7 +133,7 @@ class Connection:
     ) -> Appended:
         given = (model, incarnation, nonce, known_seq, tuple(parts), cursor, copy)
         appended, done_at = await self._call(_APPEND, "append", *given)
-        self.known[incarnation] = done_at
+        self.answered_at[incarnation] = done_at
         return appended
 
     async def open(self) -> None:
@@ -167,6 +172,25 @@ class Connection:
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> "list[Entry]":
         return (await self._call(_READ, "read", model, incarnation, after, limit_bytes))[0]
+
+    async def known(
+        self, model: str, incarnation: str, keys: Sequence[bytes]
+    ) -> "list[Known | None]":
+        return (await self._call(_READ, "known", model, incarnation, tuple(keys)))[0]
+
+    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
+        await self._call(_WRITE, "remember", model, incarnation, tuple(rows))
+
+    async def remembered(
+        self, model: str, incarnation: str, keys: Sequence[bytes]
+    ) -> "list[Remembered | None]":
+        return (await self._call(_READ, "remembered", model, incarnation, tuple(keys)))[0]
+
+    async def awaiting_labels(self) -> "list[AwaitingLabels]":
+        return (await self._call(_READ, "awaiting_labels"))[0]
+
+    async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
+        return (await self._call(_WRITE, "overdue", model, incarnation, limit))[0]
 
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None

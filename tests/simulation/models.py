@@ -18,7 +18,14 @@ from service.journal.record import KeyKind, Rows, make_key
 from service.receipts import Receipt
 from service.requests import ControlRequest, Request
 from service.retained import digest_of
-from solvers import Batch, make_learner, member_learner, resolve_spec, why_not_unlearn
+from solvers import (
+    AsServed,
+    Batch,
+    make_learner,
+    member_learner,
+    resolve_spec,
+    why_not_unlearn,
+)
 
 DIM = 3
 SCALE = 16.0
@@ -42,6 +49,7 @@ class Kind:
         self.names_rows = why_not_unlearn(self.resolved) is None
         if self.names_rows:
             self.orders = [unlearning(tag) for tag in range(1, 9)]
+        self.as_served = AsServed(self.resolved)
         learner = member_learner(make_learner(self.resolved))
         if learner is not None:
             added = learner.resolve_member({"algorithm": "perceptron"})
@@ -96,22 +104,27 @@ def learn_request(tag: int, key: str | None) -> Request:
 
 
 @lru_cache(10_000)
-def named_request(tag: int) -> Request:
+def named_row(tag: int) -> ListedRows:
     """The first row of the tag, with an id, which makes repeating harmless."""
     row = rows_of(tag)[:1]
-    return Request.of(
-        ListedRows(
-            row.indptr.tolist(),
-            row.indices.tolist(),
-            row.values.tolist(),
-            row.labels.tolist(),
-            [1.0],
-            DIM,
-            ids={0: str(tag)},
-        ),
-        None,
-        None,
-    )
+    columns = row.indptr.tolist(), row.indices.tolist(), row.values.tolist(), row.labels.tolist()
+    return ListedRows(*columns, [1.0], DIM, ids={0: str(tag)})
+
+
+@lru_cache(10_000)
+def named_request(tag: int) -> Request:
+    """Of this row, with its label."""
+    return Request.of(named_row(tag), None, None)
+
+
+def label_of(tag: int) -> float:
+    """Of the first row of the tag."""
+    return float(rows_of(tag).labels[0])
+
+
+def default_of(tag: int) -> float:
+    """The label that this row has where no other comes: the other one, so that it is seen."""
+    return -label_of(tag)
 
 
 def place_of(receipt: Receipt) -> Placed:

@@ -7,7 +7,7 @@ REGRESSIONS = {
     # A snapshot of lost entries was taken for the journal's state, at each rebuilding again.
     "snapshot that does not lead on": (299, 913),
     # Until the journal answered; where it did not, until the next append.
-    "fork served until it is rebuilt": (175, 989),
+    "fork served until it is rebuilt": (130, 175),
     # A prediction whose body was on its way when the fork was found.
     "fork served to who asked before": (999, 1071),
     # Repetitions alone never showed a replica that the journal had lost what it had learned.
@@ -17,9 +17,9 @@ REGRESSIONS = {
     # By a rebuilding, or by entries that were announced and then not there.
     "acknowledged though known to be lost": (123, 516),
     # A control was applied twice, or a model stayed forked for good.
-    "refresh cancelled with its caller": (10, 127),
+    "refresh cancelled with its caller": (10, 14),
     # asyncio complained of it in the log.
-    "error of a loading unseen": (537, 989),
+    "error of a loading unseen": (956, 1101),
     # A state was left out for good where its copy was trimmed away with the record naming it.
     "copy gone with its record": (1446, 1946),
 }

@@ -1,14 +1,12 @@
-"""A journal in memory, as its server sees it: every call is one atomic step.
+"""A journal in memory, as its server sees it: every call is one atomic step."""
 
-What a write did is kept as an operation, so that a failover to a copy that was behind takes the
-last ones away: entries, nonces, keys and cursors together.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from hashlib import sha256
+from math import inf
 
-from service.journal._placing import Known, Left, Sorting, check_parts, placed
+import msgspec
+
+from service.journal._placing import Known, Sorting, check_parts, placed
 from service.journal.chain import first_chain, next_chain
 from service.journal.inputs import InputMove
 from service.journal.protocol import (
@@ -35,153 +33,27 @@ from service.journal.protocol import (
     UnknownModel,
     Version,
 )
+from tests.simulation.log import Log, Operation
 
 KEPT_SNAPSHOTS = 2
 
 
-@dataclass(slots=True)
-class Operation:
-    """What one append did, and the answer that its nonce stands for."""
-
-    nonce: bytes
-    before: int
-    seq: int
-    previous: str
-    chain: str
-    left: list[Left]
-    keys: dict[bytes, Known]
-    cursor: CursorMove | None
-    entry: Entry | None
-    let_go: dict[bytes, Remembered]
-    """Rows whose labels came."""
-
-
-@dataclass(slots=True)
-class Log:
-    """A model: what the contract tells of it, and what a test wants to know beside that."""
-
-    id: str
-    incarnation: str
-    spec: bytes
-    given: bytes
-    seq: int = 0
-    chain: str = ""
-    operations: list[Operation] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
-    nonces: dict[bytes, Operation] = field(default_factory=dict)
-    keys: dict[bytes, Known] = field(default_factory=dict)
-    cursors: dict[str, str] = field(default_factory=dict)
-    snapshots: list[Snapshot] = field(default_factory=list)
-    """The newest last."""
-    cut: list[Entry] = field(default_factory=list)
-    """Entries that were lost."""
-    cuts: list[tuple[int, int]] = field(default_factory=list)
-    """When something was lost, and up to which seq it was not."""
-    died: dict[str, int] = field(default_factory=dict)
-    """Chain values that were lost, and when."""
-    stood: dict[str, int] = field(default_factory=dict)
-    """Each chain value that there ever was, and the seq that it stood at."""
-    covered: int = 0
-    """The largest seq of any snapshot ever put."""
-    spoiled: set[int] = field(default_factory=set)
-    """Seqs of snapshots that were changed."""
-    trimmed: int = 0
-    let_go: list[Entry] = field(default_factory=list)
-    """Entries that were trimmed."""
-    stored: dict[str, bytes] = field(default_factory=dict)
-    """Copies by their digests."""
-    ever_stored: dict[str, bytes] = field(default_factory=dict)
-    versions: dict[str, Version] = field(default_factory=dict)
-    waits: dict[bytes, Remembered] = field(default_factory=dict)
-    """Rows that wait for their labels: here for ever."""
-    uses: dict[int, str] = field(default_factory=dict)
-    """Digests of the copies that kept entries name, by the last seq of these."""
-
-    def record(self) -> ModelRecord:
-        return ModelRecord(
-            self.id, self.incarnation, self.spec, self.given, 0, self.seq, self.chain
-        )
-
-    def was_cut_below(self, seq: int, since: int) -> bool:
-        """Whether records up to `seq` were lost after a step."""
-        return any(step >= since and kept < seq for step, kept in self.cuts)
-
-    def lose(self, count: int, now: int, with_snapshots: bool) -> None:
-        """Lose the last operations, and the snapshots that stand on them or not.
-
-        Where the log was trimmed, not further than a snapshot stands that is good: nobody could
-        make the model again.
-        """
-        floor = max(self.good) if self.trimmed else 0
-        count = min(count, sum(operation.before >= floor for operation in self.operations))
-        if not count:
-            return
-        for operation in reversed(self.operations[-count:]):
-            del self.nonces[operation.nonce]
-            for key in operation.keys:
-                self.keys.pop(key, None)
-            if operation.cursor is not None:
-                self._put_back(operation.cursor)
-            if operation.entry is not None:
-                self.cut.append(self.entries.pop())
-                self.died[operation.chain] = now
-                self.uses.pop(operation.seq, None)
-            self.waits = operation.let_go | self.waits
-            self.seq, self.chain = operation.before, operation.previous
-        del self.operations[-count:]
-        self.cuts.append((now, self.seq))
-        if with_snapshots:
-            self.snapshots = [kept for kept in self.snapshots if kept.seq <= self.seq]
-
-    @property
-    def whole(self) -> list[Entry]:
-        """All entries from the first one on, whether they are kept or were trimmed."""
-        return self.let_go + self.entries
-
-    @property
-    def named(self) -> set[str]:
-        """The digests of copies that a version or a kept entry names."""
-        return {version.digest for version in self.versions.values()} | set(self.uses.values())
-
-    @property
-    def good(self) -> set[int]:
-        """The seqs of the snapshots that the log holds and nobody has changed."""
-        return {kept.seq for kept in self.snapshots if self.holds(kept)} - self.spoiled
-
-    def holds(self, place: Snapshot | Place) -> bool:
-        """Whether the log leads on from there, or ends there."""
-        if (place.seq, place.chain) == (self.seq, self.chain):
-            return True
-        return any(
-            entry.first_seq == place.seq + 1 and entry.chain == next_chain(place.chain, entry.nonce)
-            for entry in self.entries
-        )
-
-    def spoil(self, where: float) -> None:
-        """Change a byte of the newest snapshot, unless no other would be good that is needed."""
-        newest = self.snapshots[-1]
-        is_needed = len(self.snapshots) > 1 or self.trimmed
-        if is_needed and not self.good - {newest.seq}:
-            return
-        self.spoiled.add(newest.seq)
-        data = bytearray(newest.data)
-        data[int(where * len(data))] ^= 1
-        self.snapshots[-1] = Snapshot(newest.seq, newest.chain, bytes(data))
-
-    def _put_back(self, move: CursorMove) -> None:
-        if move.expected is None:
-            del self.cursors[move.name]
-        else:
-            self.cursors[move.name] = move.expected
-
-
 class Store:
-    """All models. `answer_bytes` bounds the entries of an answer: a small one makes many pages."""
+    """All models. `answer_bytes` bounds the entries of an answer: a small one makes many pages.
 
-    def __init__(self, answer_bytes: int = ENTRY_BYTES) -> None:
+    clock, remember_s   in seconds: a row without a default label waits so long for its label
+    """
+
+    def __init__(
+        self,
+        answer_bytes: int = ENTRY_BYTES,
+        clock: Callable[[], float] = lambda: 0.0,
+        remember_s: float = inf,
+    ) -> None:
         self.logs: dict[str, Log] = {}
         self.gone: list[Log] = []
         self.answer_bytes = answer_bytes
+        self._clock, self._remember_s = clock, remember_s
         self.identity: str | None = None
         self._created = 0
 
@@ -313,6 +185,10 @@ class Store:
             found.append(entry)
         return found, False
 
+    def known(self, model: str, incarnation: str, keys: Sequence[bytes]) -> "list[Known | None]":
+        log = self.log(model, incarnation)
+        return [log.keys.get(key) for key in keys]
+
     def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> "list[Entry]":
@@ -427,22 +303,52 @@ class Store:
             log.stored.pop(digest, None)
 
     def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
-        log = self.log(model, incarnation)
-        log.waits |= {row.key: Remembered(row.key, row.body, row.default, 0, 0) for row in rows}
+        log, now = self.log(model, incarnation), self._clock()
+        for row in rows:
+            wait_s = row.wait_s if row.default else self._remember_s
+            due_ms = _ms(now + wait_s)
+            log.waits[row.key] = Remembered(row.key, row.body, row.default, _ms(now), due_ms)
 
     def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> "list[Remembered | None]":
         log = self.log(model, incarnation)
-        return [log.waits.get(key) for key in keys]
+        found = [log.waits.get(key) for key in keys]
+        return [None if row is None else self._as_found(row) for row in found]
+
+    def _as_found(self, row: Remembered) -> Remembered:
+        now_ms = _ms(self._clock())
+        age_s = (now_ms - row.time_ms) / 1000
+        body = row.body if row.default or row.due_ms > now_ms else b""
+        return msgspec.structs.replace(row, body=body, age_s=age_s)
 
     def awaiting_labels(self) -> "list[AwaitingLabels]":
         logs = sorted((log.id, log) for log in self.logs.values() if log.waits)
-        return [AwaitingLabels(id, log.incarnation, len(log.waits), False) for id, log in logs]
+        return [
+            AwaitingLabels(
+                id,
+                log.incarnation,
+                sum(row.body != b"" for row in log.waits.values()),
+                any(self._is_due(row) for row in log.waits.values()),
+            )
+            for id, log in logs
+        ]
 
     def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
-        self.log(model, incarnation)
-        return Overdue((), 0)
+        log = self.log(model, incarnation)
+        due = sorted((row.due_ms, row.key, row) for row in log.waits.values() if self._is_due(row))
+        expired = 0
+        for due_ms, key, row in due:
+            if not row.body:
+                del log.waits[key]
+            elif not row.default:
+                again_ms = due_ms + _ms(self._remember_s)
+                log.waits[key] = msgspec.structs.replace(row, body=b"", due_ms=again_ms)
+                expired += 1
+        return Overdue([row for *_, row in due if row.default][:limit], expired)
+
+    def _is_due(self, row: Remembered) -> bool:
+        return row.due_ms <= _ms(self._clock())
 
     def scrub(self, model: str, incarnation: str) -> bool:
         self.log(model, incarnation)
@@ -457,3 +363,8 @@ class Store:
         if log is None or log.incarnation != incarnation:
             raise ModelChanged(model)
         return log
+
+
+def _ms(seconds: float) -> int:
+    """Of the store's clock; what is infinite is further than anything."""
+    return 2**62 if seconds == inf else round(1000 * seconds)

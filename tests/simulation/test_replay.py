@@ -8,7 +8,8 @@ import pytest
 from service.recovery import REPLAYS, Forked
 from service.replica import Replica
 from tests.simulation import models
-from tests.simulation.store import Log, Store
+from tests.simulation.log import Log
+from tests.simulation.store import Store
 
 
 class Vanishing:

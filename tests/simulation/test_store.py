@@ -10,7 +10,8 @@ from service.journal.protocol import Appended, Part
 from tests.journal.groups import GIVEN, SPEC, keyed, places, rows
 from tests.journal.test_journal_stores_agree import some_group
 from tests.journal.test_remembering import key, label, waits
-from tests.simulation.store import Log, Store
+from tests.simulation.log import Log
+from tests.simulation.store import Store
 
 pytestmark = pytest.mark.anyio
 
@@ -92,3 +93,29 @@ def test_a_lost_label_leaves_its_row_waiting():
     assert [row and row.body for row in found] == [None, b"other"]
     log.lose(1, now=0, with_snapshots=True)
     assert [told.rows for told in store.awaiting_labels()] == [2]
+
+
+def test_rows_expire_by_the_clock_unless_they_have_a_default_label():
+    now = [0.0]
+    store = Store(clock=lambda: now[0], remember_s=1.0)
+    record, _ = store.create("m", SPEC, GIVEN)
+    given = "m", record.incarnation
+    store.remember(*given, [waits("a"), waits("b", default=b"1", wait_s=0.5)])
+
+    def found() -> list[bytes | None]:
+        rows = store.remembered(*given, [key("a"), key("b")])
+        return [row and row.body for row in rows]
+
+    assert found() == [b"row", b"row"] and not store.awaiting_labels()[0].is_due
+    now[0] = 0.6
+    due = store.overdue(*given)
+    assert ([row.key for row in due.rows], due.expired) == ([key("b")], 0)
+    now[0] = 1.0
+    assert found() == [b"", b"row"]
+    assert [store.overdue(*given).expired for _ in range(2)] == [1, 0]
+    assert store.awaiting_labels()[0].rows == 1
+    now[0] = 2.5
+    store.overdue(*given)
+    assert found() == [None, b"row"]
+    append(store, store.log(*given), label("b"))
+    assert store.awaiting_labels() == []

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
-from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -18,22 +17,22 @@ import service.model
 import solvers.spec
 from service.catalog import Catalog
 from service.errors import Problem
-from service.journal.protocol import ENTRY_BYTES, JournalError, ModelChanged
+from service.journal.protocol import ENTRY_BYTES, ModelChanged
 from service.model import Model
 from service.outside import Outside
 from service.receipts import Receipt
-from service.requests import AnyRequest, ControlRequest, Request
+from service.requests import AnyRequest, ControlRequest
 from service.settings import Settings
 from service.startup import Startup
 from service.versions import go_back_to_seq, go_back_to_version, take_version
 from tests.simulation import models
-from tests.simulation.checks import Acked, Notes, check_world
+from tests.simulation.checks import Notes, check_world
+from tests.simulation.client import LASTS_S, REFUSALS, Client, Gone
 from tests.simulation.faults import Connection, Fault, Network
+from tests.simulation.late import REMEMBER_S, sweep
 from tests.simulation.loop import Loop, Scheduler
 from tests.simulation.store import Store
 
-LASTS_S = 0.15
-"""Clients would be done by then if they were answered at once."""
 QUIET_S = 30.0
 APPEND_TIMEOUT_S = 0.1
 SLOWNESS_S = 0.02
@@ -41,20 +40,10 @@ BODY_S = 0.005
 """How long a body may be on its way when the model is already found."""
 MODEL_BYTES = 10_000
 """What a model takes of memory, which has room for all of them."""
-TRIES = 4
 REBUILDS = 5
 """So often a model may be found being rebuilt when all is quiet."""
-PAUSES_S = (0.01, 0.01, 0.05, 1.5)
 
 Work = Callable[["Worker"], Awaitable[Any]]
-
-
-class Gone(Exception):
-    """The worker died, or the client left: nobody will ever answer."""
-
-
-REFUSALS = (Gone, JournalError, Problem)
-"""What a client may be told; anything else is a fault of the service."""
 
 
 @lru_cache
@@ -86,6 +75,15 @@ class Telemetry:
         self._happened.add(Fault.EVICTED)
 
     def saw_delete(self, model: str) -> None:
+        pass
+
+    def saw_waiting(self, rows: dict[str, int]) -> None:
+        pass
+
+    def saw_expired(self, rows: int) -> None:
+        pass
+
+    def saw_default_labels(self, rows: int) -> None:
         pass
 
 
@@ -208,7 +206,7 @@ class Worker:
     async def _refresh(self, model: Model) -> None:
         began = self.world.scheduler.steps
         await model.refresh()
-        known = self.connection.known
+        known = self.connection.answered_at
         known[model.record.incarnation] = max(began, known.get(model.record.incarnation, 0))
 
     async def remake(self, model_id: str) -> None:
@@ -258,7 +256,8 @@ class World:
         self.seed = seed
         self.scheduler = Scheduler(seed)
         chance = self.chance = self.scheduler.chance
-        self.store = Store(chance.choice((ENTRY_BYTES, ENTRY_BYTES, 300)))
+        answer_bytes = chance.choice((ENTRY_BYTES, ENTRY_BYTES, 300))
+        self.store = Store(answer_bytes, lambda: self.scheduler.now, REMEMBER_S)
         self.network = Network(self.scheduler, self.store)
         self._trace = trace
         self.network.trace = None if trace is None else self.tell
@@ -414,106 +413,13 @@ class World:
         for model_id in self._kinds:
             if model_id not in self.store.logs:  # a late delete, and whoever sent it has died
                 await self._remake(0.0, model_id)
+        if any(self.kind_of(model_id).names_rows for model_id in self._kinds):
+            for worker in self.workers:
+                await worker.ask(sweep)
         for worker in self.workers:
             for model_id in self._kinds:
                 settled = await worker.ask(lambda worker, id=model_id: worker.settle(id))
                 self.notes.settled.append((worker.name, settled))
-
-
-class Client:
-    """Sends a few requests, one after the other, each to some worker."""
-
-    def __init__(self, world: World, requests: int) -> None:
-        self._world, self._requests = world, requests
-        self._chance: Random = world.chance
-        self._hangs_up = 0.25 if self._chance.random() < 0.25 else 0.0
-
-    async def run(self) -> None:
-        for _ in range(self._requests):
-            await asyncio.sleep(self._chance.random() * LASTS_S / self._requests)
-            await self._act()
-
-    async def _act(self) -> None:
-        luck = self._chance.random()
-        model_id = self._chance.choice(list(self._world._kinds))
-        if luck < 0.55:
-            await self._learn(model_id)
-        elif luck < 0.7:
-            await self._order(model_id)
-        elif luck < 0.9:
-            asked = self._chance.randrange(3)
-            await self._try(lambda worker: worker.predict(model_id, asked))
-        elif luck < 0.95:
-            await self._try(lambda worker: worker.refresh(model_id))
-        else:
-            await self._travel(model_id)
-
-    async def _travel(self, model_id: str) -> None:
-        """Take a version, or go back to one, or to a seq."""
-        name = self._chance.choice("uvw")
-        if self._chance.random() < 0.4:
-            return await self._try(lambda worker: worker.take_version(model_id, name))
-        log = self._world.store.logs.get(model_id)
-        if log is None:
-            return None
-        to = name if name in log.versions else self._chance.randint(log.trimmed, log.seq)
-        began = self._world.scheduler.steps
-        answer = await self._try(lambda worker: worker.go_back(model_id, to))
-        if answer is not None:
-            incarnation, request, receipt = answer
-            acked = Acked(model_id, incarnation, None, request, receipt, began)
-            self._world.notes.acked.append(acked)
-            self._world.notes.rollbacks += 1
-
-    async def _learn(self, model_id: str) -> None:
-        tag = next(self._world._tags)
-        if self._world.kind_of(model_id).names_rows:
-            return await self._send(model_id, models.named_request(tag), tag, str(tag))
-        key = f"k{tag}" if self._chance.random() < 0.65 else None
-        await self._send(model_id, models.learn_request(tag, key), tag, key)
-        if key is not None and self._chance.random() < self._world.repeats:
-            # Again, as if it had not been answered; or the key for something else.
-            other = tag if self._chance.random() < 0.5 else next(self._world._tags)
-            await self._send(model_id, models.learn_request(other, key), other, key)
-
-    async def _order(self, model_id: str) -> None:
-        kind = self._world._kinds[model_id]
-        order = self._chance.randrange(len(models.kinds()[kind].orders))
-        key = f"c{next(self._world._tags)}" if self._chance.random() < 0.5 else None
-        await self._send(model_id, models.control_request(kind, order, key), None, key)
-
-    async def _send(
-        self, model_id: str, request: Request | ControlRequest, tag: int | None, key: str | None
-    ) -> None:
-        """Until it is answered, where there is a key that makes repeating harmless."""
-        for _ in range(TRIES if key is not None else 1):
-            began = self._world.scheduler.steps
-            worker = self._chance.choice(self._world.workers)
-            answer = await self._try(lambda worker: worker.submit(model_id, request), worker)
-            if answer is not None:
-                incarnation, receipt = answer
-                receipt.placed = models.place_of(receipt)
-                acked = Acked(model_id, incarnation, tag, request, receipt, began)
-                self._world.notes.acked.append(acked)
-                self._world.tell(f"client got {receipt.placed}")
-                if self._chance.random() < (0.6 if receipt.placed.duplicate else 0.2):
-                    await self._try(lambda worker: worker.predict(model_id, 0), worker)
-                return
-            await asyncio.sleep(self._chance.random() * self._chance.choice(PAUSES_S))
-
-    async def _try(self, work: Work, worker: Worker | None = None) -> Any:
-        """What some worker answers; None where it refuses or nobody answers."""
-        worker = worker or self._chance.choice(self._world.workers)
-        reply = worker.ask(work)
-        if self._hangs_up and self._chance.random() < self._hangs_up:
-            self._world.scheduler.at(self._chance.random() * 0.01, worker.leave, reply)
-        try:
-            return await reply
-        except REFUSALS as refusal:
-            self._world.tell(f"client of {worker.name} is refused: {refusal!r}")
-        except Exception as error:
-            self._world.notes.problems.append(f"internal error: {error!r}")
-        return None
 
 
 def _some_bytes(*of: object) -> int:

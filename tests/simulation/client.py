@@ -1,0 +1,131 @@
+"""Those who ask workers for something, one request after the other, and note what they are told."""
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from service.errors import Problem
+from service.journal.protocol import JournalError
+from service.requests import ControlRequest, Request
+from tests.simulation import models
+from tests.simulation.checks import Acked
+from tests.simulation.late import learn, sweep
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Work, Worker, World
+
+LASTS_S = 0.15
+"""Clients would be done by then if they were answered at once."""
+TRIES = 4
+PAUSES_S = (0.01, 0.01, 0.05, 1.5)
+
+
+class Gone(Exception):
+    """The worker died, or the client left: nobody will ever answer."""
+
+
+REFUSALS = (Gone, JournalError, Problem)
+"""What a client may be told; anything else is a fault of the service."""
+
+
+class Client:
+    """Sends a few requests, one after the other, each to some worker."""
+
+    def __init__(self, world: "World", requests: int) -> None:
+        self._world, self._requests = world, requests
+        self._chance: Random = world.chance
+        self._hangs_up = 0.25 if self._chance.random() < 0.25 else 0.0
+
+    async def run(self) -> None:
+        for _ in range(self._requests):
+            await asyncio.sleep(self._chance.random() * LASTS_S / self._requests)
+            await self._act()
+
+    async def _act(self) -> None:
+        luck = self._chance.random()
+        model_id = self._chance.choice(list(self._world._kinds))
+        if luck < 0.55:
+            await self._learn(model_id)
+        elif luck < 0.7:
+            await self._order(model_id)
+        elif luck < 0.9:
+            asked = self._chance.randrange(3)
+            await self._try(lambda worker: worker.predict(model_id, asked))
+        elif luck < 0.95:
+            await self._refresh(model_id)
+        else:
+            await self._travel(model_id)
+
+    async def _refresh(self, model_id: str) -> None:
+        if self._world.kind_of(model_id).names_rows and self._chance.random() < 0.6:
+            return await self._try(sweep)
+        await self._try(lambda worker: worker.refresh(model_id))
+
+    async def _travel(self, model_id: str) -> None:
+        """Take a version, or go back to one, or to a seq."""
+        name = self._chance.choice("uvw")
+        if self._chance.random() < 0.4:
+            return await self._try(lambda worker: worker.take_version(model_id, name))
+        log = self._world.store.logs.get(model_id)
+        if log is None:
+            return None
+        to = name if name in log.versions else self._chance.randint(log.trimmed, log.seq)
+        began = self._world.scheduler.steps
+        answer = await self._try(lambda worker: worker.go_back(model_id, to))
+        if answer is not None:
+            incarnation, request, receipt = answer
+            acked = Acked(model_id, incarnation, None, request, receipt, began)
+            self._world.notes.acked.append(acked)
+            self._world.notes.rollbacks += 1
+
+    async def _learn(self, model_id: str) -> None:
+        tag = next(self._world._tags)
+        if self._world.kind_of(model_id).names_rows:
+            if tag % 2:
+                return await learn(self._world, self._try, model_id, tag)
+            return await self._send(model_id, models.named_request(tag), tag, str(tag))
+        key = f"k{tag}" if self._chance.random() < 0.65 else None
+        await self._send(model_id, models.learn_request(tag, key), tag, key)
+        if key is not None and self._chance.random() < self._world.repeats:
+            # Again, as if it had not been answered; or the key for something else.
+            other = tag if self._chance.random() < 0.5 else next(self._world._tags)
+            await self._send(model_id, models.learn_request(other, key), other, key)
+
+    async def _order(self, model_id: str) -> None:
+        kind = self._world._kinds[model_id]
+        order = self._chance.randrange(len(models.kinds()[kind].orders))
+        key = f"c{next(self._world._tags)}" if self._chance.random() < 0.5 else None
+        await self._send(model_id, models.control_request(kind, order, key), None, key)
+
+    async def _send(
+        self, model_id: str, request: Request | ControlRequest, tag: int | None, key: str | None
+    ) -> None:
+        """Until it is answered, where there is a key that makes repeating harmless."""
+        for _ in range(TRIES if key is not None else 1):
+            began = self._world.scheduler.steps
+            worker = self._chance.choice(self._world.workers)
+            answer = await self._try(lambda worker: worker.submit(model_id, request), worker)
+            if answer is not None:
+                incarnation, receipt = answer
+                receipt.placed = models.place_of(receipt)
+                acked = Acked(model_id, incarnation, tag, request, receipt, began)
+                self._world.notes.acked.append(acked)
+                self._world.tell(f"client got {receipt.placed}")
+                if self._chance.random() < (0.6 if receipt.placed.duplicate else 0.2):
+                    await self._try(lambda worker: worker.predict(model_id, 0), worker)
+                return
+            await asyncio.sleep(self._chance.random() * self._chance.choice(PAUSES_S))
+
+    async def _try(self, work: "Work", worker: "Worker | None" = None) -> Any:
+        """What some worker answers; None where it refuses or nobody answers."""
+        worker = worker or self._chance.choice(self._world.workers)
+        reply = worker.ask(work)
+        if self._hangs_up and self._chance.random() < self._hangs_up:
+            self._world.scheduler.at(self._chance.random() * 0.01, worker.leave, reply)
+        try:
+            return await reply
+        except REFUSALS as refusal:
+            self._world.tell(f"client of {worker.name} is refused: {refusal!r}")
+        except Exception as error:
+            self._world.notes.problems.append(f"internal error: {error!r}")
+        return None

@@ -1,0 +1,198 @@
+"""Labels that come later: rows are predicted and remembered, then labelled, some twice.
+
+What the workers served and promised is noted here; at the end each row that the journal has with
+its label is held against it.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from service.default_labels import DefaultLabels
+from service.journal.protocol import Placed
+from service.journal.record import KeyKind, Rows, make_key
+from service.late_labels import Label, Labelled, Wait, learn_labels, packed_label, remember
+from service.model import Model
+from service.receipts import Receipt
+from tests.simulation import models
+from tests.simulation.log import Log
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Worker, World
+
+REMEMBER_S = 0.5
+"""How long a row without a default label waits."""
+DEFAULT_S = 0.05
+"""How long one with a default label waits for another."""
+
+TRIES = 4
+
+Ask = Callable[[Callable[["Worker"], Awaitable[Any]]], Awaitable[Any]]
+Row = tuple[str, int]
+"""The incarnation of the model, and the tag of the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a client was told of one label: at which seq it stands, or why it does not."""
+
+    row: Row
+    y: float
+    seq: int | None
+    outcome: str
+    began: int
+
+
+class LateNotes:
+    """What workers have served and promised, and what was told of labels."""
+
+    def __init__(self) -> None:
+        self.served: defaultdict[Row, set[tuple[int, float]]] = defaultdict(set)
+        """Seq and score of each time that a row was to be remembered."""
+        self.asked_at: dict[Row, float] = {}
+        self.known_until: dict[Row, float] = {}
+        """Of rows that were said to wait: when they may be forgotten."""
+        self.told: list[Told] = []
+
+
+async def serve(worker: "Worker", model_id: str, tag: int, default: bool) -> None:
+    """Predict the row of this tag and let it wait for its label."""
+    notes = worker.world.notes
+    known = notes.told_by(worker)
+    with worker.catalog.pinned(model_id):
+        model = await worker.model(model_id)
+        rows = models.named_row(tag)
+        scores, seq, chain = await model.replica.predict(models.rows_of(tag)[:1])
+        notes.saw_prediction(worker, model, ("row", tag), seq, chain, scores, known)
+        row = model.record.incarnation, tag
+        notes.late.served[row].add((seq, float(scores[0])))
+        notes.late.asked_at.setdefault(row, worker.world.scheduler.now)
+        wait = Wait(packed_label(models.default_of(tag)), DEFAULT_S) if default else Wait()
+        await remember(worker.connection, model, rows, scores.tolist(), seq, wait)
+        # As long as it waits, and for as long again it is known to have waited too long.
+        asked_at = notes.late.asked_at[row]
+        notes.late.known_until[row] = inf if default else asked_at + 2 * REMEMBER_S
+
+
+async def label(worker: "Worker", model_id: str, tag: int, y: float, keyed: bool) -> Labelled:
+    """Bring the label of the row of this tag."""
+    began = worker.world.scheduler.steps
+    key = make_key(KeyKind.REQUEST, f"l{tag}{y:+}") if keyed else None
+    mark = None if key is None else packed_label(y) * 2
+    with worker.catalog.pinned(model_id):
+        model = await worker.model(model_id)
+        told = await learn_labels(worker.connection, model, [Label(0, str(tag), y)], key, mark)
+    if told.receipt is not None:
+        worker.world.notes.saw_answer(worker, model, told.receipt, began)
+    _note(worker, model, tag, y, told, began)
+    return told
+
+
+def _note(worker: "Worker", model: Model, tag: int, y: float, told: Labelled, began: int) -> None:
+    row = model.record.incarnation, tag
+    notes = worker.world.notes
+    seq, outcome = _said(told)
+    if seq is not None:
+        receipt = told.receipt if outcome == "new" else None
+        receipt = receipt or Receipt(Placed(seq, seq, 1, duplicate=True))
+        notes.saw_acknowledged(model, tag, models.named_request(tag), receipt, began)
+    notes.late.told.append(Told(row, y, seq, outcome, began))
+    if outcome == "expired":
+        waited_s = worker.world.scheduler.now - notes.late.asked_at.get(row, 0.0)
+        if waited_s < REMEMBER_S:
+            notes.problems.append(f"{worker.name} let the row {tag} expire after {waited_s} s")
+    log = notes.log_of(model)
+    known_until = notes.late.known_until.get(row, 0.0)
+    if outcome == "unknown" and worker.world.scheduler.now < known_until and log is not None:
+        # Between the looks at the rows that wait and at the keys the store may lose a label.
+        if not any(step >= began for step, _ in log.cuts):
+            notes.problems.append(f"{worker.name} does not know the row {tag}, which waits")
+
+
+def _said(told: Labelled) -> tuple[int | None, str]:
+    if told.repeats is not None:
+        seq, count = told.repeats
+        return seq if count else None, "repeated"
+    receipt = told.receipt
+    duplicates = [*told.duplicates, *(receipt.duplicates if receipt else ())]
+    if duplicates:
+        return duplicates[0][1], "duplicate"
+    if told.conflicts or (receipt and receipt.conflicts):
+        return None, "conflict"
+    if receipt is not None:
+        return receipt.placed.seq, "new"
+    return None, "unknown" if told.unknown else "expired"
+
+
+async def sweep(worker: "Worker") -> None:
+    """What the timer does."""
+    await worker.startup.finished.wait()
+    await DefaultLabels(worker.catalog, worker.connection).sweep()
+
+
+async def learn(world: "World", ask: Ask, model_id: str, tag: int) -> None:
+    """A client's row and its label, from some worker each; `ask` is how it asks one of them."""
+    chance = world.chance
+    has_default, keyed = chance.random() < 0.3, chance.random() < 0.3
+    await ask(lambda worker: serve(worker, model_id, tag, has_default))
+    await asyncio.sleep(chance.random() * chance.choice((0.0, 0.02, 0.1, 1.5)))
+    y = models.label_of(tag)
+    labels = [y]
+    if chance.random() < world.repeats:
+        labels.append(chance.choice((y, -y)))
+    elif chance.random() < 0.1:
+        labels = []  # it never comes
+    for each in labels:
+        for _ in range(TRIES):
+            if await ask(lambda worker, y=each: label(worker, model_id, tag, y, keyed)):
+                break
+            await asyncio.sleep(chance.random() * chance.choice((0.01, 0.05)))
+
+
+class LateRow(NamedTuple):
+    """A row as the journal has it; what it was served with where its label came late."""
+
+    tag: int
+    y: float
+    served_seq: int | None
+    score: float
+
+
+def late_rows(rows: Rows, first_seq: int) -> Iterator[tuple[int, LateRow]]:
+    """Each row by its seq, the first one of `first_seq`."""
+    seqs, scores = rows.served_seqs, rows.served_scores
+    for place, tag in enumerate(models.tags_of(rows)):
+        y = float(rows.labels[place])  # type: ignore[index]
+        is_late = seqs is not None and seqs[place] >= 0
+        served = (int(seqs[place]), float(scores[place])) if is_late else (None, 0.0)  # type: ignore[index]
+        yield first_seq + place, LateRow(tag, y, *served)
+
+
+def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Iterator[str]:
+    """Rows whose labels came late are as they were served, and stand where it was told.
+
+    rows   all that the journal has, by seq
+    """
+    standing = {row.tag: (seq, row) for seq, row in rows.items()}
+    for row in rows.values():
+        if row.served_seq is None:
+            continue
+        if (row.served_seq, row.score) not in late.served[log.incarnation, row.tag]:
+            yield f"{log.id}: the row {row.tag} was not served {row.score} at {row.served_seq}"
+        if abs(row.y) != 1.0:
+            yield f"{log.id}: the row {row.tag} has label {row.y}"
+    for told in late.told:
+        incarnation, tag = told.row
+        if incarnation != log.incarnation or any(step >= told.began for step, _ in log.cuts):
+            continue
+        seq, row = standing.get(tag, (None, None))
+        if told.outcome == "conflict" and (row is None or row.y == told.y):
+            yield f"{log.id}: the row {tag} was said to have another label than {told.y}"
+        if told.seq is not None and (told.seq != seq or row is None or row.y != told.y):
+            yield f"{log.id}: label {told.y} of {tag} is not at {told.seq}: {told.outcome}, {row}"
+    for waiting in log.waits.values():
+        if waiting.default:
+            yield f"{log.id}: {waiting.key!r} has no default label yet"

@@ -1,0 +1,155 @@
+"""A model's log in memory: what the contract tells of it, and what a test wants to know beside.
+
+What a write did is kept as an operation, so that a failover to a copy that was behind takes the
+last ones away: entries, nonces, keys and cursors together.
+"""
+
+from dataclasses import dataclass, field
+
+from service.journal._placing import Known, Left
+from service.journal.chain import next_chain
+from service.journal.protocol import (
+    CursorMove,
+    Entry,
+    ModelRecord,
+    Place,
+    Remembered,
+    Snapshot,
+    Version,
+)
+
+
+@dataclass(slots=True)
+class Operation:
+    """What one append did, and the answer that its nonce stands for."""
+
+    nonce: bytes
+    before: int
+    seq: int
+    previous: str
+    chain: str
+    left: list[Left]
+    keys: dict[bytes, Known]
+    cursor: CursorMove | None
+    entry: Entry | None
+    let_go: dict[bytes, Remembered]
+    """Rows whose labels came."""
+
+
+@dataclass(slots=True)
+class Log:
+    """A model: what the contract tells of it, and what a test wants to know beside that."""
+
+    id: str
+    incarnation: str
+    spec: bytes
+    given: bytes
+    seq: int = 0
+    chain: str = ""
+    operations: list[Operation] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    nonces: dict[bytes, Operation] = field(default_factory=dict)
+    keys: dict[bytes, Known] = field(default_factory=dict)
+    cursors: dict[str, str] = field(default_factory=dict)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    """The newest last."""
+    cut: list[Entry] = field(default_factory=list)
+    """Entries that were lost."""
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+    """When something was lost, and up to which seq it was not."""
+    died: dict[str, int] = field(default_factory=dict)
+    """Chain values that were lost, and when."""
+    stood: dict[str, int] = field(default_factory=dict)
+    """Each chain value that there ever was, and the seq that it stood at."""
+    covered: int = 0
+    """The largest seq of any snapshot ever put."""
+    spoiled: set[int] = field(default_factory=set)
+    """Seqs of snapshots that were changed."""
+    trimmed: int = 0
+    let_go: list[Entry] = field(default_factory=list)
+    """Entries that were trimmed."""
+    stored: dict[str, bytes] = field(default_factory=dict)
+    """Copies by their digests."""
+    ever_stored: dict[str, bytes] = field(default_factory=dict)
+    versions: dict[str, Version] = field(default_factory=dict)
+    waits: dict[bytes, Remembered] = field(default_factory=dict)
+    """Rows that wait for their labels, and those that have waited too long."""
+    uses: dict[int, str] = field(default_factory=dict)
+    """Digests of the copies that kept entries name, by the last seq of these."""
+
+    def record(self) -> ModelRecord:
+        return ModelRecord(
+            self.id, self.incarnation, self.spec, self.given, 0, self.seq, self.chain
+        )
+
+    def was_cut_below(self, seq: int, since: int) -> bool:
+        """Whether records up to `seq` were lost after a step."""
+        return any(step >= since and kept < seq for step, kept in self.cuts)
+
+    def lose(self, count: int, now: int, with_snapshots: bool) -> None:
+        """Lose the last operations, and the snapshots that stand on them or not.
+
+        Where the log was trimmed, not further than a snapshot stands that is good: nobody could
+        make the model again.
+        """
+        floor = max(self.good) if self.trimmed else 0
+        count = min(count, sum(operation.before >= floor for operation in self.operations))
+        if not count:
+            return
+        for operation in reversed(self.operations[-count:]):
+            del self.nonces[operation.nonce]
+            for key in operation.keys:
+                self.keys.pop(key, None)
+            if operation.cursor is not None:
+                self._put_back(operation.cursor)
+            if operation.entry is not None:
+                self.cut.append(self.entries.pop())
+                self.died[operation.chain] = now
+                self.uses.pop(operation.seq, None)
+            self.waits = operation.let_go | self.waits
+            self.seq, self.chain = operation.before, operation.previous
+        del self.operations[-count:]
+        self.cuts.append((now, self.seq))
+        if with_snapshots:
+            self.snapshots = [kept for kept in self.snapshots if kept.seq <= self.seq]
+
+    @property
+    def whole(self) -> list[Entry]:
+        """All entries from the first one on, whether they are kept or were trimmed."""
+        return self.let_go + self.entries
+
+    @property
+    def named(self) -> set[str]:
+        """The digests of copies that a version or a kept entry names."""
+        return {version.digest for version in self.versions.values()} | set(self.uses.values())
+
+    @property
+    def good(self) -> set[int]:
+        """The seqs of the snapshots that the log holds and nobody has changed."""
+        return {kept.seq for kept in self.snapshots if self.holds(kept)} - self.spoiled
+
+    def holds(self, place: Snapshot | Place) -> bool:
+        """Whether the log leads on from there, or ends there."""
+        if (place.seq, place.chain) == (self.seq, self.chain):
+            return True
+        return any(
+            entry.first_seq == place.seq + 1 and entry.chain == next_chain(place.chain, entry.nonce)
+            for entry in self.entries
+        )
+
+    def spoil(self, where: float) -> None:
+        """Change a byte of the newest snapshot, unless no other would be good that is needed."""
+        newest = self.snapshots[-1]
+        is_needed = len(self.snapshots) > 1 or self.trimmed
+        if is_needed and not self.good - {newest.seq}:
+            return
+        self.spoiled.add(newest.seq)
+        data = bytearray(newest.data)
+        data[int(where * len(data))] ^= 1
+        self.snapshots[-1] = Snapshot(newest.seq, newest.chain, bytes(data))
+
+    def _put_back(self, move: CursorMove) -> None:
+        if move.expected is None:
+            del self.cursors[move.name]
+        else:
+            self.cursors[move.name] = move.expected
