@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from solvers.errors import InvalidSpec
+from solvers.offline._sweep import CURVATURE
 from solvers.offline.methods import Method, Start
 from solvers.offline.problem import Problem
 from solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
@@ -37,7 +38,7 @@ class PrimalDual(Ascent):
                 "need not converge below; sdca and aspdc_i have no such condition",
             )
         super().__init__(problem, start, options, rng)
-        self._s = np.zeros(problem.n)
+        self._table[:, CURVATURE] = 0.0
 
 
 METHOD = Method(begin=PrimalDual, losses=SMOOTH_LOSSES, options={"visits": VISITS})

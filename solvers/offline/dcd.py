@@ -12,14 +12,33 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import F8, I8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, f8, i8, kernel
+from solvers._jit import (
+    F8,
+    F8_2D,
+    I8,
+    RO_F8_2D,
+    RO_I8_2D,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    i4,
+    i8,
+    kernel,
+    types,
+)
+from solvers._scalar import prefetch
 from solvers.offline._shuffle import shuffle
-from solvers.offline.methods import Method, Option, Start
+from solvers.offline._sweep import CURVATURE, DUAL, LABEL, STEP
+from solvers.offline.methods import Method, Option, Start, first_duals
 from solvers.offline.problem import Bounds, Problem
 
 # What a pass leaves in `out`.
 _MOST, _LEAST, _GAP = range(3)
-_IN_A_PASS = 1e-12
+_SOLVED = 1e-12
+
+RO_I4_2D = types.Array(i4, 2, "C", readonly=True)
+_AHEAD = 12  # as in _sweep.py
 
 
 class Descent:
@@ -33,24 +52,22 @@ class Descent:
         rng: np.random.Generator,
     ) -> None:
         self._problem, self._rng = problem, rng
-        self._steps = problem.batch.weights / (problem.rho * problem.total)
-        self._norms = problem.square_norms()
+        self._table = np.zeros((problem.n, 4))
+        self._table[:, LABEL] = problem.labels
+        self._table[:, STEP] = problem.batch.weights / (problem.rho * problem.total)
+        self._table[:, CURVATURE] = problem.square_norms()
         self._order = problem.visited.copy()
         self._active = len(self._order)
         self._shrinking: bool = options["shrinking"]
         self._out = np.zeros(3)
-        self._b = np.zeros(problem.n)
-        if start.duals is not None:
-            self._b = problem.labels * problem.clipped(start.duals)
-        elif start.weights is not None:
-            self._b = problem.labels * problem.duals_at(start.weights)
+        self._table[:, DUAL] = problem.labels * first_duals(problem, start)
         self.weights = problem.from_duals(self.duals)
         self.promise = math.nan
         self._forget()
 
     @property
     def duals(self) -> Floats:
-        return self._problem.labels * self._b
+        return self._problem.labels * self._table[:, DUAL]
 
     def _forget(self) -> None:
         """Begin again with all rows and no idea of which may be left out."""
@@ -62,10 +79,7 @@ class Descent:
         shuffle(self._order, active, self._rng.random(active))
         problem = self._problem
         self._active = descend(
-            *problem.rows,
-            problem.labels,
-            self._steps,
-            self._norms,
+            *problem.columns,
             problem.bias,
             problem.loss.gamma,
             problem.loss.hi,
@@ -74,12 +88,12 @@ class Descent:
             self._most,
             self._least,
             self.weights,
-            self._b,
+            self._table,
             self._out,
         )
         self.promise = self._out[_GAP] * problem.rho
         most, least = self._out[_MOST], self._out[_LEAST]
-        if not self._shrinking or most - least <= _IN_A_PASS or self._active == 0:
+        if not self._shrinking or most - least <= _SOLVED or self._active == 0:
             self._forget()
         else:
             self._most = most if most > 0.0 else math.inf
@@ -94,14 +108,11 @@ class Descent:
         return self._problem.bounds(self.weights, duals, self.weights)
 
 
-@kernel(i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, RO_F8, f8, f8, f8, I8, i8, f8, f8, F8, F8, F8))
+@kernel(i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, f8, f8, F8, F8_2D, F8))
 def descend(
     indptr: Ints,
     indices: Indices,
     values: Floats,
-    y: Floats,
-    a: Floats,
-    q: Floats,
     bias: float,
     gamma: float,
     hi: float,
@@ -110,7 +121,7 @@ def descend(
     most_before: float,
     least_before: float,
     w: Floats,
-    b: Floats,
+    table: Floats,
     out: Floats,
 ) -> int:
     """One pass over order[:active]; return how many rows are left for the next one.
@@ -118,29 +129,38 @@ def descend(
     Minimises  sum_i a_i (gamma b_i^2 / 2 - b_i) + |w|^2 / 2,  w = sum_i a_i b_i y_i h_i + ...,
     over 0 <= b_i <= hi, one b_i after the other, exactly.
 
-    y, a, q (n,)         labels, a_i, |h_i|^2
-    order  (k,) updated  rows that leave go behind those that stay
+    indptr, indices, values     columns
+    order  (k,) updated         rows that leave go behind those that stay
     most_before, least_before   bounds of the projected gradient in the pass before
-    w (dim + 1,), b (n,) updated
-    out (3,)             bounds of the projected gradient; sum of a_i times the gap of row i as met
+    w      (dim + 1,) updated
+    table  (n, 4)               y_i, a_i, |h_i|^2, b_i, of which the last is updated
+    out    (3,)                 bounds of the projected gradient; sum of a_i times the gap of row i
+                                as met
     """
     last = w.shape[0] - 1
     most, least, gap = -np.inf, np.inf, 0.0
     s = 0
     while s < active:
+        if s + 2 * _AHEAD < active:
+            prefetch(indptr, order[s + 2 * _AHEAD])
+            prefetch(table, order[s + _AHEAD])
+            at = indptr[order[s + _AHEAD], 0]
+            prefetch(indices, at)
+            prefetch(values, at)
+            prefetch(values, at + 8)
         i = order[s]
-        begin, end = indptr[i], indptr[i + 1]
+        begin, end = indptr[i, 0], indptr[i + 1, 0]
+        y, a, q, old = table[i, 0], table[i, 1], table[i, 2], table[i, 3]
         # Two sums: one addition need not wait for the one before.
         z, z2 = bias * w[last], 0.0
         p = begin
         while p + 1 < end:
-            z += values[p] * w[indices[p]]
-            z2 += values[p + 1] * w[indices[p + 1]]
+            z += values[p, 0] * w[indices[p, 0]]
+            z2 += values[p + 1, 0] * w[indices[p + 1, 0]]
             p += 2
         if p < end:
-            z += values[p] * w[indices[p]]
-        r = 1.0 - y[i] * (z + z2)
-        old = b[i]
+            z += values[p, 0] * w[indices[p, 0]]
+        r = 1.0 - y * (z + z2)
         g = gamma * old - r
         projected = g
         if old == 0.0:
@@ -159,15 +179,15 @@ def descend(
         # max over b of b r - gamma b^2 / 2, less the same at b as it is.
         best = r / gamma if gamma > 0.0 else hi
         best = min(max(best, 0.0), hi) if r > 0.0 else 0.0
-        gap += a[i] * (best * r - 0.5 * gamma * best * best - old * (r - 0.5 * gamma * old))
+        gap += a * (best * r - 0.5 * gamma * best * best - old * (r - 0.5 * gamma * old))
         if abs(projected) > 1e-12:
-            curvature = a[i] * q[i] + gamma
+            curvature = a * q + gamma
             new = old - g / curvature if curvature > 0.0 else hi
             new = min(max(new, 0.0), hi)
-            b[i] = new
-            step = (new - old) * a[i] * y[i]
+            table[i, 3] = new
+            step = (new - old) * a * y
             for p in range(begin, end):
-                w[indices[p]] += step * values[p]
+                w[indices[p, 0]] += step * values[p, 0]
             w[last] += step * bias
         s += 1
     out[0], out[1], out[2] = most, least, gap

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers._jit import Floats, Ints
+from solvers._jit import Floats, Indices, Ints
 from solvers.batch import Batch
 from solvers.losses import Loss
 from solvers.offline import _rows
@@ -63,6 +63,12 @@ class Problem:
         self.total = float(batch.weights.sum()) if total is None else total
         self.numbers = loss.numbers
         self.rows = (batch.indptr, batch.indices, batch.values)
+        self.columns: tuple[Ints, Indices, Floats] = (
+            batch.indptr.reshape(-1, 1),
+            batch.indices.reshape(-1, 1),
+            batch.values.reshape(-1, 1),
+        )
+        """The same arrays as columns, of which kernels can ask for a line ahead of time."""
         self.visited: Ints = np.flatnonzero(batch.weights > 0.0)
         """Places of the rows that count."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from solvers._jit import Floats
-from solvers.offline._sweep import sweep
+from solvers.offline._sweep import CURVATURE, DUAL, LABEL, STEP, sweep
 from solvers.offline.methods import Option, Start, first_duals
 from solvers.offline.problem import Bounds, Problem
 from solvers.offline.visits import VISITS, Visits
@@ -52,12 +52,15 @@ class Stages:
         self._problem = problem
         norms = problem.square_norms()
         self.kappa = self.choose_kappa(largest_share(problem, norms) / modulus(problem))
-        self._a = problem.batch.weights / ((problem.rho + self.kappa) * problem.total)
-        self._s = self._a * norms if self.keeps_curvature else np.zeros(problem.n)
+        steps = problem.batch.weights / ((problem.rho + self.kappa) * problem.total)
+        self._table = np.zeros((problem.n, 4))
+        self._table[:, LABEL], self._table[:, STEP] = problem.labels, steps
+        if self.keeps_curvature:
+            self._table[:, CURVATURE] = steps * norms
         self._visits = Visits(problem.visited, options["visits"], rng)
         self._stage_epochs: int = options["stage_epochs"]
         self._epochs_left = self._stage_epochs
-        self.duals = first_duals(problem, start)
+        self._table[:, DUAL] = first_duals(problem, start)
         self._centre = np.zeros(problem.width)
         if start.duals is not None or start.weights is not None:
             self._centre = problem.from_duals(self.duals)
@@ -65,6 +68,10 @@ class Stages:
         self.weights = (
             self.kappa * self._centre + problem.rho * problem.from_duals(self.duals)
         ) / (problem.rho + self.kappa)
+
+    @property
+    def duals(self) -> Floats:
+        return np.ascontiguousarray(self._table[:, DUAL])
 
     def choose_kappa(self, least: float) -> float:
         """kappa; the loss is well conditioned for rho + kappa = `least` or a small multiple."""
@@ -88,15 +95,12 @@ class Stages:
             self._begin_stage()
         problem = self._problem
         sweep(
-            *problem.rows,
-            problem.labels,
-            self._a,
-            self._s,
+            *problem.columns,
             problem.numbers,
             problem.bias,
             self._visits.epoch(),
             self.weights,
-            self.duals,
+            self._table,
         )
         if self.stage_is_over():
             self._epochs_left = 0

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers.offline._sweep import sweep
+from solvers._jit import Floats
+from solvers.offline._sweep import CURVATURE, DUAL, LABEL, STEP, sweep
 from solvers.offline.methods import Method, Start, first_duals
 from solvers.offline.problem import Bounds, Problem
 from solvers.offline.visits import VISITS, Visits
@@ -27,32 +28,36 @@ class Ascent:
         rng: np.random.Generator,
     ) -> None:
         self._problem = problem
-        self._a = problem.batch.weights / (problem.rho * problem.total)
-        self._s = self._a * problem.square_norms()
+        self._table = np.zeros((problem.n, 4))
+        self._table[:, LABEL] = problem.labels
+        self._table[:, STEP] = problem.batch.weights / (problem.rho * problem.total)
+        self._table[:, CURVATURE] = self._table[:, STEP] * problem.square_norms()
         self._visits = Visits(problem.visited, options["visits"], rng)
-        self.duals = first_duals(problem, start)
+        self._table[:, DUAL] = first_duals(problem, start)
         self.weights = problem.from_duals(self.duals)
         self.promise = float("nan")
+
+    @property
+    def duals(self) -> Floats:
+        return np.ascontiguousarray(self._table[:, DUAL])
 
     def advance(self) -> float:
         problem = self._problem
         self.promise = problem.rho * sweep(
-            *problem.rows,
-            problem.labels,
-            self._a,
-            self._s,
+            *problem.columns,
             problem.numbers,
             problem.bias,
             self._visits.epoch(),
             self.weights,
-            self.duals,
+            self._table,
         )
         return 1.0
 
     def bounds(self) -> Bounds:
         """Of weights made anew from the dual variables, so that no rounding adds up."""
-        self.weights = self._problem.from_duals(self.duals)
-        return self._problem.bounds(self.weights, self.duals, self.weights)
+        duals = self.duals
+        self.weights = self._problem.from_duals(duals)
+        return self._problem.bounds(self.weights, duals, self.weights)
 
 
 METHOD = Method(begin=Ascent, options={"visits": VISITS}, takes_fixed=True)
