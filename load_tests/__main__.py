@@ -23,6 +23,7 @@ BENCHMARKS = (
     "ingest",
     "latency",
     "cutting_planes",
+    "offline",
 )
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"

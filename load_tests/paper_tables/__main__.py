@@ -26,6 +26,7 @@ TABLES = (
     "thesis_table_4_2",
     "thesis_fig_4_1",
     "thesis_fig_5_1",
+    "aspdc_figs_1_to_3",
 )
 
 HEAD = """\

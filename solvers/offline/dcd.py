@@ -101,11 +101,13 @@ class Descent:
         return active / max(1, len(self._order))
 
     def bounds(self) -> Bounds:
-        """Of all rows, also those that were left out; they come back for the passes after it."""
-        self._forget()
+        """Of all rows; those that were left out come back where they have a part in the gap."""
         duals = self.duals
         self.weights = self._problem.from_duals(duals)
-        return self._problem.bounds(self.weights, duals, self.weights)
+        found = self._problem.bounds(self.weights, duals, self.weights)
+        if not found.gap <= 2.0 * self.promise:
+            self._forget()
+        return found
 
 
 @kernel(i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, f8, f8, F8, F8_2D, F8))

@@ -147,7 +147,7 @@ class _Loop:
             return due
         if promise > _MAY_BE * tol * max(abs(last.primal), abs(last.dual)):
             # Seldom, for those who watch: nothing ends by it.
-            return self._epochs >= 2.0 * self._looked_at + 1.0
+            return self._epochs >= 4.0 * self._looked_at + 1.0
         return due or promise < 0.8 * self._promised
 
     def _is_done(self, tol: float) -> bool:
