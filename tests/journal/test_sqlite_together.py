@@ -100,6 +100,26 @@ async def test_what_waits_shares_a_transaction_up_to_a_number_and_a_size(
     assert said.count("COMMIT") == 2
 
 
+async def test_the_thread_is_woken_once_for_what_comes_in_one_turn_of_the_loop(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+):
+    logs = await logs_of(journal, 20)
+    wakes = journal._writer._wakes
+    woken = []
+
+    class Counted:
+        get = staticmethod(wakes.get)
+
+        def put(self, item: None) -> None:
+            woken.append(item)
+            wakes.put(item)
+
+    monkeypatch.setattr(journal._writer, "_wakes", Counted())
+    appended = await asyncio.gather(*(log.append(rows(1)) for log in logs))
+    assert [places(one) for one in appended] == [[(1, 1, "new")]] * 20
+    assert len(woken) == 1
+
+
 async def test_another_write_stands_between_the_appends_before_and_after_it(journal: SqliteJournal):
     logs = await logs_of(journal, 3)
     async with busy(journal) as said:

@@ -3,9 +3,10 @@
 import asyncio
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from service.journal.protocol import JournalUnavailable
@@ -35,6 +36,9 @@ class _Job(NamedTuple):
 class Worker:
     """Runs tasks in a thread of its own; a failed one is delivered to its caller alone.
 
+    The thread is woken once for all tasks of one turn of the event loop: that takes longer than a
+    small task does, and where both have one core the loop is interrupted by it.
+
     path   names the file, in what `write` raises
     """
 
@@ -43,9 +47,10 @@ class Worker:
     ) -> None:
         self._connect = connect
         self._path = path
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        # Taken from the queue to look at, and not done yet.
-        self._held_over: _Job | None = None
+        self._jobs: deque[_Job | None] = deque()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        # The loop that is going to wake the thread at the end of this turn.
+        self._waking: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._is_closed = False
 
@@ -81,14 +86,22 @@ class Worker:
             raise JournalUnavailable("the journal is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(task, future, loop, size))
+        self._jobs.append(_Job(task, future, loop, size))
+        if self._waking is not loop:
+            self._waking = loop
+            loop.call_soon(self._wake)
         return await future
+
+    def _wake(self) -> None:
+        self._waking = None
+        self._wakes.put(None)
 
     async def stop(self) -> None:
         """Finish what waits, close the connection, end the thread."""
         self._is_closed = True
         if self._thread.is_alive():
-            self._jobs.put(None)
+            self._jobs.append(None)
+            self._wake()
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def _work(self) -> None:
@@ -108,23 +121,20 @@ class Worker:
 
     def _take(self) -> list[_Job]:
         """The next task, with those that wait and share its transaction; none at the end."""
-        job, self._held_over = self._held_over or self._jobs.get(), None
+        waiting = self._jobs
+        while not waiting:
+            self._wakes.get()
+        job = waiting.popleft()
         if job is None:
             return []
         jobs, size = [job], job.size or 0
-        while job.size is not None and len(jobs) < JOINED_TASKS:
-            try:
-                following = self._jobs.get_nowait()
-            except Empty:
-                break
-            if following is None:
-                self._jobs.put(None)  # the end, which comes after these
-                break
-            if not job.is_joined_by(following, size):
-                self._held_over = following
+        while job.size is not None and waiting and len(jobs) < JOINED_TASKS:
+            following = waiting[0]
+            if following is None or not job.is_joined_by(following, size):
                 break
             jobs.append(following)
             size += following.size or 0
+            waiting.popleft()
         return jobs
 
 
