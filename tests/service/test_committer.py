@@ -89,6 +89,39 @@ def test_what_waits_goes_into_one_append(tmp_path):
     assert bench.groups == [50]
 
 
+def test_rows_of_others_and_own_ones_are_learned_in_one_pass(tmp_path, monkeypatch):
+    learned = []
+
+    async def scenario(bench: Bench) -> None:
+        replica = bench.replica
+        learn = replica._learn
+
+        async def append_another(number: int) -> None:
+            nonce = number.to_bytes(16, "big")
+            parts = request(f"other{number}", 5).parts
+            await bench.faulty.append(replica.id, replica.incarnation, nonce, 10**9, parts)
+
+        async def watched(batch: Batch) -> Any:
+            learned.append(len(batch))
+            return await learn(batch)
+
+        monkeypatch.setattr(replica, "_learn", watched)
+        for number in range(3):
+            await append_another(number)
+        receipt = await bench.send("own", 4)
+        assert (receipt.placed.first_seq, receipt.placed.seq) == (16, 19)
+        assert receipt.scores is not None
+        assert len(receipt.scores) == 4
+        # What was left out of a group is not in its entry.
+        await append_another(3)
+        again, new = await asyncio.gather(bench.send("own", 4), bench.send("new"))
+        assert again.placed.duplicate
+        assert (new.placed.seq, replica.seq) == (25, 25)
+
+    run(tmp_path, scenario)
+    assert learned == [19, 5, 1]
+
+
 def test_requests_that_arrive_meanwhile_form_the_next_group(tmp_path):
     async def scenario(bench: Bench) -> None:
         first = asyncio.create_task(bench.send("first"))
