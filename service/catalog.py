@@ -346,8 +346,14 @@ class Catalog:
         if self._forked.pop(model_id, ("", forked))[0] == record.incarnation:
             model.count_lost(forked.lost_in(replica.trail))
             replica.trail = replica.trail.trimmed()
-        self._held.put(model)
+        self._take_in(model)
         return model
+
+    def _take_in(self, model: Model) -> None:
+        """Hold a model that was loaded. Nobody joins its loading any more: they would be given it
+        even where it has left memory again."""
+        self._loading.pop(model.record.id, None)
+        self._held.put(model)
 
     def _is_under_way(self, model_id: str) -> bool:
         """Whether the present task is the one that loads the model, not one that was overtaken."""

@@ -416,3 +416,26 @@ def test_a_model_tells_no_fewer_bytes_than_its_state_has(store):
             assert state / 2 < model.bytes < 4 * state
 
     asyncio.run(run())
+
+
+def test_who_asks_when_a_loaded_model_has_left_again_is_given_another(store):
+    async def run():
+        async with serving(store) as catalog:
+            await create(catalog, ["m0"])
+            catalog.forget(catalog.find("m0"))
+            put, asked = catalog._held.put, []
+
+            def put_and_drop(model):
+                # It leaves, and somebody asks, before whoever waited for the loading goes on.
+                put(model)
+                if not asked:
+                    catalog._held.drop(model)
+                    asked.append(asyncio.create_task(catalog.get("m0")))
+
+            catalog._held.put = put_and_drop
+            gone = await catalog.get("m0")
+            given = await asked[0]
+            assert given is catalog.find("m0")
+            assert given is not gone
+
+    asyncio.run(run())
