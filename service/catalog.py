@@ -42,7 +42,7 @@ REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
 LOADED_AT_START = 100
 """So many models at most are in memory before the process serves; others come when asked for."""
-LOADS_AT_ONCE = 4
+LOADS_AT_ONCE = 8
 """Each takes the event loop a millisecond or more at a time: others are answered in between."""
 MOST_SPECS = 1000
 """Specs of which is remembered that their kernels are loaded."""
@@ -322,14 +322,15 @@ class Catalog:
         try:
             async with self._may_load:
                 began = self.outside.clock()
-                record = await self.journal.get(model_id)
+                base = await self.journal.base(model_id)
+                record = base.record
                 await self._warm_up(record.spec)
                 s_per_row = self._warm.get(record.spec, S_PER_ROW)
                 replica = Replica(record, self.settings.kept_answers, self.outside, s_per_row)
                 incarnation, forked = self._forked.get(model_id, ("", Trail()))
                 if incarnation == record.incarnation:
                     replica.trail = Trail(kept=None)
-                await replica.load(self.journal, adopts=self.settings.adopt)
+                await replica.load(self.journal, self.settings.adopt, base)
                 self._warm[record.spec] = replica.s_per_row
                 self.telemetry.saw_load(self.outside.clock() - began)
         except JournalError as error:

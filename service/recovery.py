@@ -9,7 +9,15 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from service.journal.protocol import Journal, ModelChanged, Place, Snapshot, Trimmed
+from service.journal.protocol import (
+    Base,
+    Journal,
+    ModelChanged,
+    ModelRecord,
+    Place,
+    Snapshot,
+    Trimmed,
+)
 from service.journal.record import RecordError
 from solvers import CorruptState
 
@@ -30,14 +38,19 @@ class NoBase(RecordError):
     """The journal is no longer whole, and no snapshot is good that it goes on from."""
 
 
-async def recover(replica: "Replica", journal: Journal, adopts: bool = False) -> None:
-    """Bring a replica that holds nothing yet to the journal's end.
+async def recover(
+    replica: "Replica", journal: Journal, adopts: bool = False, base: Base | None = None
+) -> None:
+    """Bring a replica that holds nothing yet to the journal's end, as it is now or in `base`.
 
     From the newest good snapshot that the journal goes on from, else from the journal's beginning.
-    Where neither is there, and `adopts`, a snapshot is good of whatever machine it is.
+    Where neither is there, and `adopts`, a snapshot is good of whatever machine it is. With `base`
+    the store is asked for no more than that has not got.
 
     Raises NoBase; Forked where the journal does not follow from itself.
     """
+    if base is not None and await _from_base(replica, base, journal):
+        return
     tried: Sequence[Place] | None = None
     while True:
         refused: list[str] = []
@@ -60,6 +73,43 @@ async def recover(replica: "Replica", journal: Journal, adopts: bool = False) ->
                 f"snapshot leads there: {why}"
             )
         tried = places
+
+
+async def _from_base(replica: "Replica", base: Base, journal: Journal) -> bool:
+    """To where the journal ended when `base` was read, or beyond.
+
+    False, and at the beginning, if it does not lead there: why, whoever looks again will say.
+    """
+    head, begins_at = base.record, 0
+    if base.entries is None:
+        return False
+    try:
+        if base.snapshot is None:
+            replica.trail.pass_by(replica.seq, replica.chain)
+        else:
+            replica.restore(base.snapshot)
+            begins_at = replica.seq
+        if base.entries:
+            await replica.apply(base.entries, journal)
+        if replica.seq < head.seq:
+            await replica.catch_up(journal)
+    except (CorruptState, Forked, Trimmed):
+        replica.start_over()
+        return False
+    if not _leads_there(replica, begins_at, head):
+        replica.start_over()
+        return False
+    return True
+
+
+def _leads_there(replica: "Replica", begins_at: int, head: ModelRecord) -> bool:
+    """Whether a replica that began at some seq has come to the journal's head, or beyond it.
+
+    Entries show that they follow from a snapshot; without any, it has to stand at the head.
+    """
+    if replica.seq > max(head.seq, begins_at):
+        return True
+    return (replica.seq, replica.chain) == (head.seq, head.chain)
 
 
 async def _from_a_snapshot(

@@ -20,6 +20,7 @@ from service.controls import Verdict, check_control, copy_named_by, copy_needed_
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import (
     ENTRY_OVERHEAD,
+    Base,
     Entry,
     Journal,
     JournalUnavailable,
@@ -400,12 +401,12 @@ class Replica:
             f"this replica stands at seq {self.seq}"
         )
 
-    async def load(self, journal: Journal, adopts: bool = False) -> None:
+    async def load(self, journal: Journal, adopts: bool = False, base: Base | None = None) -> None:
         """Come from before the first record to the journal's end; see `recover`.
 
         Raises Forked, NoBase.
         """
-        await recover(self, journal, adopts)
+        await recover(self, journal, adopts, base)
 
     async def rebuild(self, record: ModelRecord, journal: Journal) -> Lost:
         """Throw the state away and take the journal's; what of it the journal had lost.

@@ -213,6 +213,18 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     where: str = ""
 
 
+class Base(msgspec.Struct, frozen=True, gc=False):
+    """What a replica begins from: the model, its newest snapshot, and the first entries after it.
+
+    All as of one moment. Nothing here says that the snapshot is good, or that the entries follow
+    from it. Where `entries` is None, the model alone is told.
+    """
+
+    record: ModelRecord
+    snapshot: Snapshot | None = None
+    entries: tuple[Entry, ...] | None = None
+
+
 class Place(msgspec.Struct, frozen=True, gc=False):
     """A place in a log: the record `seq`, and the chain there."""
 
@@ -271,6 +283,15 @@ class Journal(Copies, Remembering, Protocol):
 
     async def get(self, model: str) -> ModelRecord:
         """Return the model with its log's head.
+
+        Raises UnknownModel.
+        """
+
+    async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
+        """Return what a replica begins from, as far as the store tells it in one step.
+
+        SQLite: all; the entries are those of a `read`, None where that would raise Trimmed. Redis:
+        the model.
 
         Raises UnknownModel.
         """

@@ -17,6 +17,7 @@ from service.held import MOST_LEAVING
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable
 from service.journal.record import KeyKind, make_key
+from service.journal.sqlite.worker import Worker
 from service.memory import bytes_of
 from service.model import Model
 from service.requests import Request
@@ -437,5 +438,30 @@ def test_who_asks_when_a_loaded_model_has_left_again_is_given_another(store):
             given = await asked[0]
             assert given is catalog.find("m0")
             assert given is not gone
+
+    asyncio.run(run())
+
+
+def test_a_model_of_sqlite_is_loaded_by_one_call_of_the_store(tmp_path, monkeypatch):
+    async def run():
+        async with serving(f"sqlite:///{tmp_path / 'one.db'}") as catalog:
+            await create(catalog, IDS[:2])
+            for model_id in IDS[:2]:
+                await learn(catalog, model_id, rows(0, 30))
+            await catalog.find(IDS[0]).write_snapshot()
+            await learn(catalog, IDS[0], rows(30, 40))
+            before = [await bits_of(catalog, model_id) for model_id in IDS[:2]]
+            calls = []
+            reader = catalog.journal._reader
+
+            async def counted(task):
+                calls.append(task)
+                return await Worker.run(reader, task)
+
+            for model_id in IDS[:2]:
+                catalog.forget(catalog.find(model_id))
+            monkeypatch.setattr(reader, "run", counted)
+            assert [await bits_of(catalog, model_id) for model_id in IDS[:2]] == before
+            assert len(calls) == 2
 
     asyncio.run(run())

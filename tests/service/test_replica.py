@@ -396,6 +396,7 @@ def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, mo
 
     with monkeypatch.context() as away:
         away.setattr(client.app._catalog.journal, "read", refuse)
+        away.setattr(client.app._catalog.journal, "base", refuse)
         # Appended or not, by who finds the loss first: itself, or what follows the journal
         assert learn(client, 60, 65).json()["error"].startswith("planted")
     # When the store is back, the model is served again, from the journal

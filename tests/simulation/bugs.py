@@ -237,6 +237,11 @@ async def _any_snapshot(true: Any, replica: Replica, snapshot: Any, journal: Any
     await replica.catch_up(journal)
 
 
+def _anywhere(true: Any, *given: Any) -> bool:
+    """So it is where it was read together with the model's head."""
+    return True
+
+
 def _uncounted(true: Any, self: Replica, *given: Any) -> None:
     """A snapshot does not bring back the count of refused controls."""
     true(self, *given)
@@ -371,7 +376,12 @@ BUGS = {
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
     "rebuild keeps the old metrics": Bug([(Replica, "_take_over", _old_progress)]),
-    "snapshot that does not lead on": Bug([(service.recovery, "_go_on_from", _any_snapshot)]),
+    "snapshot that does not lead on": Bug(
+        [
+            (service.recovery, "_go_on_from", _any_snapshot),
+            (service.recovery, "_leads_there", _anywhere),
+        ]
+    ),
     "snapshot without a count": Bug([(Replica, "restore", _uncounted)]),
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
     "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),

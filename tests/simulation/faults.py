@@ -10,6 +10,7 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     Appended,
     AwaitingLabels,
+    Base,
     CursorMove,
     Entry,
     JournalError,
@@ -81,6 +82,8 @@ class Network:
         self.chance: Random = scheduler.chance
         self.happened: set[Fault] = set()
         self.is_down = False
+        self.tells_bases = False
+        """Whether the store tells in one step what a replica begins from."""
         self.trace: Callable[[str], None] | None = None
         self._rates: list[tuple[Fault, float]] = []
 
@@ -161,6 +164,11 @@ class Connection:
 
     async def get(self, model: str) -> ModelRecord:
         return (await self._call(_READ, "get", model))[0]
+
+    async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
+        if self._network.tells_bases:
+            return (await self._call(_READ, "base", model))[0]
+        return Base(await self.get(model))
 
     async def count(self) -> int:
         return (await self._call(_READ, "count"))[0]
@@ -332,6 +340,10 @@ def _short(value: Any) -> str:
             return f"{value.seq}: {value.previous[:8]} -> {value.chain[:8]}, before it {entries}"
         case ModelRecord() | Snapshot():
             return f"{value.seq} {value.chain[:8]}"
+        case Base():
+            entries = "(?)" if value.entries is None else _short(value.entries)
+            snapshot = "" if value.snapshot is None else f", snapshot {_short(value.snapshot)}"
+            return f"{_short(value.record)}{snapshot}, entries {entries}"
         case tuple() | list():
             return "(" + ", ".join(map(_short, value)) + ")"
         case Exception():

@@ -14,6 +14,7 @@ from service.journal.protocol import (
     ENTRY_OVERHEAD,
     Appended,
     AwaitingLabels,
+    Base,
     Conflict,
     CursorMove,
     CursorMoved,
@@ -77,6 +78,15 @@ class Store:
         if model not in self.logs:
             raise UnknownModel(model)
         return self.logs[model].record()
+
+    def base(self, model: str) -> Base:
+        record = self.get(model)
+        snapshot = self.snapshot_get(model, record.incarnation)
+        try:
+            entries = self.read(model, record.incarnation, 0 if snapshot is None else snapshot.seq)
+        except Trimmed:
+            return Base(record, snapshot)
+        return Base(record, snapshot, tuple(entries))
 
     def list(self, after: str = "", limit: int = 100) -> "list[ModelRecord]":
         ids = sorted(id for id in self.logs if id > after)[:limit]

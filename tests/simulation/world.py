@@ -252,13 +252,16 @@ class Result:
 class World:
     """A store, a network, workers and clients."""
 
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, trace: Callable[[str], None] | None = None, tells_bases: bool = False
+    ) -> None:
         self.seed = seed
         self.scheduler = Scheduler(seed)
         chance = self.chance = self.scheduler.chance
         answer_bytes = chance.choice((ENTRY_BYTES, ENTRY_BYTES, 300))
         self.store = Store(answer_bytes, lambda: self.scheduler.now, REMEMBER_S)
         self.network = Network(self.scheduler, self.store)
+        self.network.tells_bases = tells_bases
         self._trace = trace
         self.network.trace = None if trace is None else self.tell
         self.settings = settings_of(chance.choice((3, 6, 12, 40)))
@@ -426,8 +429,10 @@ def _some_bytes(*of: object) -> int:
     return MODEL_BYTES
 
 
-def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
-    """The schedule of this seed.
+def play(
+    seed: int, trace: Callable[[str], None] | None = None, tells_bases: bool = False
+) -> Result:
+    """The schedule of this seed; of a store that tells bases in one step, or not.
 
     What each model takes is not measured, and specs are resolved once for all schedules: that is
     a fifth of their time, and nothing that happens in them depends on it.
@@ -436,4 +441,4 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         patch.object(service.model, "bytes_of", _some_bytes),
         patch.object(solvers.spec, "resolve_spec", models.resolved_once),
     ):
-        return World(seed, trace).run()
+        return World(seed, trace, tells_bases).run()

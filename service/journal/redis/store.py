@@ -15,6 +15,7 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     Announced,
     Appended,
+    Base,
     Conflict,
     CursorMove,
     CursorMoved,
@@ -137,6 +138,9 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
 
     async def get(self, model: str) -> ModelRecord:
         return _record(model, await self._models(model, "get"))
+
+    async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
+        return Base(await self.get(model))
 
     async def heads(self, models: Sequence[str]) -> list[Head | JournalUnavailable | None]:
         found: list[Head | JournalUnavailable | None] = []

@@ -139,17 +139,22 @@ def get(model: str, incarnation: str, n: int, path: str) -> Task[Snapshot | None
 
     def task(connection: sqlite3.Connection) -> Snapshot | None:
         head = find_head(connection, model, incarnation)
-        row = connection.execute(
-            "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
-            " ORDER BY seq DESC LIMIT 1 OFFSET ?",
-            (head.model, n),
-        ).fetchone()
-        if row is None:
-            return None
-        pieces = connection.execute(
-            "SELECT bytes FROM snapshot_parts WHERE snapshot = ? ORDER BY part", (row[0],)
-        )
-        where = f"row {row[0]} of snapshots in {path}"
-        return Snapshot(row[1], row[2], b"".join(piece for (piece,) in pieces), where)
+        return find(connection, head.model, n, path)
 
     return task
+
+
+def find(connection: sqlite3.Connection, model: int, n: int, path: str) -> Snapshot | None:
+    """The complete snapshot before which there are `n` newer ones."""
+    row = connection.execute(
+        "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
+        " ORDER BY seq DESC LIMIT 1 OFFSET ?",
+        (model, n),
+    ).fetchone()
+    if row is None:
+        return None
+    pieces = connection.execute(
+        "SELECT bytes FROM snapshot_parts WHERE snapshot = ? ORDER BY part", (row[0],)
+    )
+    where = f"row {row[0]} of snapshots in {path}"
+    return Snapshot(row[1], row[2], b"".join([piece for (piece,) in pieces]), where)

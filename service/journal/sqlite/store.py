@@ -15,6 +15,7 @@ from service.journal.protocol import (
     Announced,
     Appended,
     AwaitingLabels,
+    Base,
     CopyUse,
     CursorMove,
     Entry,
@@ -34,6 +35,7 @@ from service.journal.protocol import (
 )
 from service.journal.sqlite import (
     append,
+    base,
     copies,
     entries,
     models,
@@ -135,6 +137,9 @@ class SqliteJournal(SqliteMoving):
 
     async def get(self, model: str) -> ModelRecord:
         return await self._read(models.get(model))
+
+    async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
+        return await self._read(base.read(model, limit_bytes, self._path))
 
     async def heads(self, models: Sequence[str]) -> list[Head | None]:
         return await self._read(find_heads(models))
