@@ -1,5 +1,6 @@
-"""The ADULT row of Table 3.2 of Lee's thesis: ASSET and ASSET* with 512 landmarks."""
+"""The ADULT and IJCNN rows of Table 3.2 of Lee's thesis: ASSET and ASSET* with 512 landmarks."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,74 +10,103 @@ from load_tests.paper_tables.report import Printed, Section, table
 from solvers import Batch, make_learner
 from solvers.features.nystroem import Nystroem
 
-RUNS = 5
 EPOCHS = 30
 SEED = 50
-TRAIN, VALIDATION, COMPONENTS = 32_561, 8_140, 512
-GAMMA, LAMBDA = 0.001, 1.0 / (1000.0 * TRAIN)
-SD = 0.06
-"""Printed for ASSET*; ASSET has none."""
+COMPONENTS = 512
+ROWS_AT_HAND = 49_990
+
+
+@dataclass(frozen=True)
+class Case:
+    """A data set of the table, its split, and what is printed for it."""
+
+    name: str
+    rows: Batch
+    train: int
+    validation: int
+    c: float
+    """1 / (lambda m)."""
+    gamma: float
+    runs: int
+    asset: float
+    star: float
+    sd: float
+    """Printed for ASSET*; ASSET has none."""
+    is_whole: bool
+
 
 ABOUT = f"""\
 Lee, "Optimization methods for regularized convex formulations in machine learning" (2011),
-section 3.4: Adult's training and test rows together, split at random into {TRAIN:,} to train,
-{VALIDATION:,} to validate (not needed here) and the rest to test; s = {COMPONENTS}, λ = 1 / (1000
-m), γ = 1 / (2σ²) = {GAMMA}. Test error in percent, mean and deviation over {RUNS} splits, after
-{EPOCHS} epochs, average of the second half of them; the landmarks are the first {COMPONENTS} rows
-of the split, the intercept a last coordinate of 1. The thesis stops where the error is that of
-CPNY, says nothing of the split's seed, and averages 100 steps.
+section 3.4: training and test rows together, split at random into those to train (ADULT:
+32,561), to validate (not needed here) and to test; s = {COMPONENTS}. ADULT: λ = 1 / (1000 m),
+γ = 1 / (2σ²) = 0.001; IJCNN: λ = 1 / (100 m), γ = 1. Test error in percent, mean and deviation over
+5 splits (IJCNN: 2), after {EPOCHS} epochs, average of the second half of them; the landmarks are
+the first {COMPONENTS} rows of the split, the intercept a last coordinate of 1. The thesis stops
+where the error is that of CPNY, says nothing of the split's seed, and averages 100 steps. Of IJCNN
+{ROWS_AT_HAND:,} rows of 141,691 are at hand, of which four fifths train: other errors are to be
+expected, and whether its figures are met is not counted.
 
-The thesis prints ± {SD} for ASSET* and nothing for ASSET, which is judged by the same. It can
-hardly be over splits: the error on so few test rows alone has a deviation of 0.4 points, so that
-this width tells no two splits apart, and a "yes" or "no" here is in part luck. The row "one pass"
-is the online case, of which the thesis prints no figure for ADULT. Times are not compared: other
+The thesis prints deviations for ASSET* and none for ASSET, which is judged by the same. They can
+hardly be over splits: the error on so few test rows alone has a deviation of 0.4 points (ADULT), so
+that this width tells no two splits apart, and a "yes" or "no" here is in part luck. The row "one
+pass" is the online case, of which the thesis prints no figure. Times are not compared: other
 machine, other stopping rule.
 """
 
 
 def run() -> Section:
-    both = Batch.concat([data.adult(), data.adult_test()])
-    half = EPOCHS * TRAIN // 2
-    kinds: dict[str, tuple[int, dict[str, Any], Printed | None]] = {
-        "ASSET": (EPOCHS, {"step": "sqrt", "average": {"from": half}}, Printed(15.06, SD, 2, 2)),
-        "ASSET*": (
-            EPOCHS,
-            {"step": "strongly_convex", "average": {"from": half}},
-            Printed(15.07, SD, 2, 2),
-        ),
-        "ASSET, one pass": (1, {"step": "sqrt", "average": {"from": TRAIN // 2}}, None),
+    adult = Batch.concat([data.adult(), data.adult_test()])
+    ijcnn = data.signed(data.libsvm("ijcnn1", 22), {1.0})
+    cases = (
+        Case("ADULT", adult, 32_561, 8_140, 1000.0, 0.001, 5, 15.06, 15.07, 0.06, True),
+        Case("IJCNN", ijcnn, 39_992, 4_999, 100.0, 1.0, 2, 1.08, 1.08, 0.02, False),
+    )
+    lines, met, asked = [], 0, 0
+    for case in cases:
+        for name, errors in errors_of(case).items():
+            mean, sd = float(np.mean(errors)), float(np.std(errors, ddof=1))
+            printed = {"ASSET": case.asset, "ASSET*": case.star}.get(name)
+            said, shown = "not printed", "-"
+            if printed is not None:
+                figure = Printed(printed, case.sd, 2, 2)
+                shown = f"{printed:.2f}" if name == "ASSET" else str(figure)
+                off = f"off by {mean - printed:+.2f} points; a split varies by {sd:.2f}"
+                is_met = figure.is_met_unrounded(mean)
+                said = ("yes" if is_met else f"no: {off}") if case.is_whole else f"in part: {off}"
+                met += is_met and case.is_whole
+                asked += case.is_whole
+            lines.append((case.name, name, shown, f"{mean:.2f} ± {sd:.2f}", said))
+    head = ("data set", "learner", "thesis", "ours", "reproduced")
+    body = f"{ABOUT}\n{table(head, lines)}"
+    return Section("Thesis, Table 3.2: ASSET on ADULT and IJCNN", body, f"{met} of {asked} errors")
+
+
+def errors_of(case: Case) -> dict[str, list[float]]:
+    """Test errors in percent of each learner, one for each split."""
+    half = EPOCHS * case.train // 2
+    kinds: dict[str, tuple[int, dict[str, Any]]] = {
+        "ASSET": (EPOCHS, {"step": "sqrt", "average": {"from": half}}),
+        "ASSET*": (EPOCHS, {"step": "strongly_convex", "average": {"from": half}}),
+        "ASSET, one pass": (1, {"step": "sqrt", "average": {"from": case.train // 2}}),
     }
     errors: dict[str, list[float]] = {name: [] for name in kinds}
-    for split in range(RUNS):
+    for split in range(case.runs):
         rng = np.random.default_rng([SEED, split])
-        order = rng.permutation(len(both))
-        rows, rest = both.take(order[:TRAIN]), both.take(order[TRAIN + VALIDATION :])
-        mapping = Nystroem(both.dim, COMPONENTS, GAMMA)
+        order = rng.permutation(len(case.rows))
+        rows = case.rows.take(order[: case.train])
+        rest = case.rows.take(order[case.train + case.validation :])
+        mapping = Nystroem(case.rows.dim, COMPONENTS, case.gamma)
         mapping.set_landmarks(rows[:COMPONENTS])
         train, test = mapping.peek(rows), mapping.peek(rest)
-        for name, (epochs, fields, _) in kinds.items():
-            learner = make_learner(
-                {
-                    "algorithm": "asset",
-                    "lambda": LAMBDA,
-                    "features": {"kind": "indexed", "dim": COMPONENTS},
-                }
-                | fields
-            )
+        for name, (epochs, fields) in kinds.items():
+            spec = {
+                "algorithm": "asset",
+                "lambda": 1.0 / (case.c * case.train),
+                "features": {"kind": "indexed", "dim": COMPONENTS},
+            }
+            learner = make_learner(spec | fields)
             for _ in range(epochs):
-                learner.learn(train.take(rng.permutation(TRAIN)))
+                learner.learn(train.take(rng.permutation(case.train)))
             wrong = (learner.predict(test) >= 0.0) != (test.labels > 0.0)
             errors[name].append(100.0 * float(np.mean(wrong)))
-    lines, met = [], 0
-    for name, (_, _, printed) in kinds.items():
-        mean, sd = np.mean(errors[name]), np.std(errors[name], ddof=1)
-        said, shown = "not printed", "-"
-        if printed:
-            off = float(mean) - printed.mean
-            shown = f"{printed.mean:.2f}" if name == "ASSET" else str(printed)
-            is_met = printed.is_met_unrounded(float(mean))
-            met += is_met
-            said = "yes" if is_met else f"no: off by {off:+.2f} points; a split varies by {sd:.2f}"
-        lines.append((name, shown, f"{mean:.2f} ± {sd:.2f}", said))
-    body = f"{ABOUT}\n{table(('learner', 'thesis', 'ours', 'reproduced'), lines)}"
-    return Section("Thesis, Table 3.2: ASSET on ADULT", body, f"{met} of 2 errors")
+    return errors
