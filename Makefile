@@ -15,6 +15,7 @@ serve: $(STAMP)-core
 test: $(STAMP)-dev
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh strace
+	tests/fetch_tool.sh chromium
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP)-dev

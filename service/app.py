@@ -12,11 +12,13 @@ from starlette.exceptions import HTTPException
 
 from service.api import (
     certificate,
+    dashboard,
     health,
     labels,
     members,
     models,
     samples,
+    specs,
     timeline,
     versions,
 )
@@ -81,13 +83,27 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
         description="Learns linear models from a stream, durably and with a certificate.",
         version="0.1.0",
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.settings = settings
     app.state.catalog = catalog
     app.state.startup = startup
     app.state.telemetry = telemetry
-    for module in (models, timeline, members, samples, labels, versions, certificate, health):
+    for module in (
+        dashboard,
+        models,
+        specs,
+        timeline,
+        members,
+        samples,
+        labels,
+        versions,
+        certificate,
+        health,
+    ):
         app.include_router(module.router)
+    app.mount("/static", dashboard.DashboardFiles(), "static")
     for kind in (
         Problem,
         SolverError,

@@ -83,6 +83,7 @@ class Telemetry:
             buckets=_DELAY_S,
             registry=self.registry,
         )
+        self._delays_of: dict[str, tuple[int, float]] = {}
         self._expired = Counter(
             "dualstream_remembered_expired",
             "Rows that waited for their labels too long, found by this process.",
@@ -128,8 +129,14 @@ class Telemetry:
     def saw_load(self, seconds: float) -> None:
         self._loads.observe(seconds)
 
-    def saw_label(self, delay_s: float) -> None:
+    def saw_label(self, model: str, delay_s: float) -> None:
         self._label_delays.observe(delay_s)
+        labels, seconds = self.label_delays(model)
+        self._delays_of[model] = labels + 1, seconds + delay_s
+
+    def label_delays(self, model: str) -> tuple[int, float]:
+        """Labels that this process learned for rows that waited, and how long these did in all."""
+        return self._delays_of.get(model, (0, 0.0))
 
     def saw_expired(self, rows: int) -> None:
         self._expired.inc(rows)

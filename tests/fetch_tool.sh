@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
-# Usage: fetch_tool.sh redis | strace | wrk
+# Usage: fetch_tool.sh chromium | redis | strace | wrk
 # Puts a program under .cache/NAME when the machine has none: Debian's own packages, downloaded and
 # unpacked without root and without a system service. Where that cannot be, says what to install.
+# Chromium, of a hundred packages, is installed where root asks, and has to be there for others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name="$1"
 case "$name" in
+  chromium)
+    if ! command -v chromium >/dev/null; then
+      { [ "$(id -u)" = 0 ] && apt-get -qq update &&
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium \
+          >/dev/null; } || echo "no chromium found: install it" >&2
+    fi
+    exit 0
+    ;;
   redis)
     command=redis-server
     packages=(redis-server redis-tools libatomic1 libjemalloc2 liblzf1 libssl3)
@@ -19,7 +28,7 @@ case "$name" in
     packages=(wrk libluajit-5.1-2 libluajit-5.1-common libssl3)
     ;;
   *)
-    echo "usage: $0 redis | strace | wrk" >&2
+    echo "usage: $0 chromium | redis | strace | wrk" >&2
     exit 2
     ;;
 esac

@@ -28,7 +28,8 @@ LEAST_MS, MOST_MS = 100, 60_000
 HEARTBEAT_S = 15.0
 """A silent stream says so often that it is there; then the store is asked for what is not here."""
 CERTIFIED_S = 2.0
-"""The certificate that is told is at most so old."""
+"""The certificate that is told is at most so old where it is one of many rows, which takes long."""
+MANY_ROWS = 10_000
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
@@ -72,7 +73,7 @@ class Events:
             self._telemetry.saw_request("events", problem.status, time.perf_counter() - began)
             return
         self._telemetry.saw_request("events", 200, time.perf_counter() - began)
-        told = _Told(self._catalog, model.record, _last_event_id(scope))
+        told = _Told(self._catalog, model.record, _last_event_id(scope), self._telemetry)
         del model  # nobody who listens keeps it
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -108,8 +109,12 @@ async def _send_all(
 class _Told:
     """What one listener was told, and what is new to it."""
 
-    def __init__(self, catalog: Catalog, record: ModelRecord, last: str | None) -> None:
+    def __init__(
+        self, catalog: Catalog, record: ModelRecord, last: str | None, telemetry: Telemetry
+    ) -> None:
         self._catalog = catalog
+        self._telemetry = telemetry
+        self._delays = telemetry.label_delays(record.id)
         self._id, self._incarnation = record.id, record.incarnation
         self._last = last
         self._counted: tuple[int, float] | None = None
@@ -134,7 +139,9 @@ class _Told:
 
     async def _progress(self, model: Model) -> bytes:
         replica = model.replica
-        certificate = await replica.certify(CERTIFIED_S)
+        before = replica.certificate
+        takes_long = before is not None and before.rows > MANY_ROWS
+        certificate = await replica.certify(CERTIFIED_S if takes_long else 0.0)
         async with replica.serving():
             samples, now = replica.learner.samples, time.monotonic()
             tag = _tag(replica.seq, replica.chain)
@@ -145,6 +152,7 @@ class _Told:
                 "samples": samples,
                 "rejected": replica.rejected,
                 "rows_per_second": self._rate(samples, now),
+                "label_delay_s": self._label_delay(),
                 "nonzeros": replica.learner.nonzeros,
                 "since_start": summary["since_start"],
                 "rolling": summary["rolling"],
@@ -161,6 +169,12 @@ class _Told:
         if samples < before or now <= at:
             return None
         return round((samples - before) / (now - at), 1)
+
+    def _label_delay(self) -> float | None:
+        """Mean seconds from prediction to label since the last event; None where no label came."""
+        (before, waited), now = self._delays, self._telemetry.label_delays(self._id)
+        self._delays = now
+        return round((now[1] - waited) / (now[0] - before), 3) if now[0] > before else None
 
     async def _stored(self) -> bytes | None:
         """Of a model that is not in memory: where it stands, or that it is gone."""

@@ -1,0 +1,171 @@
+// The plots of a model: its timeline so far, and every event from then on.
+
+import { card, right, table } from "./dom.js";
+import { count, percent } from "./format.js";
+import { measure, recent } from "./metrics.js";
+import { Plot } from "./plots.js";
+
+const MOST_POINTS = 3000;
+
+export class Courses {
+  constructor(spec, signal) {
+    this.isRegression = spec.task === "regression";
+    const format = this.isRegression ? undefined : percent;
+    const what = this.isRegression ? "absolute error" : "error rate";
+    const baselines = this.isRegression ? ["running mean", "last label"] : ["most frequent", "last label"];
+    this.drift = [];
+    const markers = () => this.drift.map((event) => ({ x: event.rows, colour: event.rising ? "--bad" : "--good" }));
+    this.error = new Plot(
+      {
+        title: `Progressive ${what}, with two baselines`,
+        markers,
+        series: [
+          { label: "last rows", colour: "--c1", format },
+          { label: "since start", colour: "--c3", format },
+          { label: baselines[0], colour: "--c4", dash: [4, 4], format },
+          { label: baselines[1], colour: "--c2", dash: [4, 4], format },
+        ],
+      },
+      signal,
+    );
+    this.loss = new Plot(
+      {
+        title: "Progressive loss",
+        markers,
+        series: [
+          { label: "last rows", colour: "--c1" },
+          { label: "since start", colour: "--c3" },
+        ],
+      },
+      signal,
+    );
+    this.gap = new Plot(
+      {
+        title: "Primal and dual objective, and the gap between them",
+        series: [
+          { label: "primal", colour: "--c1" },
+          { label: "dual", colour: "--c2" },
+          { label: "gap", colour: "--c4", dash: [4, 4] },
+        ],
+      },
+      signal,
+    );
+    this.nonzeros = new Plot(
+      { title: "Non-zero weights", series: [{ label: "non-zeros", colour: "--c1", format: count }] },
+      signal,
+    );
+    this.rate = new Plot(
+      {
+        title: "Rows learned per second",
+        xIsTime: true,
+        series: [{ label: "rows per second", colour: "--c1" }],
+      },
+      signal,
+    );
+    this.delay = new Plot(
+      {
+        title: "Seconds from a prediction to its label",
+        xIsTime: true,
+        series: [{ label: "label delay, s", colour: "--c1" }],
+      },
+      signal,
+    );
+    this.gapCard = card("Certificate", this.gap.element);
+    this.delayCard = card("Label delay", this.delay.element);
+    this.delayCard.hidden = true;
+    this.driftCard = card("Drift");
+    this.elements = [
+      card(`Progressive ${what}`, this.error.element),
+      card("Progressive loss", this.loss.element),
+      this.gapCard,
+      card("Non-zero weights", this.nonzeros.element),
+      card("Speed", this.rate.element),
+      this.delayCard,
+      this.driftCard,
+    ];
+    this.gaps = [[], [], [], []];
+    this.counts = [[], []];
+    this.rates = [[], []];
+    this.delays = [[], []];
+  }
+
+  // From the timeline: what was learned before this page was opened.
+  begin({ points, events }) {
+    this.points = points;
+    this.drift = events;
+    this.driftCount = null;
+    this.driftCard.replaceChildren(
+      this.driftCard.firstChild,
+      events.length
+        ? table(
+            [right("rows"), right("seq"), "detector", "losses"],
+            events.toReversed().map((event) => [
+              right(count(event.rows)),
+              right(count(event.seq)),
+              event.detector.replace("_", "-"),
+              event.rising ? "rose" : "fell",
+            ]),
+            "Drift events, the last one first",
+          )
+        : "No detector has seen the losses change.",
+    );
+    this.draw();
+  }
+
+  // A new event. True where the timeline has to be read anew.
+  add(event) {
+    const last = this.points.at(-1);
+    const seen = JSON.stringify(event.drift);
+    const isOther = this.driftCount !== null && seen !== this.driftCount;
+    this.driftCount = seen;
+    if (last && event.samples < last.rows) return true;
+    if (event.since_start && (!last || event.samples > last.rows)) {
+      this.points.push({ rows: event.samples, since_start: event.since_start });
+      if (this.points.length > MOST_POINTS) return true;
+      this.draw();
+    }
+    const now = Date.now() / 1000;
+    if (event.rows_per_second != null) this.push(this.rate, this.rates, now, [event.rows_per_second]);
+    this.push(this.nonzeros, this.counts, event.samples, [event.nonzeros]);
+    if (event.label_delay_s != null) {
+      this.delayCard.hidden = false;
+      this.push(this.delay, this.delays, now, [event.label_delay_s]);
+    }
+    this.gapCard.hidden = event.certificate === null;
+    if (event.certificate) {
+      const { primal, dual, gap } = event.certificate;
+      this.push(this.gap, this.gaps, event.samples, [primal, dual, gap]);
+    }
+    return isOther;
+  }
+
+  push(plot, columns, x, values) {
+    if (columns[0].length && x <= columns[0].at(-1)) {
+      if (x < columns[0].at(-1)) columns.forEach((column) => column.splice(0));
+      else return;
+    }
+    columns[0].push(x);
+    values.forEach((value, k) => columns[k + 1].push(value ?? null));
+    if (columns[0].length > MOST_POINTS) columns.forEach((column) => column.shift());
+    plot.set(columns);
+  }
+
+  draw() {
+    if (!this.points.length) return;
+    const { name, baselines } = measure(this.points.at(-1).since_start);
+    const rows = this.points.map((point) => point.rows);
+    const of = (read) => this.points.map((point) => read(point) ?? null);
+    this.error.set([
+      rows,
+      recent(this.points, (view) => view[name]),
+      of((point) => point.since_start[name]),
+      of((point) => baselines(point.since_start)[0].value),
+      of((point) => baselines(point.since_start)[1].value),
+    ]);
+    this.loss.set([
+      rows,
+      recent(this.points, (view) => view.loss),
+      of((point) => point.since_start.loss),
+    ]);
+  }
+}

@@ -1,0 +1,17 @@
+// Numbers as people read them.
+
+const whole = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+
+export const count = (value) => (value == null ? "–" : whole.format(value));
+
+export function number(value) {
+  if (value == null || Number.isNaN(value)) return "–";
+  const size = Math.abs(value);
+  return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : short.format(value);
+}
+
+export const percent = (ratio) =>
+  ratio == null ? "–" : `${(100 * ratio).toFixed(ratio < 0.1 ? 2 : 1)} %`;
+
+export const time = (iso) => new Date(iso).toLocaleString();

@@ -1,0 +1,83 @@
+// One model, live: a page of cards that server-sent events keep up to date.
+
+import { call, complain, modelPath } from "./api.js";
+import { card, facts, h } from "./dom.js";
+import { listen } from "./events.js";
+import { count, number, percent, time } from "./format.js";
+import { Courses } from "./courses.js";
+import { contents } from "./contents.js";
+import { predictCard } from "./predict.js";
+import { versionsCard } from "./versions.js";
+
+const REFRESH_MS = 3000;
+
+export async function showModel(root, id, signal) {
+  const view = await call(modelPath(id), { signal });
+  const heading = h("h1", {}, id);
+  const state = h("span", { class: "chip", role: "status" }, "connecting");
+  const told = h("div");
+  root.append(heading, state, told);
+  const courses = new Courses(view.spec, signal);
+  const parts = contents(id, view.spec, signal);
+  const versions = versionsCard(id, signal, () => reload());
+  const specification = card("Specification", h("pre", { tabindex: "0" }, JSON.stringify(view.spec, null, 2)));
+  root.append(
+    h(
+      "div",
+      { class: "grid" },
+      courses.elements,
+      predictCard(id, view.spec, signal),
+      parts.elements,
+      versions.element,
+      specification,
+    ),
+  );
+
+  let stale = true;
+  async function reload() {
+    stale = false;
+    const timeline = await call(modelPath(id, "/timeline"), { signal });
+    courses.begin(timeline);
+    await Promise.all([parts.refresh(), versions.refresh()]);
+  }
+
+  function tell(event) {
+    told.replaceChildren(
+      facts({
+        is: `${view.spec.algorithm}, ${view.spec.task}`,
+        created: time(view.created),
+        seq: count(event.seq),
+        learned: count(event.samples),
+        rejected: count(event.rejected),
+        "rows/s": event.rows_per_second == null ? null : number(event.rows_per_second),
+        "non-zeros": count(event.nonzeros),
+        ...(event.since_start && "error_rate" in event.since_start
+          ? { error: percent(event.since_start.error_rate) }
+          : {}),
+        gap: event.certificate ? number(event.certificate.relative_gap) : null,
+      }),
+    );
+  }
+
+  await reload();
+  tell({ seq: view.seq, samples: view.samples, rejected: view.rejected });
+  const timer = setInterval(() => {
+    if (stale && !document.hidden) {
+      stale = false;
+      Promise.all([parts.refresh(), versions.refresh()]).catch(complain);
+    }
+  }, REFRESH_MS);
+  signal.addEventListener("abort", () => clearInterval(timer));
+  listen(id, signal, (kind, event) => {
+    if (kind === "open") state.textContent = "live";
+    else if (kind === "lost") state.textContent = "lost, trying again";
+    else if (kind === "deleted") state.textContent = "deleted";
+    else if (event.samples !== undefined) {
+      state.textContent = event.stale ? "stale: the store is away" : "live";
+      stale = true;
+      tell(event);
+      // It went back, or drifted: what was drawn is no longer the way there.
+      if (courses.add(event)) reload().catch(complain);
+    }
+  }).catch(complain);
+}

@@ -1,0 +1,80 @@
+"""A real server, and a real browser that looks at it."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from service.demo.server_process import ServerProcess
+
+# A browser of tests asks nobody for anything.
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        message = "no chromium is installed"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of a server with a store of its own."""
+    folder = tmp_path_factory.mktemp("browser")
+    with (
+        ServerProcess(f"sqlite:///{folder / 'test.db'}") as process,
+        httpx.Client(base_url=process.url, timeout=30) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["wide", "phone"])
+def page(request: pytest.FixtureRequest, browser: Browser, server: httpx.Client) -> Iterator[Page]:
+    """A light desktop, and a dark phone. Whatever the console complains of fails the test."""
+    is_wide = request.param == "wide"
+    context = browser.new_context(
+        base_url=str(server.base_url),
+        viewport={"width": 1280, "height": 900} if is_wide else {"width": 390, "height": 844},
+        color_scheme="light" if is_wide else "dark",
+    )
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda told: complaints.append(told.text) if told.type != "log" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda asked: asked.url.startswith(str(server.base_url)) or complaints.append(asked.url),
+    )
+    yield page
+    context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def screenshot(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Page, str], None]:
+    """Keeps a picture of the whole page, in DUALSTREAM_SCREENSHOTS where that is set."""
+    folder = Path(os.environ.get("DUALSTREAM_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def take(page: Page, name: str) -> None:
+        width = page.viewport_size["width"] if page.viewport_size else 0
+        path = folder / f"{name}-{width}.png"
+        page.screenshot(path=path, full_page=True)
+        assert path.stat().st_size > 10_000
+        # Nothing is wider than the screen.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+    return take

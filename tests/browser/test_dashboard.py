@@ -1,0 +1,174 @@
+"""The dashboard in a real browser: create, stream, see it move, predict, go back."""
+
+import json
+import re
+
+import httpx
+import numpy as np
+from playwright.sync_api import Locator, Page, expect
+
+
+def samples(n, seed=0, flip=False):
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((n, 2))
+    y = np.where((x[:, 0] - x[:, 1] > 0) != flip, 1, -1)
+    return [
+        {"x": {"heat": float(a), "load": float(b), "site": "north"}, "y": int(label)}
+        for (a, b), label in zip(x, y, strict=True)
+    ]
+
+
+def learn(server: httpx.Client, model: str, rows: list) -> None:
+    server.post(f"/models/{model}/learn", json={"samples": rows}).raise_for_status()
+
+
+def card(page: Page, title: str) -> Locator:
+    """The part of the page that has this title."""
+    return page.locator(f'section.card[aria-label="{title}"]')
+
+
+def named(page: Page, base: str) -> str:
+    """Each screen has models of its own."""
+    return f"{base}-{page.viewport_size['width']}"
+
+
+def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client, screenshot):
+    model = named(page, "pumps")
+    page.goto("/#/new")
+    page.get_by_label("Name").fill(model)
+    page.get_by_label("Algorithm").select_option("dual_ascent")
+    # It is checked as it is written, by the server.
+    page.get_by_label("More fields").fill('{"loss": "hinges"}')
+    expect(page.get_by_role("alert").filter(has_text="hinges")).to_contain_text("/loss")
+    expect(page.get_by_role("button", name="Create")).to_be_disabled()
+    page.get_by_label("More fields").fill('{"loss": "hinge", "compare_windows": true}')
+    expect(card(page, "With every default")).to_contain_text('"compare_windows": true')
+    screenshot(page, "create")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name=model)).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+    spec = server.get(f"/models/{model}").json()["spec"]
+    assert (spec["loss"], spec["compare_windows"], spec["features"]["kind"]) == (
+        "hinge", True, "hashed",
+    )  # fmt: skip
+
+    learn(server, model, samples(300))
+    error = card(page, "Progressive error rate")
+    expect(error).to_contain_text(re.compile(r"Now: last rows \d"))
+    before = error.locator("p").inner_text()
+    canvas = error.locator("canvas").evaluate("c => c.toDataURL()")
+    learn(server, model, samples(300, seed=1, flip=True))
+    expect(error.locator("p")).not_to_have_text(before)
+    assert error.locator("canvas").evaluate("c => c.toDataURL()") != canvas
+    metrics = server.get(f"/models/{model}/metrics").json()
+    expect(card(page, "Drift")).to_contain_text("rose")
+    shown = f"since start {100 * metrics['since_start']['error_rate']:.1f} %"
+    expect(error.locator("p")).to_contain_text(shown)
+    expect(card(page, "Certificate")).to_contain_text(re.compile(r"gap 0?\.?\d*[1-9]"))
+    expect(card(page, "Windows")).to_contain_text("sliding")
+
+    page.get_by_label("Features, as JSON").fill('{"heat": 1.5, "load": -1, "site": "north"}')
+    page.get_by_role("button", name="Predict").click()
+    x = {"heat": 1.5, "load": -1, "site": "north"}
+    score = server.post(f"/models/{model}/predict", json={"x": x}).json()["score"]
+    weights = server.get(f"/models/{model}/weights").json()
+    weight = {one["name"]: one["weight"] for one in weights["weights"]}
+    parts = page.get_by_role("region", name="What each feature adds to the score")
+    for feature, value in (("heat", 1.5), ("load", -1.0), ("site", 1.0)):
+        name = "site=north" if feature == "site" else feature  # a text is a feature of its own
+        row = parts.get_by_role("row").filter(
+            has=page.get_by_role("cell", name=feature, exact=True)
+        )
+        told = float(row.get_by_role("cell").nth(2).inner_text())
+        assert abs(told - weight[name] * value) < 2e-3 * (1 + abs(told))
+    assert f"{score:.3f}"[:4] in card(page, "Try a prediction").inner_text()
+    screenshot(page, "model")
+
+    page.get_by_label("Name").fill("good")
+    page.get_by_role("button", name="Keep this state").click()
+    back = page.get_by_role("button", name="Go back to good")
+    expect(back).to_be_visible()
+    learned = page.locator("dl.facts div").filter(has_text="learned")
+    at = server.get(f"/models/{model}").json()
+    learn(server, model, samples(100, seed=2))
+    expect(learned).to_contain_text("700")
+    page.once("dialog", lambda dialog: dialog.accept())
+    back.click()
+    expect(learned).to_contain_text("600")
+    now = server.get(f"/models/{model}").json()
+    assert now["samples"] == at["samples"] and now["seq"] > at["seq"]
+
+    page.get_by_role("link", name="Models").click()
+    listed = page.get_by_role("listitem").filter(has_text=model)
+    expect(listed.get_by_role("img")).to_be_visible()
+    expect(listed).to_contain_text("600")
+    screenshot(page, "models")
+
+
+def test_the_keyboard_is_enough(page: Page, server: httpx.Client):
+    model = named(page, "keys")
+    server.put(f"/models/{model}", json={}).raise_for_status()
+    learn(server, model, samples(20))
+    page.goto("/")
+    expect(page.get_by_role("link", name=model)).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == model:
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=model)).to_be_visible()
+    expect(card(page, "Members")).to_contain_text("share")
+    box = page.get_by_label("Features, as JSON")
+    box.focus()
+    box.fill("{")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(card(page, "Try a prediction")).to_contain_text("JSON")
+
+
+def test_names_in_the_data_are_text(page: Page, server: httpx.Client):
+    model = named(page, "markup")
+    server.put(f"/models/{model}", json={"loss": "hinge", "features": "hashed"}).raise_for_status()
+    name = "<img src=x onerror=alert(1)>"
+    learn(server, model, [{"x": {name: 1.0}, "y": 1}, {"x": {name: 2.0}, "y": 1}])
+    page.goto(f"/#/models/{model}")
+    weights = card(page, "Largest weights")
+    expect(weights).to_contain_text(name)
+    assert page.locator("main img").count() == 0
+
+
+def test_numbers_and_classes_have_pages_too(page: Page, server: httpx.Client, screenshot):
+    price, kind = named(page, "price"), named(page, "kind")
+    server.put(f"/models/{price}", json={"task": "regression"}).raise_for_status()
+    server.put(f"/models/{kind}", json={"task": "multiclass", "algorithm": "sgd",
+                                        "features": "hashed"}).raise_for_status()  # fmt: skip
+    rows = samples(200)
+    learn(server, price, [row | {"y": row["x"]["heat"] * 3} for row in rows])
+    learn(server, kind, [row | {"y": ["a", "b", "c"][n % 3]} for n, row in enumerate(rows)])
+    page.goto(f"/#/models/{price}")
+    expect(card(page, "Progressive absolute error")).to_contain_text("Now:")
+    page.goto(f"/#/models/{kind}")
+    expect(card(page, "Largest weights")).to_contain_text("class")
+    box = page.get_by_label("Features, as JSON")
+    box.fill(json.dumps(rows[0]["x"]))
+    page.get_by_role("button", name="Predict").click()
+    told = server.post(f"/models/{kind}/predict", json={"x": rows[0]["x"]}).json()
+    expect(card(page, "Try a prediction")).to_contain_text(str(told["label"]))
+    screenshot(page, "classes")
+
+
+def test_a_model_that_is_deleted_or_unknown_says_so(page: Page, server: httpx.Client):
+    model = named(page, "short")
+    server.put(f"/models/{model}", json={}).raise_for_status()
+    page.goto(f"/#/models/{model}")
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+    server.delete(f"/models/{model}").raise_for_status()
+    expect(page.get_by_role("status").filter(has_text="deleted")).to_be_visible()
+
+
+def test_the_api_is_described_without_the_internet(page: Page, screenshot):
+    page.goto("/docs")
+    expect(page.get_by_text("/models/{model_id}/learn")).to_be_visible()
+    screenshot(page, "docs")

@@ -1,0 +1,36 @@
+"""POST /specs/resolve says what a model of the spec would have, and makes none."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"task": "regression"}, {"algorithm": "rda", "features": "hashed"}]
+)
+def test_the_resolved_spec_is_that_of_a_model(client, spec):
+    told = client.post("/specs/resolve", json=spec).json()
+    assert told["errors"] == []
+    assert client.get("/models").json()["models"] == []
+    assert client.put("/models/m", json=spec).json()["spec"] == told["spec"]
+
+
+def test_what_a_put_refuses_is_told_with_its_field(client):
+    spec = {"algorithm": "dual_ascent", "features": "hashed", "rho": -1}
+    told = client.post("/specs/resolve", json=spec).json()
+    refused = client.put("/models/m", json=spec).json()
+    assert told == {"spec": None, "errors": [{"pointer": "/rho", "reason": refused["detail"]}]}
+
+
+def test_broken_json_is_a_problem(client):
+    assert client.post("/specs/resolve", content=b"{").status_code == 400
+
+
+def test_the_pages_load_nothing_from_elsewhere_and_run_no_script_of_their_own(client):
+    for path in ("/", "/docs"):
+        page = client.get(path)
+        assert page.status_code == 200
+        assert "://" not in page.text
+        assert "script-src 'self';" in page.headers["content-security-policy"]
+        assert page.text.count("<script") == page.text.count("<script src=")
+    assert client.get("/static/js/main.js").headers["x-content-type-options"] == "nosniff"
+    assert client.get("/static/../app.py").status_code == 404
+    assert client.get("/static/%2e%2e/app.py").status_code == 404
