@@ -103,17 +103,16 @@ class Progressive:
 
         Whoever asks for the next piece has counted the one before it.
         """
-        start, n = 0, len(learned)
-        while start < n:
-            room = self._timeline.next_row - self.rows
-            some = slice(start, n)
-            if n - start >= room:
-                last = np.flatnonzero(learned[start:])[room - 1 : room]
-                some = slice(start, start + int(last[0]) + 1) if len(last) else some
-            yield some
-            start = some.stop
-            if self.rows == self._timeline.next_row:
+        start, n, before = 0, len(learned), self.rows
+        if before + n >= self._timeline.next_row:
+            places = np.flatnonzero(learned)
+            while before + len(places) >= self._timeline.next_row:
+                stop = int(places[self._timeline.next_row - before - 1]) + 1
+                yield slice(start, stop)
                 self._timeline.add(self._sums[0])
+                start = stop
+        if start < n:
+            yield slice(start, n)
 
     def summary(self) -> dict[str, Any]:
         """The means of all three views; None where there is no row, or no such number.

@@ -15,13 +15,15 @@ from solvers._jit import Floats
 from solvers.learner import State, check_arrays
 
 POINTS = 256
+_FEWEST = 16
+"""Room is made for so many points, and for twice as many whenever it is full."""
 
 
 class Timeline:
     """Points of `columns` sums each."""
 
     def __init__(self, columns: int) -> None:
-        self._sums = np.zeros((POINTS, columns))
+        self._sums = np.zeros((_FEWEST, columns))
         self._held = 0
         self.spacing = 1
         """Learned rows from one point to the next."""
@@ -38,6 +40,8 @@ class Timeline:
 
     def add(self, sums: Floats) -> None:
         """The point that is due; sums (columns,)."""
+        if self._held == len(self._sums):
+            self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)])
         self._sums[self._held] = sums
         self._held += 1
         if self._held == POINTS:
@@ -58,8 +62,10 @@ class Timeline:
         timeline = cls(columns)
         while rows // timeline.spacing >= POINTS:
             timeline.spacing *= 2
-        timeline._held = rows // timeline.spacing
+        timeline._held = held = rows // timeline.spacing
+        while len(timeline._sums) < held:
+            timeline._sums = np.concatenate([timeline._sums, np.zeros_like(timeline._sums)])
         if "timeline_sums" in state:
-            check_arrays(state, {"timeline_sums": (timeline._held, columns)})
-            timeline._sums[: timeline._held] = state["timeline_sums"]
+            check_arrays(state, {"timeline_sums": (held, columns)})
+            timeline._sums[:held] = state["timeline_sums"]
         return timeline
