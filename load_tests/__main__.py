@@ -24,6 +24,7 @@ BENCHMARKS = (
     "latency",
     "cutting_planes",
     "offline",
+    "refit",
 )
 PACKAGES = ("numpy", "numba", "uvicorn", "fastapi", "scikit-learn", "river", "vowpalwabbit")
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -17,6 +17,7 @@ from service.api import (
     labels,
     members,
     models,
+    refits,
     samples,
     specs,
     timeline,
@@ -99,6 +100,7 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
         samples,
         labels,
         versions,
+        refits,
         certificate,
         health,
     ):

@@ -26,6 +26,7 @@ from service.journal.record import RecordError
 from service.model import Model
 from service.outside import REAL, Outside
 from service.recovery import Forked
+from service.refits import Desk
 from service.replica import Replica
 from service.settings import Settings
 from service.telemetry import Telemetry
@@ -65,6 +66,8 @@ class Catalog:
         self.telemetry = telemetry
         self.contact = Contact(journal)
         self.outside = outside
+        self.desk = Desk()
+        self.reference_desk = Desk()
         self._held = Held(settings.models_bytes, settings.models_held, telemetry.saw_eviction)
         # By the specs whose kernels are loaded: what a row took to learn, where that is known.
         self._warm: dict[bytes, float] = {}
@@ -310,6 +313,8 @@ class Catalog:
         """Answer what is under way and finish the snapshots being written."""
         for model in self:
             await model.close()
+        self.desk.close()
+        self.reference_desk.close()
 
     def _end_loading(self, model_id: str, task: "asyncio.Task[Model]") -> None:
         """Look at the error, too: whoever waited for it may have left."""

@@ -5,11 +5,12 @@ A control takes one seq and is applied exactly in its place. One that cannot be 
 or a field of a later version stops the replica: what this version does not know it must not skip.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 import msgspec
+import numpy as np
 
 from service.journal.record import Control, UnknownRecord
 from service.retained import DIGEST_BYTES, RetainedIds
@@ -19,8 +20,11 @@ from solvers import (
     MemberError,
     MemberLearner,
     MemberView,
+    RefitError,
     UnlearningError,
     member_learner,
+    take_refit,
+    why_not_refit,
 )
 
 
@@ -31,6 +35,12 @@ class Verdict:
     refusal: str | None = None
     member: MemberView | None = None
     """The member that was added or promoted, as it stood right after."""
+    rows: int | None = None
+    """How many rows of a refit were still retained."""
+
+
+Arrays = Mapping[str, np.ndarray]
+"""The numbers that come with an order, by name."""
 
 
 class Subject(Protocol):
@@ -89,9 +99,17 @@ class Rollback(Order, frozen=True):
     """The name by which it was asked for."""
 
 
-def control_of(order: Order) -> Control:
-    """The control that holds this order."""
-    return Control(_KIND_OF[type(order)], msgspec.to_builtins(order))
+class Refit(Order, frozen=True):
+    """What was computed of the window at `seq` enters the model: `prints` and `duals`."""
+
+    job: str
+    seq: int
+    method: str
+
+
+def control_of(order: Order, arrays: Arrays | None = None) -> Control:
+    """The control that holds this order, and the numbers that come with it."""
+    return Control(_KIND_OF[type(order)], msgspec.to_builtins(order), dict(arrays or {}))
 
 
 def check_control(subject: Subject, control: Control) -> None:
@@ -108,8 +126,10 @@ def obey(subject: Subject, control: Control) -> Verdict:
     """Apply a control that `check_control` let pass, or that this version wrote."""
     kind, order = _read(subject, control)
     try:
+        if kind.take is not None:
+            return Verdict(rows=kind.take(subject, order, control.arrays))
         return Verdict(member=kind.do(subject, order))
-    except (MemberError, InvalidSpec, UnlearningError) as error:
+    except (MemberError, InvalidSpec, UnlearningError, RefitError) as error:
         return Verdict(refusal=str(error))
 
 
@@ -144,7 +164,7 @@ def find_member(learner: MemberLearner, name: str) -> MemberView | None:
 
 def _read(subject: Subject, control: Control) -> tuple["Kind", Any]:
     kind = KINDS.get(control.kind)
-    if kind is None or control.arrays:
+    if kind is None or set(control.arrays) != set(kind.arrays):
         raise _unknown(subject, control, "which")
     try:
         return kind, msgspec.convert(control.fields, kind.fields)
@@ -203,15 +223,35 @@ def _rollback(subject: Subject, order: Rollback) -> None:
     subject.become(order.digest)
 
 
+def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int:
+    if (why_not := why_not_refit(subject.learner.spec)) is not None:
+        raise RefitError(why_not)
+    since = subject.retained.unlearned_seq
+    if order.seq < since:
+        raise RefitError(
+            f"a sample was unlearned at seq {since}, and it was computed of seq {order.seq}, "
+            "when that was still there"
+        )
+    return take_refit(subject.learner, arrays["prints"], arrays["duals"])
+
+
+def _nothing(subject: Subject, order: Any) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of control."""
 
     fields: type[Order]
-    do: Callable[[Subject, Any], MemberView | None]
+    do: Callable[[Subject, Any], MemberView | None] = _nothing
     """MemberError, InvalidSpec, UnlearningError: it is refused, and nothing has changed."""
-    check: Callable[[Subject, Any], None] = lambda subject, order: None
+    check: Callable[[Subject, Any], None] = _nothing
     """Looks at nothing but the model's spec; its InvalidSpec stops the replica."""
+    arrays: tuple[str, ...] = ()
+    """The numbers that have to come with it."""
+    take: Callable[[Subject, Any, Arrays], int] | None = None
+    """As `do`, of one with numbers: how many rows they are of. RefitError: it is refused."""
 
 
 KINDS = {
@@ -221,5 +261,6 @@ KINDS = {
     "demote": Kind(Demote, _demote),
     "rollback": Kind(Rollback, _rollback),
     "unlearn": Kind(Unlearn, _unlearn),
+    "refit": Kind(Refit, arrays=("prints", "duals"), take=_refit),
 }
 _KIND_OF = {kind.fields: name for name, kind in KINDS.items()}

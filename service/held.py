@@ -104,6 +104,7 @@ class Held:
         self._leaving.pop(model.record.id, None)
         self.bytes -= model.bytes
         model.clean_up.stop()
+        model.refits.stop()
         return True
 
     def weigh(self, model: Model, before: int) -> None:

@@ -23,6 +23,8 @@ from service.journal.protocol import (
 from service.journal.record import RecordError
 from service.memory import bytes_of
 from service.receipts import Receipt
+from service.references import References
+from service.refits import Refits
 from service.replica import Replica
 from service.requests import AnyRequest, ControlRequest
 from service.states import Captured
@@ -69,6 +71,9 @@ class Model:
             on_failure=self._let_go_after,
             outside=catalog.outside,
         )
+        self.outside = catalog.outside
+        self.refits = Refits(self, catalog.journal, catalog.desk)
+        self.references = References(self, catalog.reference_desk)
         self._names_since = replica.names_since
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
@@ -134,10 +139,14 @@ class Model:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is appended, applied, written as a snapshot or cleaned up just now."""
-        return self.committer.is_idle and self._snapshot is None and not self.clean_up.is_busy
+        """Whether nothing is appended, applied, written, cleaned up or refitted just now."""
+        is_busy = self._snapshot is not None or self.clean_up.is_busy
+        is_busy = is_busy or self.refits.is_busy or self.references.is_busy
+        return self.committer.is_idle and not is_busy
 
     async def close(self) -> None:
+        self.references.stop()
+        await self.refits.close()
         await self.clean_up.close()
         await self.committer.drain()
         if self._snapshot is not None:
@@ -155,6 +164,10 @@ class Model:
         self._catalog.telemetry.saw_fork(model_id)
         self.door.tell_names_again()
         self._snapshot_seq = 0
+
+    def saw_refit(self, has_entered: bool) -> None:
+        """Count a refit that was computed here."""
+        self._catalog.telemetry.saw_refit(self.record.id, has_entered)
 
     def count_lost(self, lost: Lost) -> None:
         """Say and count what the journal had lost of what was applied here."""
@@ -181,6 +194,7 @@ class Model:
                 self._measured_again_at = after + MEASURED_GROUPS * (after - before)
         if self.replica.retained.unlearned_seq > before:
             self.clean_up.begin(LEFT_TO_OTHERS_S)
+        self.refits.came_by()
         if self.replica.names_since != self._names_since:
             self._names_since = self.replica.names_since
             self.door.tell_names_again(self._names_since)
@@ -189,7 +203,7 @@ class Model:
 
     def _measure(self) -> None:
         of, seq = self.replica, self.replica.seq
-        state = (of.learner, of.progress, of.names, of.retained, of.answers, of.trail)
+        state = (of.learner, of.progress, of.names, of.retained, of.answers, of.losses, of.trail)
         beside = BESIDE_BYTES + 8 * len(self.record.spec)
         self.bytes = beside + bytes_of(*state, *self.door.held())
         self._measured_again_at = seq + min(MEASURED_ROWS, max(32, seq // 4))

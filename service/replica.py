@@ -8,7 +8,7 @@ controls; where one entry ends and the next begins leaves no trace in the state.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -39,6 +39,7 @@ from service.journal.record import (
 from service.outside import REAL, Outside
 from service.recovery import Forked, recover
 from service.retained import NOBODY, Named
+from service.served_losses import ServedLosses
 from service.states import (
     Captured,
     ModelState,
@@ -66,6 +67,8 @@ INLINE_S = 0.0005
 # Longer ones are cut, so that a prediction never waits much longer than this for its turn.
 SLICE_S = 0.002
 READ_BYTES = 1024 * 1024
+# Kinds of controls after which the retained rows are others than the last that were learned.
+_OTHER_ROWS = ("rollback", "unlearn")
 
 Applied = Outcome | Verdict
 """What became of one group: of its rows, or of its control."""
@@ -207,7 +210,7 @@ class Replica:
                     f"the one before it ends at seq {seq}"
                 )
             seq = entry.seq
-        for some in parted_at_rollbacks(entries):
+        for some in parted_at(entries, lambda control: copy_named_by(control) is not None):
             await self.apply_run(some, journal)
 
     def pass_by(self, entry: Entry) -> None:
@@ -271,6 +274,7 @@ class Replica:
         if self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
         self.progress.count(batch, outcome, self.seq + 1)
+        self.losses.keep(batch, outcome)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         self.seq += len(batch)
         # Sets only where batches are cut, which the state cannot tell.
@@ -293,6 +297,8 @@ class Replica:
             verdict = await asyncio.to_thread(obey, self, control)
             self.seq += 1
             self.certified_at = float("-inf")
+            if control.kind in _OTHER_ROWS and verdict.refusal is None:
+                self.losses.forget()
             if verdict.refusal is not None:
                 self.refused_controls += 1
                 log.warning(
@@ -432,6 +438,7 @@ class Replica:
         """Be before the first record."""
         self._hold(ModelState.new(self.spec))
         self.answers = Answers(self.spec["task"], self._kept_answers)
+        self.losses = ServedLosses(self.spec)
         self.restored_seq = 0
         self._stand_at(0, first_chain(self.incarnation))
 
@@ -460,6 +467,7 @@ class Replica:
         self._hold(other.state)
         self.names_since = other.seq
         self.answers = other.answers
+        self.losses = other.losses
         self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
         self.trail = other.trail.trimmed()
@@ -475,6 +483,7 @@ class Replica:
     def _state(self) -> dict[str, np.ndarray]:
         arrays = self.state.arrays()
         arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
+        arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
         return arrays
 
     def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
@@ -490,6 +499,7 @@ class Replica:
         state.restore(arrays)
         self._hold(state)
         self.answers.restore(by_part(arrays)["answers"])
+        self.losses.restore(by_part(arrays)["served"])
         self._stand_at(seq, chain)
         self.restored_seq = seq
 
@@ -503,22 +513,25 @@ def as_batch(rows: Rows, dim: int) -> Batch:
     return Batch(*columns, dim, classes, rows.served_scores)
 
 
-def parted_at_rollbacks(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
-    """Runs of consecutive entries, in which each rollback stands alone.
+def parted_at(
+    entries: Sequence[Entry], stands_alone: Callable[[Control], bool]
+) -> list[Sequence[Entry]]:
+    """Runs of consecutive entries, in which each control that `stands_alone` does.
 
-    Names come into the state in its place, and what cannot be fetched stops the replica before it.
+    A rollback has to: names come into the state in its place, and what cannot be fetched stops the
+    replica before it.
     """
-    rollbacks = [
+    alone = [
         n
         for n, entry in enumerate(entries)
         if holds_control(entry.body)
         and any(
-            isinstance(block, Control) and copy_named_by(block) for block in _decoded([entry])[1]
+            isinstance(block, Control) and stands_alone(block) for block in _decoded([entry])[1]
         )
     ]
-    if not rollbacks:
+    if not alone:
         return [entries]
-    edges = sorted({0, len(entries), *rollbacks, *(n + 1 for n in rollbacks)})
+    edges = sorted({0, len(entries), *alone, *(n + 1 for n in alone)})
     return [entries[first:last] for first, last in pairwise(edges)]
 
 

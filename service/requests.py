@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from service.codecs import ListedRows, Rows, class_texts
-from service.controls import Order, control_of
+from service.controls import Arrays, Order, control_of
 from service.journal.protocol import CursorMove, Part
 from service.journal.record import (
     Control,
@@ -125,18 +125,25 @@ class ControlRequest:
         return self.part.key
 
     @classmethod
-    def of(cls, order: Order, key: bytes | None = None, asked: bytes | None = None) -> Self:
-        """A request of this order, under the stored `key` if it has one.
+    def of(
+        cls,
+        order: Order,
+        key: bytes | None = None,
+        asked: bytes | None = None,
+        arrays: Arrays | None = None,
+    ) -> Self:
+        """A request of this order and its numbers, under the stored `key` if it has one.
 
         What the client has `asked` for tells it from another request under the key, where the
         order says more than that.
         """
-        given = control_of(order)
-        plain = body = encode_control(given.kind, given.fields)
+        given = control_of(order, arrays)
+        what = (given.kind, given.fields, given.arrays)
+        plain = body = encode_control(*what)
         fingerprint = None
         if key is not None:
             fingerprint = hashlib.sha256(plain if asked is None else asked).digest()[:16]
-            body = encode_control(given.kind, given.fields, key=key, fingerprint=fingerprint)
+            body = encode_control(*what, key=key, fingerprint=fingerprint)
         # As everyone else will read it: what is given may have its fields in another order.
         ((_, control),) = decode(plain)
         assert isinstance(control, Control)

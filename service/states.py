@@ -70,6 +70,10 @@ class ModelState:
         return arrays
 
 
+BESIDE = ("answers.", "served.")
+"""Parts of a snapshot that are no part of the state."""
+
+
 @dataclass(frozen=True, slots=True)
 class Captured:
     """A copy of a replica's state, not yet bytes."""
@@ -84,7 +88,7 @@ class Captured:
 
     def as_copy(self) -> Snapshot:
         """The state alone, without the answers kept beside it: equal states give equal bytes."""
-        state = {name: a for name, a in self.arrays.items() if not name.startswith("answers.")}
+        state = {name: a for name, a in self.arrays.items() if not name.startswith(BESIDE)}
         return Snapshot(self.seq, self.chain, dump(state, self.header))
 
     def state_digest(self) -> str:
@@ -92,7 +96,7 @@ class Captured:
 
         Of learner, metrics, names and counts, in sha256; not of the answers kept beside them.
         """
-        state = {name: a for name, a in self.arrays.items() if not name.startswith("answers.")}
+        state = {name: a for name, a in self.arrays.items() if not name.startswith(BESIDE)}
         return hashlib.sha256(dump(state, {})).hexdigest()
 
 

@@ -36,6 +36,8 @@ _COUNTED = {
     "refused_rows": "Rows refused by shape, before the journal, by this process.",
     "forks": "Replicas thrown away because the journal did not go on from them.",
     "lost_records": "Records that were applied by this process and that the store has lost since.",
+    "refits": "Refits computed by this process that entered their model.",
+    "refits_unused": "Refits begun by this process that did not enter their model.",
     "input_taken": "Messages of the store's input that this process journalled or found learned.",
     "input_dead": "Messages of the store's input that this process put among the dead ones.",
 }
@@ -162,6 +164,9 @@ class Telemetry:
     def saw_input(self, model: str, taken: int, dead: int) -> None:
         self._count("input_taken", model, taken)
         self._count("input_dead", model, dead)
+
+    def saw_refit(self, model: str, has_entered: bool) -> None:
+        self._count("refits" if has_entered else "refits_unused", model, 1)
 
     def saw_refused(self, model: str, rows: int) -> None:
         self._count("refused_rows", model, rows)
@@ -318,6 +323,7 @@ class _Models(Collector):
         yield _drift(models)
         yield from _windows(models)
         yield from _certificates(models)
+        yield from _references(models)
 
 
 def _gauge(
@@ -438,6 +444,28 @@ def _certificates(models: "list[Model]") -> Iterator[Metric]:
         "Time since the certificate shown was computed.",
         certified,
         lambda model: now - model.replica.certified_at,
+    )
+
+
+_REFERRED = (
+    ("reference_lower_bound", "lower", "No weights have a smaller objective on the window's rows."),
+    ("reference_gap", "gap", "Objective of the served weights there, less the lower bound."),
+    ("regret", "regret", "Losses of the window's rows as served, less those at its optimum."),
+    ("regret_rows", "regret_rows", "Rows that the regret is summed over."),
+)
+
+
+def _references(models: "list[Model]") -> Iterator[Metric]:
+    """Of the references that were asked for last."""
+    referred = [model for model in models if model.references.found is not None]
+    for name, field, text in _REFERRED:
+        yield _gauge(name, text, referred, attrgetter(f"references.found.{field}"))
+    now = time.monotonic()
+    yield _gauge(
+        "reference_age_seconds",
+        "Time since the reference shown was computed.",
+        referred,
+        lambda model: now - model.references.found_at,
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from service.journal.chain import next_chain
 from service.journal.protocol import Entry, Journal, ModelRecord
 from service.journal.record import Control, decode_merged, holds_control
 from service.recovery import Forked
-from service.replica import Replica, parted_at_rollbacks
+from service.replica import Replica, parted_at
 from service.time_travel import NotKept, kept_from, state_at
 from solvers import InvalidSpec, resolve_spec
 
@@ -32,6 +33,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
     from_seq            the first record that it went through; 0 where the state was kept as it is
     left_out_rollbacks  of another spec, for which the copies that they name are no states
+    left_out_refits     of another spec, whose problem they do not solve
     """
 
     model: str
@@ -42,6 +44,7 @@ class Replayed(msgspec.Struct, frozen=True):
     rejected: int
     refused_controls: int
     left_out_rollbacks: int
+    left_out_refits: int
     state_digest: str
     metrics: dict[str, Any]
 
@@ -61,7 +64,8 @@ async def replay(store: str, model: str, until: int | None, changes: dict[str, A
         if changes:
             return await _under_another_spec(journal, record, seq, changes)
         replica = await state_at(journal, record, seq)
-        return _told(replica, replica.restored_seq + 1 if seq > replica.restored_seq else 0, 0)
+        first = replica.restored_seq + 1 if seq > replica.restored_seq else 0
+        return _told(replica, first, Counter())
     except NotKept as error:
         raise Refused(str(error)) from error
     finally:
@@ -122,7 +126,7 @@ async def _under_another_spec(
     replica = Replica(msgspec.structs.replace(record, spec=canonical(spec)), kept_answers=0)
     replica.forget_what_served()
     replica.seq = first - 1
-    left_out = 0
+    left_out = Counter[str]()
     # What came before the first entry that is kept nobody can tell.
     chain = replica.chain if first == 1 else None
     while replica.seq < until:
@@ -131,11 +135,12 @@ async def _under_another_spec(
             raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq} already")
         _check_chain(replica, chain, entries)
         chain = entries[-1].chain
-        for run in parted_at_rollbacks(entries):
+        for run in parted_at(entries, _is_of_its_spec):
             if replica.seq >= until:
                 break
-            if _is_rollback(run[0]):
-                left_out += 1
+            kind = _kind_of_its_spec(run[0])
+            if kind is not None:
+                left_out[kind] += 1
                 replica.pass_by(run[0])
                 continue
             whole = [entry for entry in run if entry.seq <= until]
@@ -154,14 +159,21 @@ def _check_chain(replica: Replica, chain: str | None, entries: Sequence[Entry]) 
         chain = entry.chain
 
 
-def _is_rollback(entry: Entry) -> bool:
+def _is_of_its_spec(control: Control) -> bool:
+    """Whether it holds or names what the model's own spec made of the rows."""
+    return control.kind == "refit" or copy_named_by(control) is not None
+
+
+def _kind_of_its_spec(entry: Entry) -> str | None:
+    """The kind of the control that is the entry, if it is such a one."""
     if not holds_control(entry.body):
-        return False
+        return None
     _, blocks = decode_merged(entry.body)
-    return any(isinstance(block, Control) and copy_named_by(block) for block in blocks)
+    found = (block for block in blocks if isinstance(block, Control) and _is_of_its_spec(block))
+    return next((control.kind for control in found), None)
 
 
-def _told(replica: Replica, from_seq: int, left_out: int) -> Replayed:
+def _told(replica: Replica, from_seq: int, left_out: Counter[str]) -> Replayed:
     return Replayed(
         model=replica.id,
         seq=replica.seq,
@@ -170,7 +182,8 @@ def _told(replica: Replica, from_seq: int, left_out: int) -> Replayed:
         samples=replica.learner.samples,
         rejected=replica.rejected,
         refused_controls=replica.refused_controls,
-        left_out_rollbacks=left_out,
+        left_out_rollbacks=left_out["rollback"],
+        left_out_refits=left_out["refit"],
         state_digest=replica.capture().state_digest(),
         metrics=replica.progress.summary(),
     )

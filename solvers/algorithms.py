@@ -12,6 +12,7 @@ from typing import Any
 from solvers.errors import InvalidSpec
 from solvers.losses import NONSMOOTH_LOSSES
 from solvers.portfolio.fields import read_portfolio
+from solvers.refit import METHODS
 from solvers.spec_fields import (
     Spec,
     read_average,
@@ -60,7 +61,22 @@ def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
         "average": read_average(spec, loss["kind"]),
         "replay": _replay(spec),
         "retain": read_whole(spec, "", "retain", max(1000, length), length, MAX_RETAIN),
+        **_refit(spec),
     }
+
+
+def _refit(spec: Mapping[str, Any]) -> Spec:
+    """How often the model is refitted by itself; not there where it is not."""
+    refit = spec.get("refit")
+    if refit is None:
+        return {}
+    takes = ("every", "method", "tol")
+    refit = read_object(refit, "/refit", takes, "null or an object with every")
+    every = read_whole(refit, "/refit", "every", 10_000, 100, 1_000_000_000)
+    if refit.get("method", "sdca") not in METHODS:
+        raise InvalidSpec("/refit/method", refit["method"], f"one of {', '.join(METHODS)}")
+    tol = read_number(refit, "/refit", "tol", 1e-3, 1e-12, 1.0, "a number in [1e-12, 1]")
+    return {"refit": {"every": every, "method": refit.get("method", "sdca"), "tol": tol}}
 
 
 def _rho_or_strength(spec: Mapping[str, Any]) -> Spec:
@@ -278,7 +294,17 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "dual_ascent": Algorithm(
         "solvers.dual_ascent",
         "DualAscent",
-        ("loss", "regularizer", "rho", "strength", "window", "average", "replay", "retain"),
+        (
+            "loss",
+            "regularizer",
+            "rho",
+            "strength",
+            "window",
+            "average",
+            "replay",
+            "retain",
+            "refit",
+        ),
         read_dual_ascent,
     ),
     "rda": Algorithm(

@@ -167,7 +167,7 @@ class Refitting:
         self._problems = [WindowProblem(spec, state) for spec, state in problems]
         # Of several, the first is none of the known classes, which no certificate counts.
         self._counted = self._problems[1:] or self._problems
-        self._tol, self._max_epochs = tol, max_epochs
+        self._tol, self.max_epochs = tol, max_epochs
         if not self.rows:
             raise RefitError("no row is retained")
         if alone:
@@ -204,12 +204,12 @@ class Refitting:
         unfinished = list(self._problems)
         look = 1
         on_look(self)
-        while unfinished and self.epochs < self._max_epochs:
+        while unfinished and self.epochs < self.max_epochs:
             for problem in unfinished:
                 if not problem.visit_all(self.epochs, is_cancelled):
                     return False
             self.epochs += 1
-            if self.epochs >= look or self.epochs == self._max_epochs:
+            if self.epochs >= look or self.epochs == self.max_epochs:
                 look = max(self.epochs + 1, int(1.2 * self.epochs))
                 unfinished = [p for p in unfinished if p.certify().relative_gap > self._tol]
                 self.certificate = self._certify()

@@ -78,6 +78,8 @@ def replay_model(
         say(f"the journal is kept from seq {told.from_seq} on: what came before is not learned")
     if told.left_out_rollbacks:
         say(f"{told.left_out_rollbacks} rollbacks are left out: they name states of another spec")
+    if told.left_out_refits:
+        say(f"{told.left_out_refits} refits are left out: they solve the problem of another spec")
     say(f"samples {told.samples}, rejected {told.rejected}, state {told.state_digest}")
     for view in ("since_start", "rolling", "fading"):
         say(f"{view}: {msgspec.json.encode(told.metrics[view]).decode()}")

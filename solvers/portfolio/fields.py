@@ -164,6 +164,8 @@ def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) 
             raise InvalidSpec(f"/{name}", member[name], f"left out, or the portfolio's: {value}")
     if member.get("labels") is not None:
         raise InvalidSpec("/labels", member["labels"], "left out: they are the portfolio's")
+    if member.get("refit") is not None:
+        raise InvalidSpec("/refit", member["refit"], "left out: members are not refitted")
     algorithm = {"algorithm": "dual_ascent"} | dict(member) | implied
     resolved = resolve_spec(algorithm)
     return {name: value for name, value in resolved.items() if name not in _IMPLIED}

@@ -1,0 +1,162 @@
+"""Single-sample learning while 10,000 retained rows are refitted, by an open-loop generator.
+
+Server, store and the refit's thread share core 0, the generator has core 1 for itself: the worst
+that a refit can do. With a second core the thread runs there.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+
+from load_tests.http import (
+    CONNECTIONS,
+    GENERATOR_CORE,
+    SERVER_CORE,
+    SPEC,
+    Load,
+    Side,
+    as_json,
+    send,
+    serving,
+)
+from load_tests.latency import MOST_SLIP_MS
+from load_tests.measure import ROUNDS, Row, on_core
+from load_tests.open_loop import Drive, drive, post
+from service.demo.adult import adult_lines
+from service.journal import open_journal
+from service.replica import Replica
+from tests.redis_server import running_redis
+
+TITLE = "Refits"
+RETAIN, SHARE, SECONDS, EVERY = 10_000, 0.5, 3.0, 1000
+WINDOW = {"retain": RETAIN, "window": {"kind": "sliding", "length": RETAIN}, "rho": 1e-4}
+MODELS = {
+    "bench": SPEC | WINDOW,
+    "every": SPEC | WINDOW | {"refit": {"every": EVERY, "tol": 1e-2}},
+}
+NEVER_ENDS = {"tol": 1e-12, "max_epochs": 1_000_000}
+
+
+def rows() -> list[Row]:
+    found: list[Row] = []
+    lines = adult_lines()
+    with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder:
+        bodies = Path(folder) / "bodies"
+        bodies.write_text("\n".join(map(as_json, lines[:5000])) + "\n")
+        for name in ("SQLite normal", "Redis everysec"):
+            with ExitStack() as stack:
+                url = f"sqlite:///{folder}/bench.db"
+                if name.startswith("Redis"):
+                    redis = stack.enter_context(running_redis(appendfsync="everysec"))
+                    os.sched_setaffinity(redis.pid, {int(SERVER_CORE)})
+                    url = redis.url
+                sides = stack.enter_context(serving(url, name.split()[1], MODELS))
+                found += measured(name, url, sides, Load(bodies), lines)
+    return found
+
+
+def measured(
+    name: str, store: str, sides: dict[str, Side], load: Load, lines: list[bytes]
+) -> list[Row]:
+    """A row for a refit that does not end, and one for refits that follow one another."""
+    url = sides["bench"].url
+    text = b"\n".join((lines * (1 + RETAIN // len(lines)))[: RETAIN + 1000])
+    with httpx.Client(base_url=url, timeout=120) as client:
+        for model in MODELS:
+            head = {"content-type": "text/x-libsvm"}
+            client.post(f"/models/{model}/learn", content=text, headers=head).raise_for_status()
+        sides["bench"].check = None
+        highest = send(load, sides["bench"])
+        requests = {
+            model: [post(side.target, body) for body in load.bodies.read_bytes().splitlines()]
+            for model, side in sides.items()
+        }
+
+        def run(model: str) -> Drive:
+            with on_core(GENERATOR_CORE):
+                return drive(url, requests[model], SHARE * highest, SECONDS, CONNECTIONS, True)
+
+        for model in MODELS:
+            run(model)
+        alone, beside, often = [], [], []
+        for _ in range(ROUNDS):
+            alone.append(run("bench"))
+            job = begin(client)
+            beside.append(run("bench"))
+            end(client, job)
+            often.append(run("every"))
+        told = client.get("/models/every/refits").json()["refits"]
+    ends = [job for job in told if job["status"] == "done"]
+    wrong = " ".join(filter(None, (asyncio.run(lost(store, model)) for model in MODELS)))
+    slip = max(one.slip_ms(0.99) for one in (*alone, *beside, *often))
+    late = "the generator was late" if slip > MOST_SLIP_MS else ""
+    given = f"{SHARE:.0%} of {highest:,.0f} requests/s, {name}"
+
+    def row(what: str, runs: list[Drive], notes: list[str]) -> Row:
+        return Row(
+            f"p99 of learn, {given}, {what}",
+            "ms",
+            [one.latency_ms(0.99) for one in runs],
+            "no refit",
+            [one.latency_ms(0.99) for one in alone],
+            gate=2.0,
+            smaller_is_better=True,
+            notes=[f"the generator's p99 slip is at most {slip:.2f} ms", *notes],
+            void=wrong or late,
+        )
+
+    epochs = sorted(job["epochs"] for job in ends)
+    note = f"the last {len(ends)} refits took {epochs[0]} to {epochs[-1]} epochs" if ends else ""
+    return [
+        row(f"while {RETAIN:,} rows are refitted", beside, []),
+        row(f"refitted by itself every {EVERY:,} rows", often, [note] if note else []),
+    ]
+
+
+def begin(client: httpx.Client) -> str:
+    """A refit of the model `bench` that is under way."""
+    answer = client.post("/models/bench/refit", json=NEVER_ENDS)
+    answer.raise_for_status()
+    job: str = answer.json()["job"]
+    while client.get(f"/models/bench/refits/{job}").json()["status"] != "running":
+        time.sleep(0.01)
+    return job
+
+
+def end(client: httpx.Client, job: str) -> None:
+    while client.delete(f"/models/bench/refits/{job}").json()["status"] != "cancelled":
+        time.sleep(0.01)
+
+
+async def lost(store: str, model: str) -> str:
+    """Empty where the state that a new process comes to has every row of the journal."""
+    journal = await open_journal(store)
+    try:
+        record = await journal.get(model)
+        replica = Replica(record)
+        await replica.load(journal)
+        controls = 0
+        entries = await journal.read(model, record.incarnation, 0)
+        while entries:
+            controls += sum(entry.body[1] & 1 for entry in entries)
+            entries = await journal.read(model, record.incarnation, entries[-1].seq)
+        rows = replica.seq - controls
+        learned = replica.learner.samples
+        return "" if rows == learned else f"{model}: {rows} rows, {learned} learned"
+    finally:
+        await journal.close()
+
+
+def about() -> list[str]:
+    return [
+        "`python -m load_tests refit` runs these alone: durable single-sample JSON learn of a9a, "
+        f"{CONNECTIONS} connections, one worker on one core, hinge on a sliding window of "
+        f"{RETAIN:,} rows; requests are sent when they are due, and latency counts from then. "
+        f"{ROUNDS} runs of {SECONDS:.0f} s in turns: without a refit, while one is computed that "
+        "does not end, and with refits that are computed and entered one after the other.",
+    ]

@@ -1,0 +1,165 @@
+"""Refits of a model: begin one, see how far it is, leave it."""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.member_views import finite
+from service.api.models import catalog_of
+from service.errors import Problem
+from service.model import Model
+from service.refit_board import Job, UnderWay
+from service.refits import MAX_EPOCHS
+
+router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
+
+
+class NewRefit(BaseModel, extra="forbid"):
+    """How the window shall be solved."""
+
+    method: Literal["sdca"] = Field(
+        "sdca", description="Dual coordinate ascent in permuted order, for all losses."
+    )
+    tol: float = Field(1e-3, ge=1e-12, le=1.0, description="Relative gap to come down to.")
+    max_epochs: int = Field(
+        MAX_EPOCHS, ge=1, le=1_000_000, description="So many visits to each row at most."
+    )
+
+
+class RefitView(BaseModel):
+    """A refit: what it is of, how far it is, and what became of it."""
+
+    model: str
+    job: str
+    status: Literal[
+        "waiting", "running", "entering",
+        "done", "refused", "superseded", "cancelled", "failed", "lost",
+    ] = Field(
+        description="`entering`: it is being journalled. `refused`: it no longer fits the window;"
+        " `superseded`: another result for the same came first; `lost`: with its process."
+    )  # fmt: skip
+    method: str
+    tol: float
+    max_epochs: int
+    due: int | None = Field(
+        description="Samples that it fell due at by the spec; null where it was asked for."
+    )
+    seq: int | None = Field(description="Of the last record before the window that it is of.")
+    rows: int | None = Field(description="Of that window.")
+    epochs: int = Field(description="So many visits to each row so far.")
+    relative_gap_before: float | None = Field(
+        description="Of the window, at its dual variables as they were, not averaged."
+    )
+    relative_gap: float | None = Field(description="Of the window, as far as it has come.")
+    dual_before: float | None
+    dual: float | None
+    converged: bool | None = Field(description="Whether the gap has come down to `tol`.")
+    entered_seq: int | None = Field(description="Of the control record that entered it.")
+    retained: int | None = Field(description="How many of its rows were in the window there.")
+    reason: str | None = Field(description="Why it did not enter the model.")
+    created: datetime
+    updated: datetime
+
+
+class RefitList(BaseModel):
+    """The last refits of a model, the newest first."""
+
+    model: str
+    refits: list[RefitView]
+
+
+@router.post(
+    "/refit",
+    response_model=RefitView,
+    status_code=202,
+    responses={409: {"description": "The model cannot be refitted, or is being; and why."}},
+)
+async def begin_refit(
+    model_id: str, request: Request, response: Response, asked: NewRefit | None = None
+) -> RefitView:
+    """Solve the model's own problem on its retained rows, and enter the result, in its own time."""
+    model = await catalog_of(request).get(model_id)
+    if model.refits.why_not is not None:
+        detail = f"model {model_id!r} cannot be refitted: {model.refits.why_not}"
+        raise Problem(409, "cannot-refit", detail)
+    await model.refresh()
+    asked = asked or NewRefit()
+    if not model.replica.learner.samples:
+        raise Problem(409, "cannot-refit", f"model {model_id!r} has no rows yet")
+    try:
+        job = await model.refits.begin(asked.method, asked.tol, asked.max_epochs)
+    except UnderWay as error:
+        raise Problem(409, "refit-under-way", str(error), job=error.job) from None
+    response.headers["location"] = f"/models/{model_id}/refits/{job.job}"
+    return _view(model_id, job)
+
+
+@router.get("/refits", response_model=RefitList)
+async def list_refits(model_id: str, request: Request) -> RefitList:
+    """The last refits, by whichever worker."""
+    model = await catalog_of(request).get(model_id)
+    jobs = await model.refits.all()
+    return RefitList(model=model_id, refits=[_view(model_id, job) for job in jobs])
+
+
+@router.get("/refits/{job}", response_model=RefitView)
+async def read_refit(model_id: str, job: str, request: Request) -> RefitView:
+    """How far a refit is, and what became of it."""
+    return _view(model_id, await _known(await catalog_of(request).get(model_id), job))
+
+
+@router.delete(
+    "/refits/{job}",
+    response_model=RefitView,
+    responses={202: {"description": "Asked to end; it has not yet.", "model": RefitView}},
+)
+async def cancel_refit(model_id: str, job: str, request: Request, response: Response) -> RefitView:
+    """End a refit that is under way; one that has ended is told as it did."""
+    model = await catalog_of(request).get(model_id)
+    if (await _known(model, job)).is_under_way:
+        await model.refits.end(job)
+    found = await _known(model, job)
+    response.status_code = 202 if found.is_under_way else 200
+    return _view(model_id, found)
+
+
+async def _known(model: Model, name: str) -> Job:
+    """The job of this name. Raises Problem 404."""
+    job = await model.refits.find(name)
+    if job is None:
+        raise Problem(404, "unknown-refit", f"model {model.record.id!r} has no refit {name!r}")
+    return job
+
+
+def _view(model_id: str, job: Job) -> RefitView:
+    def number(value: float | None) -> float | None:
+        return None if value is None else finite(value)
+
+    return RefitView(
+        model=model_id,
+        job=job.job,
+        status=job.status,
+        method=job.method,
+        tol=job.tol,
+        max_epochs=job.max_epochs,
+        due=job.due,
+        seq=job.seq,
+        rows=job.rows,
+        epochs=job.epochs,
+        relative_gap_before=number(job.relative_gap_before),
+        relative_gap=number(job.relative_gap),
+        dual_before=number(job.dual_before),
+        dual=number(job.dual),
+        converged=job.converged,
+        entered_seq=job.entered_seq,
+        retained=job.retained,
+        reason=job.reason,
+        created=_time(job.created_ms),
+        updated=_time(job.updated_ms),
+    )
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

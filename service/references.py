@@ -1,0 +1,126 @@
+"""The optimum of a model's window, as a reference for what it serves; computed when asked for.
+
+The problem is the model's own on its retained rows alone, with the rho that it has at present. The
+dual value found is a certified lower bound, so that the gap to it is never negative; the regret is
+measured against the weights that were found.
+"""
+
+import asyncio
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.refits import Desk
+from solvers import problems_of
+
+if TYPE_CHECKING:
+    from service.model import Model
+
+TOL = 1e-4
+MOST_EPOCHS, LEAST_EPOCHS = 300, 3
+MOST_VISITS = 20_000_000
+"""About so many seconds' work as it has millions of visits; the bound is one all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A reference, of the window at `seq`."""
+
+    seq: int
+    lower: float
+    objective: float
+    served: float
+    rows: int
+    regret: float
+    regret_rows: int
+    epochs: int
+    converged: bool
+
+    @property
+    def gap(self) -> float:
+        """How far the served weights are from the least possible objective, at most."""
+        return self.served - self.lower
+
+
+class References:
+    """The references of one model."""
+
+    def __init__(self, model: "Model", desk: Desk) -> None:
+        # As in refits.py: nothing that a model has refers back to it.
+        self._whose = weakref.ref(model)
+        self._desk = desk
+        self._finding: asyncio.Task[Found] | None = None
+        self._ending = threading.Event()
+        self.found: Found | None = None
+        """The last one."""
+        self.found_at = 0.0
+        """When it was found, by the monotonic clock."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is being computed."""
+        return self._finding is not None
+
+    def stop(self) -> None:
+        """Leave what is under way: whoever waits gets what there is by then."""
+        self._ending.set()
+
+    async def find(self) -> Found:
+        """The reference of the window as it is now, or was when somebody else asked for it.
+
+        Raises RefitError where no rows are retained.
+        """
+        model, found = self._whose(), self.found
+        assert model is not None  # held by whoever calls
+        replica = model.replica
+        if found is not None and found.seq == replica.seq and not replica.is_forked:
+            return found
+        if self._finding is None:
+            self._finding = asyncio.create_task(self._find(model))
+            self._finding.add_done_callback(self._end)
+        return await asyncio.shield(self._finding)
+
+    def _end(self, task: "asyncio.Task[Found]") -> None:
+        self._finding = None
+        if not task.cancelled():
+            task.exception()
+
+    async def _find(self, model: "Model") -> Found:
+        async with self._desk.turn():
+            async with model.committer.between_groups():
+                seq, losses = model.replica.seq, model.replica.losses
+                problems = problems_of(model.replica.learner)
+                served = losses.last(len(losses))
+            found: Found = await self._desk.run(_solve, seq, problems, served, self._ending)
+        self.found, self.found_at = found, time.monotonic()
+        return found
+
+
+def _solve(seq: int, problems: Any, served: np.ndarray, ending: threading.Event) -> Found:
+    """In the thread. Raises RefitError."""
+    # Its kernels are those of the learner, which are loaded.
+    from solvers.window_problem import Refitting
+
+    refitting = Refitting(problems, TOL, MOST_EPOCHS, alone=True)
+    epochs = MOST_VISITS // (refitting.rows * len(problems))
+    refitting.max_epochs = min(MOST_EPOCHS, max(LEAST_EPOCHS, epochs))
+    refitting.run(ending.is_set)
+    found = refitting.reference()
+    count = min(len(served), refitting.rows)
+    optimal = found.losses[len(found.losses) - count :]
+    regret = float(served[len(served) - count :].sum() - optimal.sum())
+    return Found(
+        seq,
+        found.lower,
+        found.found,
+        found.served,
+        refitting.rows,
+        regret,
+        count,
+        found.epochs,
+        found.converged,
+    )

@@ -1,0 +1,305 @@
+"""Refits of one model in this process: computed in a thread, entered as a control of numbers.
+
+One worker computes; the others apply what it found, in its place in the journal, as any control.
+Which worker that is the board decides (`refit_board.py`), and should two compute the same, the
+key `refit` of the control lets the first result win. A refit that falls due by itself is tried by
+every worker that comes by, at each half of `every` samples: so one that was lost with its process
+is taken over by whoever comes by next.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from service.controls import Refit
+from service.journal.protocol import (
+    Journal,
+    JournalError,
+    JournalUnavailable,
+    ModelChanged,
+    OutcomeUnknown,
+    UnknownModel,
+)
+from service.journal.record import KeyKind, make_key
+from service.refit_board import UNDER_WAY, Board, Job, UnderWay, now_ms
+from service.requests import ControlRequest
+from solvers import RefitError, problems_of, why_not_refit
+
+if TYPE_CHECKING:
+    from service.model import Model
+    from solvers.window_problem import Refitting
+
+log = logging.getLogger("dualstream.refits")
+
+BEAT_S = 1.0
+"""How often the board is told how far a refit is, and asked whether it shall end."""
+TRIES = 10
+"""Appends of one result, a beat apart, while the store is away."""
+MOST_BYTES = 64 * 1024 * 1024
+"""What enters a model is one record, which the journal has to hold."""
+MAX_EPOCHS = 1000
+
+
+class Desk:
+    """Where a process computes refits: one after the other, in a thread of low priority."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "refit", initializer=_give_way)
+        self._turn = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """While held, no other refit is computed in this process."""
+        async with self._turn:
+            yield
+
+    async def run(self, work: Callable[..., Any], *args: Any) -> Any:
+        """What `work` returns, done in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _give_way() -> None:
+    """Learning and predictions come first: Linux gives each thread a priority of its own."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+class Refits:
+    """The refits of one model."""
+
+    def __init__(self, model: "Model", journal: Journal, desk: Desk) -> None:
+        # A model that leaves memory is free at once: nothing that it has refers back to it.
+        self._whose = weakref.ref(model)
+        self._desk = desk
+        self._board = Board(model.replica, journal, model.outside)
+        self._here: dict[str, tuple[Job, threading.Event, asyncio.Task[None]]] = {}
+        self._others: set[asyncio.Task[None]] = set()
+        spec = model.replica.spec
+        self.why_not = why_not_refit(spec)
+        """Why the model cannot be refitted; None where it can."""
+        self._own = spec.get("refit")
+        self._halves = self._count_halves()
+
+    @property
+    def _model(self) -> "Model":
+        model = self._whose()
+        assert model is not None  # held by whoever calls
+        return model
+
+    # -- asked for -------------------------------------------------------------------------------
+
+    async def begin(
+        self, method: str, tol: float, max_epochs: int = MAX_EPOCHS, due: int | None = None
+    ) -> Job:
+        """Compute a refit from now on. Raises UnderWay, and what the store raises."""
+        job = Job(
+            job=self._model.outside.nonce().hex()[:12],
+            method=method,
+            tol=tol,
+            max_epochs=max_epochs,
+            due=due,
+            created_ms=now_ms(),
+            updated_ms=now_ms(),
+        )
+        # What has ended here is not told by the board yet.
+        ended = [task for other, _, task in self._here.values() if other.status not in UNDER_WAY]
+        if ended:
+            await asyncio.wait(ended)
+        await self._board.begin(job)
+        ending = threading.Event()
+        task = asyncio.create_task(self._run(job, ending))
+        self._here[job.job] = job, ending, task
+        task.add_done_callback(lambda _: self._here.pop(job.job, None))
+        return job
+
+    async def all(self) -> list[Job]:
+        """The jobs that are known, the newest first. Raises ModelChanged, JournalUnavailable."""
+        return [self._as_here(job) for job in await self._board.read()]
+
+    async def find(self, name: str) -> Job | None:
+        """The job of this name."""
+        return next((job for job in await self.all() if job.job == name), None)
+
+    async def end(self, name: str) -> None:
+        """Let whoever computes the job leave it, if it is not entering the model by then."""
+        if name in self._here:
+            job, ending, task = self._here[name]
+            ending.set()
+            await asyncio.wait([task], timeout=BEAT_S)
+        else:
+            await self._board.ask_to_end(name)
+
+    def _as_here(self, job: Job) -> Job:
+        return self._here[job.job][0] if job.job in self._here else job
+
+    # -- falling due -----------------------------------------------------------------------------
+
+    def _count_halves(self) -> int:
+        if self._own is None:
+            return 0
+        return int(self._model.replica.learner.samples // max(1, self._own["every"] // 2))
+
+    def came_by(self) -> None:
+        """Called between two groups: begin what has fallen due, unless somebody has."""
+        if self._own is None:
+            return
+        halves = self._count_halves()
+        if halves == self._halves:
+            return
+        self._halves = halves
+        every = self._own["every"]
+        due = self._model.replica.learner.samples // every * every
+        if due:
+            task = asyncio.create_task(self._begin_due(due))
+            self._others.add(task)
+            task.add_done_callback(self._others.discard)
+
+    async def _begin_due(self, due: int) -> None:
+        assert self._own is not None
+        model = self._model
+        try:
+            for job in await self._board.read():
+                if job.due == due and job.status not in ("lost", "failed"):
+                    return
+            await self.begin(self._own["method"], self._own["tol"], due=due)
+        except UnderWay:
+            pass
+        except JournalError as error:
+            log.warning("model %r: a refit is put off: %s", model.record.id, error)
+
+    # -- computing -------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is under way here."""
+        return bool(self._here or self._others)
+
+    def stop(self) -> None:
+        """Leave what is under way."""
+        for _, ending, task in self._here.values():
+            ending.set()
+            task.cancel()
+        for other in self._others:
+            other.cancel()
+
+    async def close(self) -> None:
+        """As `stop`, and wait for it."""
+        tasks = [task for _, _, task in self._here.values()] + list(self._others)
+        self.stop()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, job: Job, ending: threading.Event) -> None:
+        beating = asyncio.create_task(self._beat(job, ending))
+        model = self._model
+        name = model.record.id
+        try:
+            async with self._desk.turn():
+                job.status = "running"
+                await self._compute(job, ending)
+        except asyncio.CancelledError:
+            ending.set()
+            job.status, job.reason = "lost", "its process has left it"
+            raise
+        except RefitError as error:
+            job.status, job.reason = "refused", str(error)
+        except (ModelChanged, UnknownModel):
+            job.status, job.reason = "lost", "the model is gone, or another one"
+        except JournalError as error:
+            job.status, job.reason = "failed", str(error)
+        except Exception as error:
+            log.exception("model %r: the refit %s failed", name, job.job)
+            job.status, job.reason = "failed", f"{type(error).__name__}: {error}"
+        finally:
+            beating.cancel()
+            with contextlib.suppress(JournalError, asyncio.CancelledError):
+                await self._board.write(job)
+        model.saw_refit(job.status == "done")
+        log.info("model %r: the refit %s of seq %s is %s", name, job.job, job.seq, job.status)
+
+    async def _compute(self, job: Job, ending: threading.Event) -> None:
+        model = self._model
+        if not ending.is_set():
+            await model.refresh()
+            async with model.committer.between_groups():
+                job.seq = model.replica.seq
+                problems = problems_of(model.replica.learner)
+            found = await self._desk.run(_solve, problems, job, ending)
+        if ending.is_set():
+            job.status = "cancelled"
+            return
+        arrays = {"prints": found.prints, "duals": found.duals}
+        if sum(array.nbytes for array in arrays.values()) > MOST_BYTES:
+            raise RefitError(f"it has more than {MOST_BYTES} bytes of numbers")
+        since = model.replica.retained.unlearned_seq
+        assert job.seq is not None
+        if since > job.seq:
+            raise RefitError(
+                f"a sample was unlearned at seq {since}, after the window at {job.seq}"
+            )
+        job.status = "entering"
+        order = Refit(job.job, job.seq, job.method)
+        key = f"seq-{job.seq}" if job.due is None else f"every-{job.due}"
+        # Two results are never equal, and stand for the same all the same.
+        request = ControlRequest.of(order, make_key(KeyKind.REFIT, key), b"refit", arrays)
+        receipt = await self._submit(request)
+        job.entered_seq = receipt.placed.seq
+        verdict = receipt.verdict
+        if receipt.placed.duplicate:
+            job.status, job.reason = "superseded", f"another result for {key} came first"
+        elif verdict is not None and verdict.refusal is not None:
+            job.status, job.reason = "refused", verdict.refusal
+        else:
+            job.status = "done"
+            job.retained = None if verdict is None else verdict.rows
+
+    async def _submit(self, request: ControlRequest) -> Any:
+        for tried in range(TRIES):
+            try:
+                return await self._model.submit(request)
+            except (JournalUnavailable, OutcomeUnknown):
+                # Its key makes it harmless to try again.
+                if tried == TRIES - 1:
+                    raise
+            await asyncio.sleep(BEAT_S)
+        raise AssertionError("not reached")
+
+    async def _beat(self, job: Job, ending: threading.Event) -> None:
+        """Tell the board how far the job is, and hear from it whether it shall end."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                if (await self._board.write(job)).is_asked_to_end:
+                    ending.set()
+            except (ModelChanged, UnknownModel):
+                ending.set()
+                return
+            except JournalError:
+                continue
+
+
+def _solve(problems: Any, job: Job, ending: threading.Event) -> Any:
+    """In the thread. Raises RefitError."""
+    # Its kernels are those of the learner, which are loaded.
+    from solvers.window_problem import Refitting
+
+    def look(refitting: "Refitting") -> None:
+        certificate = refitting.certificate
+        job.epochs, job.converged = refitting.epochs, refitting.converged
+        job.relative_gap, job.dual = certificate.relative_gap, certificate.dual
+
+    refitting = Refitting(problems, job.tol, job.max_epochs)
+    job.rows = refitting.rows
+    job.relative_gap_before = refitting.certificate.relative_gap
+    job.dual_before = refitting.certificate.dual
+    refitting.run(ending.is_set, look)
+    return refitting.refitted()

@@ -1,0 +1,89 @@
+"""The losses that the rows of a model's window had as they were served, before each was learned.
+
+Kept beside the state, as first answers are, and carried along by snapshots: they are what the
+regret of the stream is measured by, and nothing else depends on them. Rows enter as they enter the
+learner's ring, so that the last of them are those of its last rows; where that changes in another
+way (a rollback, an unlearned sample) all are forgotten.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from solvers import Batch, CorruptState, Outcome, why_not_refit
+
+_LEAST_ROOM = 64
+
+
+class ServedLosses:
+    """Of the last rows that entered the window; none of a model that has no dual variables."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._most = 0
+        if why_not_refit(spec) is None:
+            window = spec["window"]
+            self._most = int(spec["retain"] if isinstance(window, str) else window.get("length", 0))
+            self._most = self._most or int(spec["retain"])
+        self._ring = np.empty(0)
+        # Rows that entered since the ring was made; number n stands at n mod its length.
+        self._entered = 0
+
+    def __len__(self) -> int:
+        return min(self._entered, self._most)
+
+    def keep(self, batch: Batch, outcome: Outcome) -> None:
+        """Keep those of the rows that were learned and have a weight."""
+        if not self._most:
+            return
+        if len(outcome) == 1:
+            if not outcome.rejected[0] and batch.weights[0] > 0.0:
+                self._make_room(1)
+                self._ring[self._entered % len(self._ring)] = outcome.losses[0]
+                self._entered += 1
+            return
+        losses = outcome.losses[~outcome.rejected & (batch.weights > 0.0)]
+        self._put(losses)
+
+    def _put(self, losses: np.ndarray) -> None:
+        kept = losses[-self._most :]
+        self._make_room(len(kept))
+        first = self._entered + len(losses) - len(kept)
+        if len(kept):
+            self._ring[(first + np.arange(len(kept))) % len(self._ring)] = kept
+        self._entered += len(losses)
+
+    def _make_room(self, more: int) -> None:
+        """As long as not all that will ever be kept fits, rows stand where they came."""
+        room = len(self._ring)
+        if room == self._most or self._entered + more <= room:
+            return
+        while room < min(self._most, self._entered + more):
+            room = max(_LEAST_ROOM, 2 * room)
+        held = self.last(len(self))
+        self._ring = np.empty(min(room, self._most))
+        self._ring[: len(held)] = held
+        self._entered = len(held)
+
+    def last(self, count: int) -> np.ndarray:
+        """(count,): the last ones, the oldest first; `count` is at most len(self)."""
+        numbers = np.arange(self._entered - count, self._entered)
+        losses: np.ndarray = self._ring[numbers % max(1, len(self._ring))]
+        return losses
+
+    def forget(self) -> None:
+        """Know none."""
+        self._ring, self._entered = np.empty(0), 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """As arrays."""
+        return {"losses": self.last(len(self))} if self._most else {}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Hold these; none where there are none. Raises CorruptState."""
+        self.forget()
+        losses = arrays.get("losses", np.empty(0))
+        if losses.ndim != 1 or losses.dtype != np.float64:
+            raise CorruptState(f"the losses served have shape {losses.shape}, {losses.dtype}")
+        if self._most:
+            self._put(losses)
