@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+from load_tests.generator import Order, drive_apart
 from load_tests.http import (
     CONNECTIONS,
     GENERATOR_CORE,
@@ -25,8 +26,8 @@ from load_tests.http import (
     serving,
 )
 from load_tests.latency import MOST_SLIP_MS
-from load_tests.measure import ROUNDS, Row, on_core
-from load_tests.open_loop import Drive, drive, post
+from load_tests.measure import ROUNDS, Row
+from load_tests.open_loop import Drive
 from service.demo.adult import adult_lines
 from service.journal import open_journal
 from service.replica import Replica
@@ -72,14 +73,12 @@ def measured(
             client.post(f"/models/{model}/learn", content=text, headers=head).raise_for_status()
         sides["bench"].check = None
         highest = send(load, sides["bench"])
-        requests = {
-            model: [post(side.target, body) for body in load.bodies.read_bytes().splitlines()]
-            for model, side in sides.items()
-        }
 
         def run(model: str) -> Drive:
-            with on_core(GENERATOR_CORE):
-                return drive(url, requests[model], SHARE * highest, SECONDS, CONNECTIONS, True)
+            target, rate = sides[model].target, SHARE * highest
+            core = int(GENERATOR_CORE)
+            order = Order(url, target, load.bodies, rate, SECONDS, CONNECTIONS, core)
+            return drive_apart(order).drive
 
         for model in MODELS:
             run(model)

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from solvers import Batch, RefitError, make_learner, resolve_spec, why_not_refit
 from solvers._refit import overlap
 from solvers.losses import LOSSES, MARGIN_LOSSES
+from solvers.offline import solve
 from solvers.refit import problems_of, take_refit
 from solvers.window_problem import Refitting
 from tests.solvers import reference
@@ -297,3 +298,25 @@ def test_who_cannot_says_why():
         name for name, spec in SPECS.items() if resolve_spec(spec)["algorithm"] == "dual_ascent"
     }
     assert all(len(why) > 20 for why in reasons.values() if why is not None)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic", "huber"])
+def test_solve_finds_the_same_weights_with_the_part_of_other_rows_held_fixed(loss):
+    """Another implementation, of the problem as it stands in the state."""
+    batch, x, y = rows_for(loss)
+    spec = spec_of(loss, ("exponential", 0.995), dim=8, rho=0.02, retain=100)
+    learner = make_learner(spec)
+    learner.learn(batch)
+    state = learner.state()
+    rows = np.hstack([x[-100:], np.ones((100, 1))])
+    delta = 0.995 ** np.arange(99, -1, -1.0)
+    held = state["scale"] * state["v"] - (delta * state["ring_duals"]) @ rows
+    solution = solve(
+        Batch.from_dense(x[-100:], y[-100:], delta), "sdca", loss=reference.loss_spec(loss),
+        rho=0.02, tol=1e-12, max_epochs=20_000, intercept="penalized", fixed=held,
+        total=float(state["delta"]),
+    )  # fmt: skip
+    found = refitted(learner, 1e-12, 20_000)
+    take_refit(learner, found.prints, found.duals)
+    np.testing.assert_allclose(learner.weights, solution.weights, atol=1e-4)
+    assert learner.intercept == pytest.approx(solution.intercept, abs=1e-4)
