@@ -82,10 +82,13 @@ def overlap(then: Floats, now: Floats, scratch: Ints) -> int:
     return held
 
 
-def take_in(prints: Floats, duals: Floats, ring: Ring, w: Floats, f: Floats, k: Ints) -> int:
-    """Give the retained rows of these prints these dual variables; return how many rows there are.
+def take_in(
+    prints: Floats, duals: Floats, share: float, ring: Ring, w: Floats, f: Floats, k: Ints
+) -> int:
+    """Move the retained rows of these prints to these dual variables; return how many rows.
 
     prints, duals  (n,)  of the window as it was, the oldest row first
+    share          of the way there, in (0, 1]
     w, f and k are those of _odca.py. The average starts over, with nothing in it; where no row is
     found nothing has changed. Numbers may come out that are not finite. O(width + entries
     retained).
@@ -98,13 +101,14 @@ def take_in(prints: Floats, duals: Floats, ring: Ring, w: Floats, f: Floats, k: 
     is_whole = all_is_retained(ring, w, f, k)
     u = np.zeros(len(w))
     _, conjugate, _, _ = sum_of(ring, f, u, first, last)
-    ring.rows[first : first + count, DUAL] = duals[len(duals) - count :]
+    held, new = ring.rows[first : first + count, DUAL], duals[len(duals) - count :]
+    held[:] = new if share == 1.0 else held + share * (new - held)
     if is_whole:
         sum_anew(ring, w, f, k)
     else:
-        new = np.zeros(len(w))
-        _, new_conjugate, _, _ = sum_of(ring, f, new, first, last)
-        w[:, 0] += (new - u) / f[SCALE]
+        now_u = np.zeros(len(w))
+        _, new_conjugate, _, _ = sum_of(ring, f, now_u, first, last)
+        w[:, 0] += (now_u - u) / f[SCALE]
         f[CONJUGATE] += new_conjugate - conjugate
     forget_average(w, f)
     return count

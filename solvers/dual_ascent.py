@@ -321,10 +321,11 @@ class DualAscent:
         """See Refittable."""
         return [self]
 
-    def take_duals(self, prints: Floats, duals: Floats) -> int:
+    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
         """See Refittable. O(width + entries retained)."""
+        held = (self._ring, self._w, self._floats, self._ints)
         with np.errstate(over="ignore", invalid="ignore"):
-            rows = take_in(prints[0], duals[0], self._ring, self._w, self._floats, self._ints)
+            rows = take_in(prints[0], duals[0], share, *held)
             if rows:
                 self._begin_average()
             numbers = (self._floats[:LOSS], self._w, self._weights())

@@ -306,12 +306,12 @@ class Multiclass:
         learners = (self._rest.none_of_them, *self._rest.learners)
         return [problem for one in learners for problem in refittable(one).problems]
 
-    def take_duals(self, prints: Floats, duals: Floats) -> int:
+    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
         """See Refittable. A class that was met since is what none of them was then."""
         rows = []
         for place, learner in enumerate((self._rest.none_of_them, *self._rest.learners)):
             own = slice(place, place + 1) if place < len(prints) else slice(0, 1)
-            rows.append(refittable(learner).take_duals(prints[own], duals[own]))
+            rows.append(refittable(learner).take_duals(prints[own], duals[own], share))
         self._rewind.forget()
         return min(rows)
 

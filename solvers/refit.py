@@ -5,9 +5,10 @@ own time (`window_problem.py`). What enters the model are numbers: the new dual 
 rows, each row with a print by which it is found again, since the window moves on meanwhile. Rows
 that have come since keep their own, those that have left are left alone, and the part of u that
 other rows have put in stays as it is. So a refit is valid wherever it comes to stand; it is taken
-only where it brings the dual closer to the optimum.
+only as far as it brings the dual closer to the optimum.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -24,6 +25,8 @@ METHODS = ("sdca",)
 
 # A dual that falls by less than this share of the objective has not fallen, but by rounding.
 _ROUNDING = 1e-12
+_LEAST_SHARE = 2.0**-6
+"""Less of the way is not worth the while."""
 
 _DERIVED = {
     "rda": "its weights are computed from the sum of all gradients, and no rows are retained",
@@ -51,10 +54,11 @@ class Refittable(Learner, Protocol):
     def problems(self) -> Sequence[DualProblem]:
         """What it solves: one problem, or that of none of the known classes and each class's."""
 
-    def take_duals(self, prints: Floats, duals: Floats) -> int:
-        """Give the rows of these prints these dual variables; how many of them are retained.
+    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
+        """Move the rows of these prints to these dual variables; how many of them are retained.
 
         prints, duals  (problems, n)  as `Refitted` has them
+        share          of the way there, in (0, 1]
 
         Averages restart. Raises RefitError where a number would not be finite. Where it raises, or
         returns 0, the learner may have changed in part: see `take_refit`.
@@ -92,9 +96,12 @@ def take_refit(
 
     prints, duals  (problems, n)  as `Refitted` has them
 
-    Raises RefitError where none of the rows is retained in its order, where the dual would be
-    further from the optimum than it is, and where a number would not be finite; then nothing has
-    changed.
+    Rows that came since have been learned on top of the old dual variables. Where the new ones
+    would make the dual fall for that, they are taken half of the way, or a quarter ..., whatever
+    lifts it most.
+
+    Raises RefitError where none of the rows is retained in its order, where the dual would fall all
+    the same, and where a number would not be finite; then nothing has changed.
     """
     own = refittable(learner)
     shape = prints.shape
@@ -104,19 +111,29 @@ def take_refit(
             f"do not fit a learner of {len(own.problems)} problems"
         )
     before, dual = learner.state(), _dual_of(learner)
+    least = dual - _ROUNDING * abs(dual)
+    best, found, rows = -math.inf, 0.0, 0
+    share = 1.0
     try:
-        rows = own.take_duals(prints, duals)
-        if rows == 0:
-            raise RefitError("the retained rows are others than those that it was computed of")
-        now = _dual_of(learner)
-        if not now >= dual - _ROUNDING * abs(dual):
-            raise RefitError(
-                f"the window has moved on: with it the dual would be {now}, and it is {dual}"
-            )
+        while share >= _LEAST_SHARE:
+            rows = own.take_duals(prints, duals, share)
+            if rows == 0:
+                raise RefitError("the retained rows are others than those that it was computed of")
+            now = _dual_of(learner)
+            if now <= best:  # it is concave in the share: from here on it falls
+                break
+            best, found = now, share
+            if share == 1.0 and now >= least:
+                return rows
+            learner.restore(before)
+            share /= 2.0
+        if not best >= least:
+            raise RefitError(f"the window has moved on: the dual is {dual}, and would be {best}")
+        learner.restore(before)
+        return own.take_duals(prints, duals, found)
     except RefitError:
         learner.restore(before)
         raise
-    return rows
 
 
 def _dual_of(learner: Learner) -> float:

@@ -73,9 +73,9 @@ class Staged(Wrapped):
         unlearner(self._learner).unlearn(age)
         self._prefix.forget()
 
-    def take_duals(self, prints: Floats, duals: Floats) -> int:
+    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
         """See Refittable: rows are retained as they came out of the stages."""
-        rows = super().take_duals(prints, duals)
+        rows = super().take_duals(prints, duals, share)
         self._prefix.forget()
         return rows
 

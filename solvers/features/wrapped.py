@@ -113,9 +113,9 @@ class Wrapped:
         """See Refittable."""
         return refittable(self._learner).problems
 
-    def take_duals(self, prints: Floats, duals: Floats) -> int:
+    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
         """See Refittable."""
-        return refittable(self._learner).take_duals(prints, duals)
+        return refittable(self._learner).take_duals(prints, duals, share)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""

@@ -41,24 +41,28 @@ def moves_on(learner, slow, batch, x, retain, make):
     count = len(found.duals[0])
     begin = len(slow.rows) - count
     teach(learner, slow, batch[28:30], x[28:30])
-    try:
-        rows = take_refit(learner, found.prints, found.duals)
-    except RefitError:
-        # Of so small a window much has gone; what the other rows hold may be worth more.
-        assert before.dual < found.certificate.dual
-        return False
+    dual = learner.certificate().dual
+    rows = take_refit(learner, found.prints, found.duals)
+    assert before.dual < found.certificate.dual and dual < learner.certificate().dual
+    taken = learner.state()["ring_duals"]
     first = len(slow.rows) - min(retain, len(slow.rows))
     if slow.window[0] == "sliding":
         first = max(first, len(slow.rows) - slow.window[1])
     assert rows == begin + count - max(begin, first)
+    shares = set()
     for at in range(max(begin, first), begin + count):
-        slow.rows[at][3] = found.duals[0][at - begin]
+        held, new = slow.rows[at][3], found.duals[0][at - begin]
+        slow.rows[at][3] = taken[at - len(slow.rows)]
+        if abs(new - held) > 1e-9:
+            shares.add(round((slow.rows[at][3] - held) / (new - held), 6))
+    # All of the way, or as much of it for each.
+    assert len(shares) == 1 and shares <= {2.0**-k for k in range(7)}
     slow.iterates = [make(slow.numerator() / slow.room())]
     assert_same(learner, slow)
     # And on it goes, as if the dual variables had always been these.
     teach(learner, slow, batch[30:], x[30:])
     assert_same(learner, slow)
-    return True
+    return shares.pop()
 
 
 @pytest.mark.parametrize("retain", [1000, 12])
@@ -69,8 +73,8 @@ def test_what_enters_is_the_sum_over_all_rows(loss, window, kappa, retain):
     batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
     learner = make_learner(spec_of(loss, window, kappa, rho=0.05, retain=retain))
     slow = reference.Reference(loss, window, 0.05, kappa or 0.0)
-    entered = moves_on(learner, slow, batch, x, retain, lambda dashed: dashed)
-    assert entered or retain == 12 or window[0] == "sliding"
+    share = moves_on(learner, slow, batch, x, retain, lambda dashed: dashed)
+    assert share == 1.0 or retain == 12 or window[0] == "sliding"
 
 
 @windows
@@ -256,9 +260,11 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     refuses("do not fit", found.prints[:, 1:], found.duals)
     refuses("do not fit", np.repeat(found.prints, 2, 0), np.repeat(found.duals, 2, 0))
     refuses("finite", found.prints, np.full((1, 20), np.inf))
-    # Lambdas of the other rows are feasible too, and no good.
-    refuses("moved on", found.prints, 0.0 * found.duals)
     states["before"] = learner.state()
+    take_refit(learner, *good)
+    # Zeros are feasible too, and no good, however far one goes there.
+    refuses("moved on", found.prints, 0.0 * found.duals)
+    learner.restore(states["before"])
     learner.unlearn(7)
     refuses("others", *good)
     learner.restore(states["before"])
