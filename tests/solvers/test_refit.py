@@ -134,7 +134,7 @@ def optimum(loss, x, y, rho):
         )  # fmt: skip
         model.fit(with_one, y)
     else:
-        given = {"C": 1 / (rho * n), "fit_intercept": False, "tol": 1e-9, "max_iter": 1_000_000}
+        given = {"C": 1 / (rho * n), "fit_intercept": False, "tol": 1e-7, "max_iter": 1_000_000}
         model = LogisticRegression(**given)
         if loss in ("hinge", "squared_hinge"):
             model = LinearSVC(loss=loss, dual=True, **given)
@@ -154,7 +154,7 @@ def test_outside_solvers_find_the_same_optimum(loss):
     batch, x, y = rows_for(loss)
     learner = make_learner(spec_of(loss, ("sliding", 300), dim=8, rho=0.02))
     learner.learn(batch)
-    found = refitted(learner, tol=1e-9, max_epochs=20_000)
+    found = refitted(learner, tol=1e-7, max_epochs=20_000)
     take_refit(learner, found.prints, found.duals)
     now = learner.certificate()
     best = optimum(loss, x, y, 0.02)
