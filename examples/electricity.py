@@ -1,0 +1,136 @@
+"""Will the price of electricity go up? A market that changes under the model.
+
+Each row is a half hour of New South Wales; the label is whether its price is above the mean of the
+last day. Every row is predicted before it is learned.
+
+  python -m examples.electricity                        made up, in the same shape
+  python -m examples.electricity --data electricity.csv  elec2, as OpenML or River have it: columns
+      date, day, period, nswprice, nswdemand, vicprice, vicdemand, transfer, class (UP or DOWN)
+"""
+
+import argparse
+import math
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from examples.common import (
+    Sample,
+    connected,
+    errors,
+    flags,
+    learn,
+    ratio,
+    show,
+    show_certificate,
+    show_drift,
+    show_shares,
+    table,
+    taken,
+)
+from service.client import Client
+
+MODEL, WINDOWS = "electricity", "electricity-windows"
+HALF_HOURS = 48
+NUMBERS = ("nswprice", "nswdemand", "vicprice", "vicdemand", "transfer")
+# One learner, with the same one beside it under the two other windows.
+THREE_WINDOWS = {
+    "algorithm": "dual_ascent",
+    "loss": "logistic",
+    "strength": 30,
+    "scaling": "balanced",
+    "features": {"kind": "hashed", "bits": 18},
+    "compare_windows": True,
+}
+
+
+def read(path: Path) -> Iterator[Sample]:
+    """The rows of elec2; its date counts the days and would tell nothing of those to come."""
+    for row in table(path):
+        x = _row(row["day"], float(row["period"]), [float(row[name]) for name in NUMBERS])
+        yield x, int(row["class"].strip("b'\" ").upper() in {"UP", "1"})
+
+
+def made(rows: int, seed: int) -> Iterator[Sample]:
+    """Half hours of a market; at 40 % a link to the neighbour opens, at 70 % prices turn round."""
+    draw = random.Random(seed)
+    last_day: deque[float] = deque([0.06], maxlen=HALF_HOURS)
+    weather = neighbour = 0.0
+    for row in range(rows):
+        period = row % HALF_HOURS / (HALF_HOURS - 1)
+        weather = 0.98 * weather + 0.02 * draw.gauss(0.0, 1.0)
+        neighbour = 0.95 * neighbour + 0.05 * draw.gauss(0.0, 1.0)
+        daily = math.sin(2.0 * math.pi * (period - 0.3))
+        demand = 0.45 + 0.2 * daily + 0.5 * weather + 0.02 * draw.gauss(0.0, 1.0)
+        is_linked, is_turned = row > 0.4 * rows, row > 0.7 * rows
+        # Solar power in the last part: where demand is high at noon, prices are low.
+        price = 0.06 + (-0.03 if is_turned else 0.05) * (demand - 0.45)
+        price += (0.06 if is_linked else 0.0) * neighbour + 0.002 * draw.gauss(0.0, 1.0)
+        abroad = 0.06 + (0.06 * neighbour if is_linked else 0.0)
+        numbers = [price, demand, abroad, 0.45 + neighbour, neighbour if is_linked else 0.0]
+        x = _row(str(1 + row // HALF_HOURS % 7), period, numbers)
+        yield x, int(price > sum(last_day) / len(last_day))
+        last_day.append(price)
+
+
+def _row(day: str, period: float, numbers: Sequence[float]) -> dict[str, object]:
+    """The hour as a text is a feature of its own for each of the 24."""
+    x: dict[str, object] = {"day": day.strip("b'\" "), "period": period}
+    x["hour"] = str(int(round(period * 47.0)) // 2)
+    return x | dict(zip(NUMBERS, numbers, strict=True))
+
+
+def run(given: argparse.Namespace, console: Console) -> None:
+    samples = taken(given, read, made)
+    show(console, f"{len(samples):,} half hours, {given.data or 'made up'}")
+    with connected(given.url, console) as client:
+        client.create(MODEL, {}, replace=True)
+        client.create(WINDOWS, THREE_WINDOWS, replace=True)
+        show(console, "\nErrors of the last 1,000 rows:")
+        show(
+            console,
+            "    rows     model   majority class   last label   one learner, its best window",
+        )
+        learn(client, [MODEL, WINDOWS], samples, lambda: _report(console, client))
+        _windows(console, client)
+        show_drift(console, client, MODEL)
+        show_certificate(console, client, MODEL, show_shares(console, client, MODEL))
+        error, baselines = errors(client.metrics(MODEL)["since_start"], "error_rate")
+        show(
+            console,
+            f"\nOver all rows: {error:.1%}, majority class {baselines[0]:.1%}, "
+            f"last label {baselines[1]:.1%}. {ratio(error, baselines)}",
+            "Neighbouring half hours mostly have the same label, so the last one is hard to beat; "
+            "the model is not told it.",
+        )
+
+
+def _report(console: Console, client: Client) -> None:
+    told = client.metrics(MODEL)
+    error, (majority, last) = errors(told["rolling"], "error_rate")
+    beside = client.metrics(WINDOWS)["windows"]
+    best = min(beside, key=lambda window: window["rolling"]["error_rate"])
+    show(
+        console,
+        f"{told['samples']:8,} {error:9.1%} {majority:16.1%} {last:12.1%}   "
+        f"{best['window']} {best['rolling']['error_rate']:.1%}",
+    )
+
+
+def _windows(console: Console, client: Client) -> None:
+    show(console, f"\nOne learner under three windows (GET /models/{WINDOWS}/metrics):")
+    for window in client.metrics(WINDOWS)["windows"]:
+        since = window["since_start"]
+        show(console, f"  {window['window']:<12} {since['error_rate']:6.1%} errors")
+
+
+def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> None:
+    given = flags(__doc__ or "", 12_000).parse_args(arguments)
+    run(given, console or Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""How much will a house draw? Regression on sensors, one of which fails on the way.
+
+A row is ten minutes: temperatures and humidities of rooms, the weather, the hour, and what the
+appliances drew in the ten minutes before; its label is what they draw now, in Wh.
+
+  python -m examples.sensors                                made up, in the same shape
+  python -m examples.sensors --data energydata_complete.csv  UCI's Appliances Energy Prediction:
+      columns date, Appliances, lights, T1, RH_1, ..., Tdewpoint; rv1 and rv2, noise, are left out
+"""
+
+import argparse
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from examples.common import (
+    Sample,
+    connected,
+    errors,
+    flags,
+    learn,
+    ratio,
+    show,
+    show_certificate,
+    show_drift,
+    show_shares,
+    table,
+    taken,
+)
+from service.client import Client
+
+MODEL = "sensors"
+TARGET = "Appliances"
+PASSED_OVER = {"date", TARGET, "rv1", "rv2"}
+ROOMS = 9
+PER_DAY = 144
+SHOWN = 3
+
+
+def read(path: Path) -> Iterator[Sample]:
+    """The rows of UCI's file; a field that is empty is a feature that the row does not have."""
+    before = None
+    for record in table(path):
+        sensors = {
+            name: float(told)
+            for name, told in record.items()
+            if name not in PASSED_OVER and told.strip()
+        }
+        drawn = float(record[TARGET])
+        yield _row(int(record["date"].split()[1].split(":")[0]), before, sensors), drawn
+        before = drawn
+
+
+def made(rows: int, seed: int) -> Iterator[Sample]:
+    """A house with a rhythm; the sensor of room 3 drifts away from 60 % on and then is silent."""
+    draw = random.Random(seed)
+    outside = cooking = 0.0
+    before = None
+    for row in range(rows):
+        hour = row % PER_DAY / PER_DAY * 24.0
+        outside = 0.99 * outside + draw.gauss(0.0, 0.3)
+        cooking = max(0.0, 0.85 * cooking + (draw.expovariate(0.02) if _is_meal(hour, draw) else 0))
+        warmth = 6.0 + outside + 4.0 * math.sin(2.0 * math.pi * (hour - 9.0) / 24.0)
+        sensors = {"T_out": warmth, "RH_out": 80.0 - warmth + draw.gauss(0.0, 2.0)}
+        for room in range(1, ROOMS + 1):
+            inside = 20.0 + 0.1 * warmth + 0.3 * room % 2 + draw.gauss(0.0, 0.1)
+            sensors[f"T{room}"] = inside + (0.02 * cooking if room in (1, 3) else 0.0)
+            sensors[f"RH_{room}"] = 40.0 + 0.05 * cooking + draw.gauss(0.0, 1.0)
+        if row > 0.6 * rows:
+            sensors["T3"] += 40.0 * (row / rows - 0.6)
+        if row > 0.8 * rows:
+            del sensors["T3"]
+        lights = 10.0 * draw.randint(0, 2) if hour < 1.0 or hour > 17.0 else 0.0
+        drawn = 50.0 + cooking + lights + 2.0 * max(0.0, 5.0 - warmth) + draw.gauss(0.0, 5.0)
+        yield _row(int(hour), before, sensors | {"lights": lights}), round(drawn, -1)
+        before = round(drawn, -1)
+
+
+def _is_meal(hour: float, draw: random.Random) -> bool:
+    return draw.random() < (0.25 if 7 <= hour < 8 or 12 <= hour < 13 or 17 <= hour < 20 else 0.02)
+
+
+def _row(hour: int, before: float | None, sensors: Mapping[str, float]) -> dict[str, object]:
+    x: dict[str, object] = {"hour": str(hour), **sensors}
+    return x if before is None else x | {"drawn-before": before}
+
+
+def run(given: argparse.Namespace, console: Console) -> None:
+    samples = taken(given, read, made)
+    show(console, f"{len(samples):,} times ten minutes, {given.data or 'made up'}")
+    with connected(given.url, console) as client:
+        client.create(MODEL, {"task": "regression"}, replace=True)
+        show(console, "\nMean absolute error of the last 1,000 rows, in Wh:")
+        show(console, "    rows     model   mean so far   last value")
+        learn(client, [MODEL], samples, lambda: _report(console, client))
+        show_drift(console, client, MODEL)
+        show(
+            console,
+            "  Page-Hinkley's threshold, 50, is little for squared errors; ADWIN knows the spread.",
+        )
+        show_certificate(console, client, MODEL, show_shares(console, client, MODEL))
+        _last_rows(console, client, samples[-SHOWN:])
+        since = client.metrics(MODEL)["since_start"]
+        error, baselines = errors(since, "mae")
+        squared, others = errors(since, "rmse")
+        show(
+            console,
+            f"\nOver all rows, in Wh, model / mean so far / last value: mean absolute error "
+            f"{error:.1f} / {baselines[0]:.1f} / {baselines[1]:.1f}, root mean square "
+            f"{squared:.1f} / {others[0]:.1f} / {others[1]:.1f}.",
+            f"By the root mean square, which is what it learns: {ratio(squared, others)}",
+        )
+
+
+def _report(console: Console, client: Client) -> None:
+    told = client.metrics(MODEL)
+    error, (mean, last) = errors(told["rolling"], "mae")
+    show(console, f"{told['samples']:8,} {error:9.1f} {mean:13.1f} {last:12.1f}")
+
+
+def _last_rows(console: Console, client: Client, samples: Sequence[Sample]) -> None:
+    show(console, "\nThe last rows again, which are learned by now (POST predict):")
+    scores = client.predict(MODEL, [x for x, _ in samples]).scores
+    for score, (_, y) in zip(scores, samples, strict=True):
+        show(console, f"  says {score:7.1f} Wh   was {y:7.1f} Wh")
+
+
+def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> None:
+    run(flags(__doc__ or "", 8_000).parse_args(arguments), console or Console())
+
+
+if __name__ == "__main__":
+    main()
