@@ -82,6 +82,12 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
         told = float(row.get_by_role("cell").nth(2).inner_text())
         assert abs(told - weight[name] * value) < 2e-3 * (1 + abs(told))
     assert f"{score:.3f}"[:4] in card(page, "Try a prediction").inner_text()
+
+    refits = card(page, "Refits")
+    refits.get_by_role("button", name="Compare with the optimum").click()
+    expect(refits).to_contain_text(re.compile(r"regret over 600 rows\s*-?\d"))
+    refits.get_by_role("button", name="Refit now").click()
+    expect(refits.get_by_role("row").nth(1)).to_contain_text("done")
     screenshot(page, "model")
 
     page.get_by_label("Name").fill("good")
@@ -90,6 +96,7 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     expect(back).to_be_visible()
     learned = page.locator("dl.facts div").filter(has_text="learned")
     at = server.get(f"/models/{model}").json()
+    assert at["seq"] == 601  # the refit is a record of its own
     learn(server, model, samples(100, seed=2))
     expect(learned).to_contain_text("700")
     page.once("dialog", lambda dialog: dialog.accept())

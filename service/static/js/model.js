@@ -7,6 +7,7 @@ import { count, number, percent, time } from "./format.js";
 import { Courses } from "./courses.js";
 import { contents } from "./contents.js";
 import { predictCard } from "./predict.js";
+import { refitsCard } from "./refits.js";
 import { versionsCard } from "./versions.js";
 
 const REFRESH_MS = 3000;
@@ -20,6 +21,7 @@ export async function showModel(root, id, signal) {
   const courses = new Courses(view.spec, signal);
   const parts = contents(id, view.spec, signal);
   const versions = versionsCard(id, signal, () => reload());
+  const refits = refitsCard(id, view.spec, signal);
   const specification = card("Specification", h("pre", { tabindex: "0" }, JSON.stringify(view.spec, null, 2)));
   root.append(
     h(
@@ -28,6 +30,7 @@ export async function showModel(root, id, signal) {
       courses.elements,
       predictCard(id, view.spec, signal),
       parts.elements,
+      refits.element,
       versions.element,
       specification,
     ),
@@ -38,7 +41,7 @@ export async function showModel(root, id, signal) {
     stale = false;
     const timeline = await call(modelPath(id, "/timeline"), { signal });
     courses.begin(timeline);
-    await Promise.all([parts.refresh(), versions.refresh()]);
+    await Promise.all([parts.refresh(), refits.refresh(), versions.refresh()]);
   }
 
   function tell(event) {
@@ -64,7 +67,7 @@ export async function showModel(root, id, signal) {
   const timer = setInterval(() => {
     if (stale && !document.hidden) {
       stale = false;
-      Promise.all([parts.refresh(), versions.refresh()]).catch(complain);
+      Promise.all([parts.refresh(), refits.refresh(), versions.refresh()]).catch(complain);
     }
   }, REFRESH_MS);
   signal.addEventListener("abort", () => clearInterval(timer));
