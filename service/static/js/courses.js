@@ -140,10 +140,10 @@ export class Courses {
   }
 
   push(plot, columns, x, values) {
-    if (columns[0].length && x <= columns[0].at(-1)) {
-      if (x < columns[0].at(-1)) columns.forEach((column) => column.splice(0));
-      else return;
-    }
+    // The same rows, seen anew, stand in the place of what they were; fewer are a stream gone back.
+    const last = columns[0].at(-1);
+    if (x === last) columns.forEach((column) => column.pop());
+    else if (x < last) columns.forEach((column) => column.splice(0));
     columns[0].push(x);
     values.forEach((value, k) => columns[k + 1].push(value ?? null));
     if (columns[0].length > MOST_POINTS) columns.forEach((column) => column.shift());
