@@ -72,5 +72,6 @@ class Attempts(Generic[T]):
             times = f", tried {self.failures} times" if self.failures > 1 else ""
             raise Unreachable(f"{reason}{times}") from cause
         backoff_s = min(FIRST_WAIT_S * 2 ** (self.failures - 1), LONGEST_WAIT_S)
-        wait_s: float = max(backoff_s * random.uniform(0.5, 1.0), asked_s)
+        spread = random.uniform(0.5, 1.0)  # noqa: S311 - parts clients; nothing is secret
+        wait_s: float = max(backoff_s * spread, asked_s)
         return min(wait_s, left_s)

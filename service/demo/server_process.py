@@ -31,7 +31,8 @@ class ServerProcess:
         command += ["--store", store, *flags]
         self.said: list[str] = []
         self.url = ""
-        self.process = subprocess.Popen(
+        # This Python and this package, and no shell; only those who start it choose the flags.
+        self.process = subprocess.Popen(  # noqa: S603
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=_environment(env)
         )
         if wait:

@@ -185,7 +185,9 @@ def _is_named(connection: sqlite3.Connection, model: int, digest: str) -> bool:
 
 
 def _has(connection: sqlite3.Connection, what: str, values: tuple[int, str]) -> bool:
-    return connection.execute(f"SELECT 1 FROM {what} LIMIT 1", values).fetchone() is not None
+    """Whether there is such a row; `what` is text of this module, never anything from outside."""
+    query = f"SELECT 1 FROM {what} LIMIT 1"  # noqa: S608
+    return connection.execute(query, values).fetchone() is not None
 
 
 def _remove(connection: sqlite3.Connection, model: int, digest: str) -> None:
