@@ -36,11 +36,17 @@ from service.journal.record import RecordError
 from service.settings import Settings, check_binding
 from service.startup import Startup
 from service.telemetry import Telemetry
+from service.telemetry.sharing import Sharing
 from solvers import SolverError
 
 
-def create_app(settings: Settings | None = None, journal: Journal | None = None) -> HotPath:
-    """The ASGI application. `journal` replaces the one that `settings.store` names.
+def create_app(
+    settings: Settings | None = None,
+    journal: Journal | None = None,
+    sharing: Sharing | None = None,
+) -> HotPath:
+    """The ASGI application. `journal` replaces the one that `settings.store` names; `sharing` is
+    there where the process is one of several workers.
 
     Raises UnsafeBinding when the settings would open the server to others without keys, and
     ValueError when they ask for what the store does not have.
@@ -58,11 +64,15 @@ def create_app(settings: Settings | None = None, journal: Journal | None = None)
             remembered_bytes=settings.remembered_bytes,
         )
         journal = make_journal(settings.store, settings.durability, limits)
-    telemetry = Telemetry()
+    telemetry = Telemetry(settings.metrics_max_models, sharing)
     catalog = Catalog(journal, settings, telemetry)
     telemetry.watch(catalog)
     startup = Startup(journal, catalog)
-    tasks = [Follower(catalog, journal).run, DefaultLabels(catalog, journal).run]
+    tasks = [
+        Follower(catalog, journal).run,
+        DefaultLabels(catalog, journal).run,
+        telemetry.holdings.run,
+    ]
     if settings.redis_input:
         tasks.append(Intakes(catalog, has_inputs(journal)).run)
 

@@ -85,6 +85,11 @@ class Catalog:
         return len(self._held)
 
     @property
+    def has_room(self) -> bool:
+        """Whether another model would make none leave memory."""
+        return self._held.has_room
+
+    @property
     def held_bytes(self) -> int:
         """What the models held take of memory, as they were measured last."""
         return self._held.bytes

@@ -12,6 +12,7 @@ from service.api.hot import HotPath
 from service.app import create_app
 from service.receiving import BodyProtocol
 from service.settings import Settings
+from service.telemetry.sharing import Sharing
 
 GARBAGE_THRESHOLD = 20_000
 
@@ -36,9 +37,9 @@ def ready_line(settings: Settings, durability: str, workers: int = 1) -> str:
     return line if workers == 1 else f"{line} · {workers} workers"
 
 
-def make_server(settings: Settings) -> "Server":
+def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
     """A server that was not started yet. Raises UnsafeBinding."""
-    app = create_app(settings)
+    app = create_app(settings, sharing=sharing)
     config = uvicorn.Config(
         app,
         host=settings.host,

@@ -89,6 +89,9 @@ class Settings(BaseSettings):
     remembered_bytes: int = Field(
         64 * 1024 * 1024, ge=1, description="What they may take in the store, per model."
     )
+    metrics_max_models: int = Field(
+        500, ge=1, description="Most models with series of their own on /metrics."
+    )
     kept_answers: int = Field(
         1000, ge=0, description="Requests with a key whose first answers are kept, per model."
     )

@@ -7,8 +7,10 @@ waiting connection along. A worker that ends by itself is started again.
 
 import logging
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from service.app import create_app
 from service.forks import forks
 from service.server import listening_line, make_server, ready_line
 from service.settings import Settings
+from service.telemetry.sharing import Sharing, forget_worker
 
 log = logging.getLogger("dualstream.workers")
 
@@ -39,9 +42,12 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
         raise ValueError("one worker adopts a store: start it without --workers")
     create_app(settings)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG) as at:
+    with (
+        tempfile.TemporaryDirectory(prefix="dualstream-workers-") as shared,
+        socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG) as at,
+    ):
         say(listening_line(*at.getsockname()[:2]))
-        crew = _Crew(settings, at)
+        crew = _Crew(settings, at, shared)
         asked: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: asked.append(number))
@@ -60,11 +66,14 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 class _Crew:
-    """The workers, by their number."""
+    """The workers, by their number.
 
-    def __init__(self, settings: Settings, at: socket.socket) -> None:
-        self._settings, self._socket = settings, at
-        self._workers = [self._started() for _ in range(settings.workers)]
+    shared   the directory by which they tell the same metrics
+    """
+
+    def __init__(self, settings: Settings, at: socket.socket, shared: str) -> None:
+        self._settings, self._socket, self._shared = settings, at, shared
+        self._workers = [self._started(number) for number in range(settings.workers)]
 
     @property
     def durability(self) -> str | None:
@@ -84,7 +93,8 @@ class _Crew:
                 worker.pipe.close()
                 if time.monotonic() - worker.started_at < SHORT_LIFE_S:
                     time.sleep(LOOK_S)
-                self._workers[number] = self._started()
+                forget_worker(self._shared, number)
+                self._workers[number] = self._started(number)
 
     def stop(self) -> None:
         """Let every worker finish what is under way, and wait for it."""
@@ -94,9 +104,10 @@ class _Crew:
         for worker in self._workers:
             worker.process.join()
 
-    def _started(self) -> "_Worker":
+    def _started(self, number: int) -> "_Worker":
         hears, tells = forks.Pipe(duplex=False)
-        process = forks.Process(target=_work, args=(self._settings, self._socket, tells))
+        sharing = Sharing(self._shared, number)
+        process = forks.Process(target=_work, args=(self._settings, self._socket, tells, sharing))
         process.start()
         tells.close()
         return _Worker(process, hears)
@@ -116,19 +127,22 @@ class _Worker:
                 self.durability = self.pipe.recv()
 
 
-def _work(settings: Settings, at: socket.socket, tells: Connection) -> None:
+def _work(settings: Settings, at: socket.socket, tells: Connection, sharing: Sharing) -> None:
     """A worker's whole life."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    threading.Thread(target=_end_with_parent, name="parent-watcher", daemon=True).start()
-    server = make_server(settings)
+    threading.Thread(
+        target=_end_with_parent, args=(sharing.directory,), name="parent-watcher", daemon=True
+    ).start()
+    server = make_server(settings, sharing)
     server.on_ready = tells.send
     with suppress(KeyboardInterrupt):
         server.run(sockets=[at])
 
 
-def _end_with_parent() -> None:
-    """Nobody would stop, or start again, a worker whose parent was killed."""
+def _end_with_parent(shared: str) -> None:
+    """Nobody would stop, or start again, a worker whose parent was killed, nor clean up."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
+    shutil.rmtree(shared, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: fetch_tool.sh chromium | redis | strace | wrk
+# Usage: fetch_tool.sh chromium | prometheus | redis | strace | wrk
 # Puts a program under .cache/NAME when the machine has none: Debian's own packages, downloaded and
 # unpacked without root and without a system service. Where that cannot be, says what to install.
 # Chromium, of a hundred packages, is installed where root asks, and has to be there for others.
@@ -15,6 +15,10 @@ case "$name" in
     fi
     exit 0
     ;;
+  prometheus)
+    command=prometheus
+    packages=(prometheus)
+    ;;
   redis)
     command=redis-server
     packages=(redis-server redis-tools libatomic1 libjemalloc2 liblzf1 libssl3)
@@ -28,7 +32,7 @@ case "$name" in
     packages=(wrk libluajit-5.1-2 libluajit-5.1-common libssl3)
     ;;
   *)
-    echo "usage: $0 chromium | redis | strace | wrk" >&2
+    echo "usage: $0 chromium | prometheus | redis | strace | wrk" >&2
     exit 2
     ;;
 esac
@@ -37,7 +41,7 @@ if command -v "$command" >/dev/null || [ -x "$root/usr/bin/$command" ]; then
   exit 0
 fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
-  echo "no $command found: install it (Redis 7, strace 6, wrk 4.1 or newer)" >&2
+  echo "no $command found: install it (Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
   exit 0
 fi
 
@@ -46,7 +50,7 @@ state="$PWD/.cache/apt-$name"
 mkdir -p "$state/lists/partial" "$state/archives/partial"
 apt=(apt-get -qq -o "Dir::State::lists=$state/lists" -o "Dir::Cache=$state" -o "APT::Sandbox::User=$(id -un)")
 if ! { "${apt[@]}" update && (cd "$state/archives" && "${apt[@]}" download "${packages[@]}"); }; then
-  echo "could not fetch $command: install it (Redis 7, strace 6, wrk 4.1 or newer)" >&2
+  echo "could not fetch $command: install it (Prometheus 2.42, Redis 7, strace 6, wrk 4.1 or newer)" >&2
   exit 0
 fi
 mkdir -p "$root.partial"

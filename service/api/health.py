@@ -68,9 +68,11 @@ def _lag(catalog: Catalog) -> dict[str, Any]:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Prometheus exposition of this process and of the models' replicated state."""
+    """Prometheus exposition: of the models' replicated state, and summed over the processes of the
+    port what these count. Any of them tells the same."""
     telemetry: Telemetry = request.app.state.telemetry
-    text = await telemetry.exposition(request.app.state.catalog)
+    startup: Startup = request.app.state.startup
+    text = await telemetry.exposition(request.app.state.catalog, may_load=startup.is_ready)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -277,6 +277,7 @@ class HotPath:
             seq, chain = model.replica.seq, model.replica.chain
             answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
             answered = answer_of(model, model.replica.learner, intake, batch, seq)
+        self._telemetry.saw_predictions(model.record.id, len(batch))
         age_s = model.stale_s
         if age_s is None:
             return answered, [(b"etag", etag_of(seq, chain).encode())]
@@ -287,6 +288,7 @@ class HotPath:
         version = await self._versions.get(model, self._catalog.journal, name)
         answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
         answered = answer_of(model, version.learner, intake, batch, version.seq)
+        self._telemetry.saw_predictions(model.record.id, len(batch))
         return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
 
     async def _found(self, model_id: str, query: dict[str, str]) -> Model:

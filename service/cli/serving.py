@@ -54,6 +54,9 @@ def serve(
     remembered_bytes: Annotated[
         int | None, flag("remembered-bytes", help_of("remembered_bytes"))
     ] = None,
+    metrics_max_models: Annotated[
+        int | None, flag("metrics-max-models", help_of("metrics_max_models"))
+    ] = None,
     kept_answers: Annotated[int | None, flag("kept-answers", help_of("kept_answers"))] = None,
 ) -> None:
     """Run the server. Flags win over the environment.

@@ -336,7 +336,7 @@ def test_a_start_loads_the_first_models_and_the_others_when_asked(serve, store, 
     assert answer.status_code == 201 and answer.json()["samples"] == 0
 
 
-def test_metrics_show_the_models_held_and_their_counts_go_on(serve):
+def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
     client = serve(models_held=1)
 
     def metrics():
@@ -349,7 +349,9 @@ def test_metrics_show_the_models_held_and_their_counts_go_on(serve):
     client.post("/models/m0/learn", json={"samples": [bad, good]})
     assert metrics()['dualstream_refused_rows_total{model="m0"}'] == 1
     client.get("/models/m1")
-    assert not any('model="m0"' in name for name in metrics())
+    told = metrics()
+    assert 'dualstream_samples_total{model="m0",outcome="learned"}' not in told
+    assert told['dualstream_refused_rows_total{model="m0"}'] == 1
     client.post("/models/m0/learn", json={"samples": [bad, good]})
     told = metrics()
     assert told['dualstream_refused_rows_total{model="m0"}'] == 2

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from service import telemetry
 from service.api.members import EXAMPLE_MEMBER
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.telemetry import members as of_members
 from tests.service.conftest import SPEC, assert_problem
 
 FEATURES = {"kind": "indexed", "dim": 5}
@@ -389,8 +389,8 @@ def test_a_model_without_a_certificate_names_its_members_that_have_one(pair):
 
 
 def test_series_of_members_are_bounded(pair, monkeypatch):
-    monkeypatch.setattr(telemetry, "MEMBERS_PER_MODEL", 2)
-    monkeypatch.setattr(telemetry, "MEMBERS_IN_ALL", 5)
+    monkeypatch.setattr(of_members, "MEMBERS_PER_MODEL", 2)
+    monkeypatch.setattr(of_members, "MEMBERS_IN_ALL", 5)
     pair.post("/models/m/members", json=SPARSE)
     for other in ("n", "o", "p"):
         pair.put(f"/models/{other}", json=PAIR)

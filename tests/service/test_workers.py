@@ -15,6 +15,7 @@ import httpx
 
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
+from service.settings import Settings
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
 from tests.service.test_following import ROW, until
@@ -96,12 +97,34 @@ def test_workers_share_a_port_and_a_new_store(store):
     asyncio.run(check())
 
 
+def scraped(server: ServerProcess) -> dict[str, float]:
+    """By whichever worker answers."""
+    answer = httpx.get(f"{server.url}/metrics", timeout=60)
+    lines = [line.rpartition(" ") for line in answer.text.splitlines() if line[:1] != "#"]
+    return {name: float(value) for name, _, value in lines}
+
+
 def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_path):
     store = f"sqlite:///{tmp_path / 'workers.db'}"
-    server = ServerProcess(store, ["--workers", "2"], stderr=subprocess.DEVNULL)
+    shared = {"TMPDIR": str(tmp_path)}
+    server = ServerProcess(store, ["--workers", "2"], env=shared, stderr=subprocess.DEVNULL)
     try:
         httpx.put(f"{server.url}/models/m", json=SPEC, timeout=60).raise_for_status()
         first = children(server)
+        for done in range(1, 21):  # by both of them: a count never falls, and none is missing
+            httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60).raise_for_status()
+            httpx.get(f"{server.url}/models/m/predict?x=1:1", timeout=60).raise_for_status()
+            told = scraped(server)
+            assert told['dualstream_samples_total{model="m",outcome="learned"}'] == done
+            assert told['dualstream_predictions_total{model="m"}'] == done
+            for name in (
+                "dualstream_group_rows_count",
+                "dualstream_append_seconds_count",
+                'dualstream_request_seconds_count{route="learn",status="200"}',
+            ):
+                assert told[name] == done
+        until(lambda: scraped(server)["dualstream_workers"] == 2)
+        assert scraped(server)["dualstream_models_budget_bytes"] == 2 * Settings().models_bytes
         os.kill(first[0], signal.SIGKILL)
         until(lambda: len(set(children(server)) - set(first)) == 1, 30)
         for _ in range(10):
@@ -110,11 +133,17 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
                 time.sleep(0.05)
                 answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
             assert answer.status_code == 200
+        until(lambda: scraped(server)["dualstream_workers"] == 2, 30)
+        told = scraped(server)  # what the killed one had counted stays
+        assert told['dualstream_predictions_total{model="m"}'] == 20
+        assert told["dualstream_group_rows_sum"] >= 30
+        assert len(list(tmp_path.glob("dualstream-workers-*/counter_*.db"))) == 2
     finally:
         workers = children(server)
         server.kill()
     assert workers
     until(lambda: not any(map(is_alive, workers)), 30)
+    assert not list(tmp_path.glob("dualstream-workers-*"))
 
 
 def test_one_worker_adopts(tmp_path):

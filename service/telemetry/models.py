@@ -1,0 +1,118 @@
+"""What is told of a model's state, the same by every worker that stands at the same record."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from service.model import Model
+
+
+class Family(NamedTuple):
+    """A family of series by model; what is counted is a counter."""
+
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    text: str
+    labels: tuple[str, ...] = ()
+    """Besides the model."""
+
+
+_GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
+
+FAMILIES = {
+    "samples": Family(_COUNTER, "Journalled rows, by what became of them.", ("outcome",)),
+    "refused_controls": Family(
+        _COUNTER, "Journalled controls that could not be done where they stood."
+    ),
+    "seq": Family(_GAUGE, "Place in the journal."),
+    "nonzeros": Family(_GAUGE, "Non-zero weights served."),
+    "progressive_loss": Family(_GAUGE, "Mean progressive loss since start."),
+    "progressive_error_ratio": Family(_GAUGE, "Mistakes per learned row since start."),
+    "baseline_error_ratio": Family(
+        _GAUGE,
+        "Mistakes per learned row of a baseline on the same rows since start.",
+        ("baseline",),
+    ),
+    "drift": Family(
+        _COUNTER,
+        "Changes of the progressive loss that a detector saw, by whether it rose or fell.",
+        ("detector", "direction"),
+    ),
+    "window_progressive_loss": Family(
+        _GAUGE,
+        "Mean progressive loss since start of the same model under each window.",
+        ("window",),
+    ),
+    "window_progressive_error_ratio": Family(
+        _GAUGE,
+        "Mistakes per learned row since start of the same model under each window.",
+        ("window",),
+    ),
+    "primal": Family(_GAUGE, "Regularised loss of the served weights on the window."),
+    "dual": Family(_GAUGE, "Lower bound of the regularised loss of any weights."),
+    "gap": Family(_GAUGE, "Duality gap: primal - dual."),
+    "gap_ratio": Family(_GAUGE, "Duality gap over the larger of |primal| and |dual|."),
+    "gap_age_seconds": Family(_GAUGE, "Time since the certificate shown was computed."),
+}
+
+
+class Models(Collector):
+    """Shows the models that it was given last, each read in one go."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Show none, until some are read again."""
+        self._series: dict[str, list[tuple[tuple[str, ...], float]]] = {
+            name: [] for name in FAMILIES
+        }
+
+    def read(self, model: "Model") -> None:
+        """Show a model, too; to be called while its replica is still."""
+        replica = model.replica
+        self._model = model.record.id
+        self._put("samples", replica.learner.samples, "learned")
+        self._put("samples", replica.rejected, "rejected")
+        self._put("refused_controls", replica.refused_controls)
+        self._put("seq", replica.seq)
+        self._put("nonzeros", replica.learner.nonzeros)
+        self._progress(replica.progress.summary())
+        certificate = replica.certificate
+        if certificate is not None:
+            self._put("primal", certificate.primal)
+            self._put("dual", certificate.dual)
+            self._put("gap", certificate.gap)
+            self._put("gap_ratio", certificate.relative_gap)
+            self._put("gap_age_seconds", time.monotonic() - replica.certified_at)
+
+    def _progress(self, told: dict[str, Any]) -> None:
+        since_start = told["since_start"]
+        self._put("progressive_loss", since_start.get("loss"))
+        self._put("progressive_error_ratio", since_start.get("error_rate"))
+        for baseline, values in since_start["baselines"].items():
+            self._put("baseline_error_ratio", values.get("error_rate"), baseline)
+        for detector, counts in told["drift"].items():
+            for direction, count in counts.items():
+                self._put("drift", count, detector, direction)
+        for window in told.get("windows", ()):
+            since_start, name = window["since_start"], window["window"]
+            self._put("window_progressive_loss", since_start.get("loss"), name)
+            self._put("window_progressive_error_ratio", since_start.get("error_rate"), name)
+
+    def _put(self, name: str, value: float | None, *labels: str) -> None:
+        if value is not None:
+            self._series[name].append(((self._model, *labels), value))
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (kind, text, labels) in FAMILIES.items():
+            family = kind(f"dualstream_{name}", text, labels=["model", *labels])
+            for values, value in self._series[name]:
+                family.add_metric(values, value)
+            yield family
