@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from service.api import (
     certificate,
     dashboard,
+    export,
     health,
     labels,
     members,
@@ -112,6 +113,7 @@ def create_app(
         versions,
         refits,
         certificate,
+        export,
         health,
     ):
         app.include_router(module.router)

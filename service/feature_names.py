@@ -25,6 +25,12 @@ class FeatureNames:
                 return
             self._by_place.setdefault(place, name)
 
+    def copy(self) -> "FeatureNames":
+        """The names as they are now."""
+        names = FeatureNames()
+        names._by_place = dict(self._by_place)
+        return names
+
     def get(self, place: int) -> str | None:
         """The name of the feature at `place` (from 0)."""
         return self._by_place.get(place)

@@ -10,6 +10,7 @@ SolverError
 │   └── UnknownMember   no member of that name
 ├── UnlearningError     a retained row that cannot be unlearned, and why
 ├── RefitError          what was computed of a window is of no use for it any more, and why
+├── NotExpressible      a model that cannot be said in the form asked for, and why
 └── CorruptState        bytes or arrays that are not a state of this learner
 
 Kernels never raise: they return a number, and the Python layer turns it into one of these.
@@ -93,6 +94,10 @@ class UnlearningError(SolverError):
 
 class RefitError(SolverError):
     """What was computed of a window does not fit it any more; nothing was changed."""
+
+
+class NotExpressible(SolverError):
+    """What the model serves cannot be said exactly in the form asked for."""
 
 
 class CorruptState(SolverError):

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from solvers._jit import Floats
 from solvers.certificate import Certificate
 from solvers.learner import Learner
+from solvers.served_form import Form
 
 MEMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a member may be called: it stands in URLs and in the labels of metrics."""
@@ -102,6 +103,9 @@ class MemberLearner(Learner, Protocol):
 
     def member_weights(self, name: str) -> tuple[Floats, float]:
         """The served weights of one member, (dim,), and its intercept. Raises UnknownMember."""
+
+    def member_form(self, name: str) -> Form:
+        """What one member's own score is, see served_form. Raises UnknownMember, NotExpressible."""
 
 
 def member_learner(learner: Learner) -> MemberLearner | None:

@@ -25,10 +25,11 @@ from solvers._scalar import log1pexp
 from solvers.batch import Batch
 from solvers.certificate import Certificate, summed
 from solvers.class_names import MAX_CLASSES, names_of, names_state
-from solvers.errors import InvalidRow, UnlearningError
+from solvers.errors import InvalidRow, NotExpressible, UnlearningError
 from solvers.learner import Learner, Outcome, State
 from solvers.refit import DualProblem, refittable
 from solvers.rewind import Rewind, learn_in_pieces
+from solvers.served_form import Form, joined_scores, served_form
 from solvers.spec_fields import Spec
 from solvers.unlearning import unlearner
 
@@ -263,6 +264,13 @@ class Multiclass:
     def intercept(self) -> float:
         """0: see intercepts."""
         return 0.0
+
+    def form(self) -> Form:
+        """See served_form: one score a class."""
+        if not self.classes:
+            raise NotExpressible("it knows no class yet")
+        forms = [served_form(learner) for learner in self._rest.learners]
+        return joined_scores(forms, forms[0].dim)
 
     @property
     def nonzeros(self) -> int:

@@ -29,6 +29,7 @@ from solvers._jit import (
 )
 from solvers.batch import Batch, drop_zeros
 from solvers.learner import State, check_arrays
+from solvers.served_form import FourierForm
 
 
 class Fourier:
@@ -51,6 +52,10 @@ class Fourier:
 
     def undo(self) -> None:
         """See Stage: there is nothing that rows change."""
+
+    def form(self) -> FourierForm:
+        """See Stage."""
+        return FourierForm(self._nu.copy(), self._beta.copy())
 
     def state(self) -> State:
         """See Stage."""

@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from solvers.batch import Batch
 from solvers.class_names import class_places, names_of, names_state
-from solvers.errors import CorruptState, SolverError
+from solvers.errors import CorruptState, NotExpressible, SolverError
 from solvers.features.nystroem import Nystroem
 from solvers.features.wrapped import ClassLearner, Wrapped, WrappedClasses
 from solvers.learner import Learner, Outcome, State, check_arrays, under
+from solvers.served_form import Form, served_form
 
 KEPT_PER_LANDMARK = 10
 
@@ -102,6 +103,12 @@ class Landmarks(Wrapped):
 
     def _behind(self, batch: Batch) -> Batch:
         return batch if self._map.rank else self._empty(batch)
+
+    def form(self) -> Form:
+        """See served_form."""
+        if not self._map.rank:
+            raise NotExpressible("it has no landmarks yet")
+        return served_form(self._mapped)
 
     def forget(self) -> None:
         """See Rewind."""

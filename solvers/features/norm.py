@@ -15,6 +15,7 @@ import numpy.typing as npt
 from solvers._jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, kernel, types, void
 from solvers.batch import Batch
 from solvers.learner import State, check_arrays
+from solvers.served_form import NormForm
 
 # The numbers of a stage.
 _T, _SUM = range(2)
@@ -50,6 +51,10 @@ class Norm:
     def undo(self) -> None:
         """See Stage."""
         self._numbers[:] = self._before
+
+    def form(self) -> NormForm:
+        """See Stage."""
+        return NormForm(self.running, float(self._numbers[_T]), float(self._numbers[_SUM]))
 
     def state(self) -> State:
         """See Stage."""

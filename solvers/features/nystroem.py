@@ -34,6 +34,7 @@ from solvers.batch import Batch
 from solvers.errors import CorruptState, SolverError
 from solvers.features.fourier import with_dense_rows
 from solvers.learner import State, check_arrays
+from solvers.served_form import NystroemForm
 
 RANK_CUT = 1e-12
 
@@ -97,6 +98,11 @@ class Nystroem:
 
     def undo(self) -> None:
         """See Stage: there is nothing that rows change."""
+
+    def form(self) -> NystroemForm:
+        """See Stage."""
+        factor = self._factor.copy()
+        return NystroemForm(self._landmarks, factor, self.gamma, self.components)
 
     def state(self) -> State:
         """See Stage."""

@@ -46,6 +46,7 @@ from solvers.batch import Batch
 from solvers.errors import CorruptState
 from solvers.features.stage import grown
 from solvers.learner import State, check_arrays
+from solvers.served_form import BalancedForm
 
 # The numbers of a stage: rows counted, dense columns, and the two of its specification.
 _T, _DENSE, _POWER = range(3)
@@ -112,6 +113,22 @@ class Balanced:
         self._dense[: len(dense)] = dense
         self._numbers[:] = numbers
         self._undo = None
+
+    def form(self) -> BalancedForm:
+        """See Stage."""
+        touched = np.flatnonzero(self._columns[:, _COUNT])
+        columns = np.zeros((len(touched), 4))
+        columns[:, : self._columns.shape[1]] = self._columns[touched]
+        return BalancedForm(
+            rows=float(self._numbers[_T]),
+            power=float(self._numbers[_POWER]),
+            moments=self._columns.shape[1] == 4,
+            columns=touched,
+            counts=columns[:, _COUNT].copy(),
+            means=columns[:, _MEAN].copy(),
+            deviations=columns[:, _M].copy(),
+            dense=columns[:, _IS_DENSE] != 0.0,
+        )
 
     def state(self) -> State:
         """See Stage: only columns that were ever not 0."""

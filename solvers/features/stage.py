@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from solvers.batch import Batch
 from solvers.learner import State
+from solvers.served_form import StageForm
 
 
 class Stage(Protocol):
@@ -25,6 +26,9 @@ class Stage(Protocol):
 
     def peek(self, batch: Batch) -> Batch:
         """The rows as `learn` would have them, each counted alone and then forgotten."""
+
+    def form(self) -> StageForm:
+        """What `peek` does, as numbers; arrays are copies."""
 
     def state(self) -> State:
         """All statistics, as copies."""

@@ -14,9 +14,11 @@ import numpy.typing as npt
 from solvers._jit import Floats
 from solvers.batch import Batch
 from solvers.errors import InvalidRow, ShapeMismatch
+from solvers.features.intercept import width_of
 from solvers.features.stage import Stage
 from solvers.features.wrapped import ClassLearner, PrefixLearner, Wrapped, WrappedClasses
 from solvers.learner import Learner, Outcome, State, under
+from solvers.served_form import Form, served_form
 from solvers.unlearning import unlearner
 
 
@@ -62,6 +64,11 @@ class Staged(Wrapped):
         for stage in self._stages.values():
             batch = stage.peek(batch)
         return batch
+
+    def form(self) -> Form:
+        """See served_form."""
+        stages = [stage.form() for stage in self._stages.values()]
+        return served_form(self._learner).behind(*stages, dim=width_of(self.spec["features"]))
 
     @property
     def retained(self) -> int:

@@ -17,6 +17,7 @@ from solvers.portfolio.fused import Fused
 from solvers.portfolio.guest import Guest, Soloist
 from solvers.portfolio.presets import Member
 from solvers.portfolio.rule import Rule
+from solvers.served_form import Form
 
 _FUSED, _ALONE, _PRIOR = "fused", "alone", "prior"
 
@@ -143,6 +144,13 @@ class Crew:
         if at is None or self._fused is None:
             return np.zeros(self._dim), 0.0
         return self._fused.weights(at)
+
+    def form(self, place: int) -> Form | None:
+        """What a member's raw score is; None of a prior."""
+        if place in self._alone:
+            return self._alone[place].form()
+        at = self._place_among_fused(place)
+        return None if at is None or self._fused is None else self._fused.form(at)
 
     def _place_among_fused(self, place: int) -> int | None:
         found = np.flatnonzero(self._fused_places == place)

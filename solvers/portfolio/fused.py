@@ -29,6 +29,7 @@ from solvers.portfolio._columns import (
     FIRST,
     HELD,
     LAST,
+    MEAN,
     N_ENTRY,
     N_INTS,
     N_STATISTICS,
@@ -41,6 +42,7 @@ from solvers.portfolio._columns import (
     SAMPLES,
     SUMS,
     USED,
+    M,
     enter_places,
 )
 from solvers.portfolio._fused import (
@@ -67,6 +69,7 @@ from solvers.portfolio._fused import (
 from solvers.portfolio._roots import N_LANES
 from solvers.portfolio._rule import N_OUT
 from solvers.portfolio.rule import Rule
+from solvers.served_form import BalancedForm, Form, Linear, NormForm, StageForm
 from solvers.windows import RowBuffer
 
 _NORMS = {"none": NORM_NONE, "row": NORM_ROW, "running": NORM_RUNNING}
@@ -266,6 +269,44 @@ class Fused:
         weights = np.zeros(self.dim)
         weights[self._touched[1:used]] = scale * self._table[1:used, place]
         return weights, scale * float(self._table[0, place])
+
+    def form(self, place: int) -> Form:
+        """See served_form: of the member's score for a next row."""
+        plan, used = self._plan, int(self._k[USED])
+        what, numbers = plan.what[place], plan.numbers[place]
+        order = np.argsort(self._touched[1:used])
+        columns = self._touched[1:used][order].astype(np.int64)
+        blocks = self._table[1:used][order]
+        scale = 1.0
+        if what[KIND] == RISING:
+            scale = 1.0 / (float(numbers[STRENGTH]) * math.sqrt(float(self._f[ROWS]) + 1.0))
+        weights = blocks[:, place]
+        held = weights != 0.0
+        intercept = scale * float(self._table[0, place])
+        linear = Linear(columns[held], scale * weights[held], intercept)
+        base, norm = plan.inputs[what[INPUT]].tolist()
+        stages: list[StageForm] = []
+        kind, power = plan.bases[base].tolist()
+        if kind != RAW:
+            statistics = blocks[:, -N_STATISTICS:]
+            stages.append(
+                BalancedForm(
+                    rows=float(self._f[ROWS]),
+                    power=power,
+                    moments=kind == BALANCED,
+                    columns=columns,
+                    counts=statistics[:, COUNT].copy(),
+                    means=statistics[:, MEAN].copy(),
+                    deviations=statistics[:, M].copy(),
+                    dense=(statistics[:, PLACE] > 0.0) & (kind == BALANCED),
+                )
+            )
+        if norm == NORM_ROW:
+            stages.append(NormForm(False))
+        elif norm == NORM_RUNNING:
+            squares = float(self._f[SUMS + what[INPUT]])
+            stages.append(NormForm(True, float(self._f[ROWS]), squares))
+        return Form(self.dim, tuple(stages), (linear,))
 
     def certificate(self, place: int) -> Certificate | None:
         """Of a dual member, see certificate.py; None for the others. O(slots + rows retained).

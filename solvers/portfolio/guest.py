@@ -15,6 +15,7 @@ from solvers.portfolio.fused import Fused
 from solvers.portfolio.presets import Member
 from solvers.portfolio.rule import Rule
 from solvers.rewind import Rewind
+from solvers.served_form import Form, served_form
 
 
 class Guest:
@@ -67,6 +68,10 @@ class Guest:
         """Served weights and intercept."""
         return self._learner.weights, self._learner.intercept
 
+    def form(self) -> Form:
+        """See served_form."""
+        return served_form(self._learner)
+
     def certificate(self) -> Certificate | None:
         """See Learner."""
         return self._learner.certificate()
@@ -104,6 +109,10 @@ class Soloist:
     def weights(self) -> tuple[Floats, float]:
         """See Guest."""
         return self._fused.weights(0)
+
+    def form(self) -> Form:
+        """See Guest."""
+        return self._fused.form(0)
 
     def certificate(self) -> Certificate | None:
         """See Guest."""

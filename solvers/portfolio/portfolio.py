@@ -23,6 +23,7 @@ from solvers.errors import (
     InvalidRow,
     InvalidSpec,
     MemberError,
+    NotExpressible,
     ShapeMismatch,
     SolverError,
     UnknownMember,
@@ -37,6 +38,7 @@ from solvers.portfolio.fields import MAX_MEMBERS, read_member, read_name
 from solvers.portfolio.presets import Member, preset
 from solvers.portfolio.retained import RetainedRows
 from solvers.portfolio.rule import Rule
+from solvers.served_form import Form
 from solvers.table import sigmoids
 
 _PIECE = 2048
@@ -166,6 +168,19 @@ class Portfolio:
     def member_weights(self, name: str) -> tuple[Floats, float]:
         """See MemberLearner: per feature behind the member's scaling."""
         return self._crew.weights(self._place_of(name))
+
+    def form(self) -> Form:
+        """See served_form: the mixture that all active members make."""
+        crew = self._crew
+        forms = [crew.form(place) for place in range(len(crew.names))]
+        return self._rule.form(crew.names, forms, self._dim)
+
+    def member_form(self, name: str) -> Form:
+        """See MemberLearner."""
+        form = self._crew.form(self._place_of(name))
+        if form is None:
+            raise NotExpressible(f"{name!r} looks at no feature")
+        return form
 
     def _place_of(self, name: str) -> int:
         if name not in self._crew.names:

@@ -37,6 +37,7 @@ from solvers.portfolio._rule import (
     B,
     V,
 )
+from solvers.served_form import ClassMixture, Form, Linear, NumberMixture, Part, ScoreForm
 
 
 class Rule:
@@ -92,6 +93,32 @@ class Rule:
         out = np.empty(len(scores))
         _rule.mix_rows(scores, self.classes, self.roles, self.r, self.g, self.scratch, out)
         return out
+
+    def form(self, names: Sequence[str], forms: Sequence[Form | None], dim: int) -> Form:
+        """See served_form: what `mix` does with members of these forms (None: a prior)."""
+        odds = (self.g[_rule.POSITIVE] + 0.5) / (self.g[_rule.NEGATIVE] + 0.5)
+        prior = max(min(math.log(odds), _rule._LARGEST_SCORE), -_rule._LARGEST_SCORE)
+        parts = []
+        for place, (name, form) in enumerate(zip(names, forms, strict=True)):
+            r = self.r[:, place]
+            if not self.is_active(place) or r[V] == 0.0:
+                continue
+            a, b = float(r[A]), float(r[B])
+            if not self.classes:
+                a, b = 1.0, float(_rule.base_of(int(self.roles[place, _rule.BASE]), self.g))
+            elif form is None:
+                a, b = 0.0, a * prior + b
+            parts.append(Part(name, float(r[V]), a, b, form))
+        return Form(dim, (), (self._mixture(tuple(parts)),))
+
+    def _mixture(self, parts: tuple[Part, ...]) -> ScoreForm:
+        if self.classes:
+            return ClassMixture(parts, _rule._LARGEST_SCORE, _rule._LARGEST_LOG_ODDS)
+        if self.g[_rule.ROWS_SEEN] == 0.0:
+            return Linear.of(np.empty(0), 0.0)
+        low, high = float(self.g[_rule.LOW]), float(self.g[_rule.HIGH])
+        beyond = _rule._BEYOND * (high - low)
+        return NumberMixture(parts, float(self.g[_rule.MEAN]), low - beyond, high + beyond)
 
     def view(self, place: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
         """Where a member stands; a share is 0 while another one is promoted."""

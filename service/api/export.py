@@ -1,0 +1,68 @@
+"""What a model serves, for other programs."""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.api.http import etag_of
+from service.api.models import NOT_MODIFIED, IfNoneMatch, catalog_of, tag_answer, unless_known
+from service.errors import Problem
+from service.export import FORMATS, MissingExtra, Source, member_source, whole_source
+from service.model import Model
+from solvers import NotExpressible
+
+router = APIRouter(prefix="/models", tags=["models"])
+
+FormatName = Literal["json", "onnx", "sklearn-coef", "vw"]
+
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get(
+    "/{model_id}/export",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The model as a file, named by Content-Disposition.",
+            "content": {one.media_type: _BYTES for one in FORMATS.values()},
+        },
+        **NOT_MODIFIED,
+        409: {"description": "The format cannot say what the model serves, and why."},
+        501: {"description": "The server was installed without what the format needs."},
+    },
+)
+async def export_model(
+    model_id: str,
+    request: Request,
+    format: Annotated[FormatName, Query(description="docs/EXPORT.md has what each holds.")],
+    member: Annotated[str | None, Query(description="Of this member alone.")] = None,
+    if_none_match: IfNoneMatch = None,
+) -> Any:
+    """The model for another program, to score rows as this server does now."""
+    model = await catalog_of(request).get(model_id)
+    written, tagged = FORMATS[format], Response()
+    try:
+        async with model.replica.serving():
+            tag_answer(tagged, model)
+            if (unchanged := unless_known(tagged, if_none_match)) is not None:
+                return unchanged
+            source = await asyncio.to_thread(_source_of, model, member)
+        body = await asyncio.to_thread(written.write, source)
+    except NotExpressible as reason:
+        owner = f"model {model_id!r}" if member is None else f"member {member!r}"
+        raise Problem(409, "not-exportable", f"{owner} as {format}: {reason}") from None
+    except MissingExtra as missing:
+        raise Problem(501, "not-installed", str(missing)) from None
+    name = model_id if member is None else f"{model_id}.{member}"
+    headers = {"content-disposition": f'attachment; filename="{name}.{written.suffix}"'}
+    return Response(body, 200, {**tagged.headers, **headers}, written.media_type)
+
+
+def _source_of(model: Model, member: str | None) -> Source:
+    replica = model.replica
+    place = (model.record.id, replica.seq, etag_of(replica.seq, replica.chain))
+    names = replica.names.copy()
+    if member is None:
+        return whole_source(*place, replica.learner, names.get)
+    return member_source(*place, model.members(), member, names.get)
