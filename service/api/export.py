@@ -35,17 +35,18 @@ _BYTES = {"schema": {"type": "string", "format": "binary"}}
 async def export_model(
     model_id: str,
     request: Request,
+    response: Response,
     format: Annotated[FormatName, Query(description="docs/EXPORT.md has what each holds.")],
     member: Annotated[str | None, Query(description="Of this member alone.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Any:
     """The model for another program, to score rows as this server does now."""
     model = await catalog_of(request).get(model_id)
-    written, tagged = FORMATS[format], Response()
+    written = FORMATS[format]
     try:
         async with model.replica.serving():
-            tag_answer(tagged, model)
-            if (unchanged := unless_known(tagged, if_none_match)) is not None:
+            tag_answer(response, model)
+            if (unchanged := unless_known(response, if_none_match)) is not None:
                 return unchanged
             source = await asyncio.to_thread(_source_of, model, member)
         body = await asyncio.to_thread(written.write, source)
@@ -56,7 +57,9 @@ async def export_model(
         raise Problem(501, "not-installed", str(missing)) from None
     name = model_id if member is None else f"{model_id}.{member}"
     headers = {"content-disposition": f'attachment; filename="{name}.{written.suffix}"'}
-    return Response(body, 200, {**tagged.headers, **headers}, written.media_type)
+    if (etag := response.headers.get("etag")) is not None:
+        headers["etag"] = etag
+    return Response(body, 200, headers, written.media_type)
 
 
 def _source_of(model: Model, member: str | None) -> Source:

@@ -262,6 +262,7 @@ def test_a_file_has_the_model_s_etag_and_a_name(named):
     etag = client.get("/models/m").headers["etag"]
     assert answer.headers["etag"] == etag
     assert answer.headers["content-disposition"] == 'attachment; filename="m.onnx"'
+    assert int(answer.headers["content-length"]) == len(answer.content)
     assert answer.content == client.get("/models/m/export?format=onnx").content
     known = {"if-none-match": etag}
     assert client.get("/models/m/export?format=onnx", headers=known).status_code == 304
