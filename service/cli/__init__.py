@@ -3,13 +3,14 @@
 serving.py     serve, demo
 models.py      models, create, delete, certificate
 rows.py        learn, predict; row_files.py: the files that are meant
+exporting.py   export
 watching.py    watch
 bench.py       bench
 stores.py      migrate, replay
 connecting.py  how commands reach a server, and how they end
 """
 
-from service.cli import bench, models, rows, serving, stores, watching
+from service.cli import bench, exporting, models, rows, serving, stores, watching
 from service.cli.common import app
 
-__all__ = ["app", "bench", "models", "rows", "serving", "stores", "watching"]
+__all__ = ["app", "bench", "exporting", "models", "rows", "serving", "stores", "watching"]

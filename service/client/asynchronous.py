@@ -121,6 +121,10 @@ class AsyncClient:
         """How far the served weights are from the best ones on their window."""
         return await self._do(routes.certificate(model, member))
 
+    async def export(self, model: str, format: str = "json", *, member: str | None = None) -> bytes:
+        """The model, or one member, as a file for another program: json, onnx, sklearn-coef, vw."""
+        return await self._do(routes.export(model, format, member))
+
     async def events(self, model: str, *, every_ms: int | None = None) -> AsyncIterator[Event]:
         """What is told of the model while it learns, until it is deleted or the server ends.
 

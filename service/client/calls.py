@@ -23,7 +23,7 @@ class Call(Generic[T]):
     method: str
     path: str
     answer: Any
-    """The type of the answer; None where there is none."""
+    """The type of the answer; None where there is none, bytes where it is no JSON."""
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -37,8 +37,8 @@ class Call(Generic[T]):
         if status >= 400:
             raise Refused(_problem(body), status)
         try:
-            found: Any = None
-            if self.answer is not None:
+            found: Any = body if self.answer is bytes else None
+            if self.answer not in (None, bytes):
                 found = msgspec.json.decode(body, type=self.answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
             detail = f"the answer to {self.method} {self.path} is none of Dualstream's: {wrong}"

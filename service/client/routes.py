@@ -105,6 +105,10 @@ def certificate(model: str, member: str | None) -> Call[Certificate]:
     return Call("GET", model_path(model, "certificate"), Certificate, asked(member=member))
 
 
+def export(model: str, format: str, member: str | None) -> Call[bytes]:
+    return Call("GET", model_path(model, "export"), bytes, asked(format=format, member=member))
+
+
 def members(model: str) -> Call[Members]:
     return Call("GET", model_path(model, "members"), Members)
 

@@ -123,6 +123,10 @@ class Client:
         """How far the served weights are from the best ones on their window."""
         return self._do(routes.certificate(model, member))
 
+    def export(self, model: str, format: str = "json", *, member: str | None = None) -> bytes:
+        """The model, or one member, as a file for another program: json, onnx, sklearn-coef, vw."""
+        return self._do(routes.export(model, format, member))
+
     def events(self, model: str, *, every_ms: int | None = None) -> Iterator[Event]:
         """What is told of the model while it learns, until it is deleted or the server ends.
 

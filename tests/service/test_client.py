@@ -261,6 +261,7 @@ def all_calls() -> list[Call]:
         routes.weights("m", 3, "a"),
         routes.support("m"),
         routes.certificate("m", "a"),
+        routes.export("m", "vw", "a"),
         routes.members("m"),
         routes.add_member("m", {}, "k"),
         routes.remove_member("m", "a"),

@@ -14,9 +14,11 @@ from typer.testing import CliRunner, Result
 
 from service.cli import app
 from service.cli.bench import Measured, _quantile_ms
+from service.cli.exporting import SUFFIXES
 from service.cli.watching import table_of
 from service.client import Client
 from service.demo.server_process import ServerProcess
+from service.export import FORMATS
 from tests.service.test_readme import ROOT
 
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 3}}
@@ -170,3 +172,28 @@ def test_a_quantile_is_the_least_time_that_so_many_do_not_exceed():
     took = [k / 1000 for k in range(1, 101)]
     assert [_quantile_ms(took, share) for share in (0.5, 0.99, 1.0)] == [50.0, 99.0, 100.0]
     assert _quantile_ms([0.002], 0.99) == 2.0
+
+
+def test_a_model_is_exported_to_a_file(server, client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert {name: one.suffix for name, one in FORMATS.items()} == SUFFIXES
+    client.create("m", SPEC)
+    client.learn("m", [[1.0, 0.5, 0.0], [0.0, 0.0, 2.0]], [1, 0])
+    for name in FORMATS:
+        done = run(server, "export", "m", "--format", name, "--json")
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        assert told["file"] == f"m.{SUFFIXES[name]}"
+        written = Path(told["file"]).read_bytes()
+        assert written == client.export("m", name) and len(written) == told["bytes"] > 50
+    piped = run(server, "export", "m", "-o", "-")
+    assert piped.stdout_bytes == Path("m.json").read_bytes()
+    assert json.loads(piped.stdout_bytes)["seq"] == 2
+    for given, code, why in (
+        (["--format", "pickle"], 2, "--format is one of json, onnx"),
+        (["-o", "-", "--json"], 2, "another file than -"),
+        (["-o", "none/m.json"], 2, "none/m.json: No such file"),
+        (["--member", "a"], 3, "has no members"),
+    ):
+        refused = run(server, "export", "m", *given)
+        assert refused.exit_code == code and why in refused.stderr, refused.output
