@@ -13,6 +13,7 @@ serve: $(STAMP)-core
 	$(BIN)/dualstream serve
 
 test: $(STAMP)-dev
+	tests/fetch_tool.sh prometheus
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh strace
 	tests/fetch_tool.sh chromium

@@ -69,11 +69,37 @@ def test_prometheus_scrapes_the_server_where_it_is(services):
     mounts = services["prometheus"]["volumes"]
     source, target, mode = next(m for m in mounts if m.startswith("./")).split(":")
     assert mode == "ro" and f"--config.file={target}" in services["prometheus"]["command"]
+    # The rules lie beside the configuration, where it looks for them.
+    config = yaml.safe_load((ROOT / source).read_text())
+    for rules in config["rule_files"]:
+        beside = f"{Path(source).parent}/{rules}:{Path(target).parent}/{rules}:ro"
+        assert f"./{beside}" in mounts
     scrape = yaml.safe_load((ROOT / source).read_text())["scrape_configs"][0]
     host, port = scrape["static_configs"][0]["targets"][0].split(":")
     assert host in services
     assert port == services[host]["environment"]["DUALSTREAM_PORT"]
     assert scrape["metrics_path"] == "/metrics"
+
+
+def test_grafana_is_given_its_dashboard_and_the_prometheus_beside_it(services):
+    grafana = services["grafana"]
+    assert grafana["profiles"] == ["grafana"]
+    inside = dict(reversed(mount.removesuffix(":ro").split(":")) for mount in grafana["volumes"])
+    for source in inside.values():
+        assert (ROOT / source).is_file()
+    given = {Path(target).parent.name: ROOT / source for target, source in inside.items()}
+    source = yaml.safe_load(given["datasources"].read_text())["datasources"][0]
+    assert source["url"] == "http://prometheus:9090"
+    board = next(target for target in inside if target.endswith(".json"))
+    home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == board
+    path = ROOT / inside[board]
+    provided = ROOT / "deploy" / "grafana" / "dashboards.yml"
+    options = yaml.safe_load(provided.read_text())["providers"][0]["options"]
+    assert options["path"] == str(Path(board).parent)
+    panels = json.loads(path.read_text())["panels"]
+    used = [target["datasource"]["uid"] for panel in panels for target in panel["targets"]]
+    assert used and set(used) == {source["uid"]}
 
 
 def test_every_named_volume_is_declared_and_used(compose):

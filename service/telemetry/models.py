@@ -36,6 +36,17 @@ FAMILIES = {
         "Mistakes per learned row of a baseline on the same rows since start.",
         ("baseline",),
     ),
+    "rolling_loss": Family(_GAUGE, "Mean progressive loss of the last 1,000 learned rows."),
+    "rolling_error_ratio": Family(_GAUGE, "Mistakes per row in the last 1,000 learned rows."),
+    "rolling_absolute_error": Family(
+        _GAUGE, "Mean absolute error of a regression in the last 1,000 learned rows."
+    ),
+    "rolling_baseline_error_ratio": Family(
+        _GAUGE, "Mistakes per row of a baseline in the same 1,000 rows.", ("baseline",)
+    ),
+    "rolling_baseline_absolute_error": Family(
+        _GAUGE, "Mean absolute error of a baseline in the same 1,000 rows.", ("baseline",)
+    ),
     "drift": Family(
         _COUNTER,
         "Changes of the progressive loss that a detector saw, by whether it rose or fell.",
@@ -95,6 +106,13 @@ class Models(Collector):
         self._put("progressive_error_ratio", since_start.get("error_rate"))
         for baseline, values in since_start["baselines"].items():
             self._put("baseline_error_ratio", values.get("error_rate"), baseline)
+        rolling = told["rolling"]
+        self._put("rolling_loss", rolling.get("loss"))
+        self._put("rolling_error_ratio", rolling.get("error_rate"))
+        self._put("rolling_absolute_error", rolling.get("mae"))
+        for baseline, values in rolling["baselines"].items():
+            self._put("rolling_baseline_error_ratio", values.get("error_rate"), baseline)
+            self._put("rolling_baseline_absolute_error", values.get("mae"), baseline)
         for detector, counts in told["drift"].items():
             for direction, count in counts.items():
                 self._put("drift", count, detector, direction)

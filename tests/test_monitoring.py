@@ -1,0 +1,180 @@
+"""Alert rules, dashboard and docs/METRICS.md against promtool, a real Prometheus, a real server."""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from starlette.testclient import TestClient
+
+from service.app import create_app
+from service.demo.server_process import ServerProcess
+from service.settings import Settings
+from tests.prometheus import promtool, running_prometheus, tool
+from tests.redis_server import redis_or_skip
+from tests.service.test_following import until
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+METRICS = (ROOT / "docs" / "METRICS.md").read_text()
+SPARSE = {"kind": "indexed", "dim": 8}
+MEMBERS = [
+    {"name": "dual", "algorithm": "dual_ascent", "loss": "hinge"},
+    {"name": "steps", "algorithm": "sgd", "loss": "logistic"},
+]
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What /metrics says of a server that has a model of every kind."""
+    store = f"sqlite:///{tmp_path_factory.mktemp('exposed') / 'test.db'}"
+    with TestClient(create_app(Settings(store=store))) as client:
+        until(lambda: client.get("/readyz").status_code == 200, 60)
+        yield exposition(client)
+
+
+def exposition(client: TestClient) -> str:
+    specs = {
+        "pair": {"algorithm": "portfolio", "members": MEMBERS, "features": SPARSE},
+        "windows": {"features": SPARSE, "algorithm": "dual_ascent", "compare_windows": True},
+        "regression": {"features": SPARSE, "algorithm": "dual_ascent", "task": "regression"},
+    }
+    for model, spec in specs.items():
+        assert client.put(f"/models/{model}", json=spec).status_code == 201, spec
+        body = {"samples": [{"x": {"1": k + 1}, "y": k % 2} for k in range(20)]}
+        client.post(f"/models/{model}/learn", json=body)
+        client.get(f"/models/{model}/predict?x=1:1")
+        client.get(f"/models/{model}/certificate?reference=true")
+    return client.get("/metrics").text
+
+
+def kinds_of(exposition: str) -> dict[str, str]:
+    return dict(re.findall(r"^# TYPE (\S+) (\S+)$", exposition, re.M))
+
+
+def documented() -> dict[str, str]:
+    """Family -> kind, from the tables."""
+    return dict(re.findall(r"^\| `(dualstream_\w+)`[^|]*\| (\w+) \|", METRICS, re.M))
+
+
+def test_every_family_is_documented_and_every_documented_one_exists(exposed):
+    kinds = kinds_of(exposed) | {"dualstream_input_pending": "gauge"}  # with --redis-input alone
+    assert documented() == kinds
+
+
+def test_every_label_is_documented(exposed):
+    for line in exposed.splitlines():
+        found = re.match(r"(dualstream_\w+)\{(.*)\}", line)
+        if found is None:
+            continue
+        name = re.sub(r"_(bucket|sum|count)$", "", found[1])
+        row = re.search(rf"^\| `(?:{name}|{found[1]})`([^|]*)\|", METRICS, re.M)
+        assert row is not None, line
+        for label in set(re.findall(r'(\w+)="', found[2])) - {"le"}:
+            assert f"`{label}`" in row[1], (name, label)
+
+
+def test_names_are_as_prometheus_has_them(exposed):
+    assert promtool("check", "metrics", given=exposed).strip() == ""
+
+
+def test_configuration_and_rules_are_valid_and_fire_when_they_should():
+    promtool("check", "config", str(DEPLOY / "prometheus.yml"))
+    promtool("test", "rules", str(ROOT / "tests" / "alerts_test.yml"))
+
+
+def alerts() -> list[dict]:
+    groups = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_every_alert_is_explained_and_tested_and_reads_what_exists():
+    tested = (ROOT / "tests" / "alerts_test.yml").read_text()
+    for rule in alerts():
+        assert f"### {rule['alert']}\n" in METRICS
+        assert rule["alert"] in tested
+    assert len(re.findall(r"^### Dualstream", METRICS, re.M)) == len(alerts())
+
+
+def expressions() -> list[str]:
+    """Of the dashboard, for all models over a few seconds."""
+    board = json.loads((DEPLOY / "grafana" / "dualstream.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [e.replace("$model", ".*").replace("$__rate_interval", "10s") for e in found]
+
+
+def test_dashboard_and_alerts_read_families_that_exist():
+    known = set(documented())
+    for expression in [*expressions(), *(rule["expr"] for rule in alerts())]:
+        for name in re.findall(r"dualstream_\w+", expression.replace('"dualstream"', "")):
+            assert name in known or re.sub(r"_(bucket|sum|count)$", "", name) in known, name
+
+
+def hurried(directory: Path, target: str) -> Path:
+    """The configuration and the rules as they are, but that seconds stand for minutes."""
+    rules = (DEPLOY / "alerts.yml").read_text()
+    rules = re.sub(r"for: \w+", "for: 1s", rules)
+    for longer, shorter in (("15m", "3s"), ("1d", "5m"), ("1h", "5m")):
+        rules = rules.replace(f"[{longer}]", f"[{shorter}]")
+    (directory / "alerts.yml").write_text(rules)
+    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "250ms", "evaluation_interval": "250ms"}
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = [target]
+    path = directory / "prometheus.yml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def as_composed(service: str) -> dict[str, str]:
+    """The options of the compose file's Redis."""
+    composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    command = composed[service]["command"][1:]
+    return {name[2:]: value for name, value in zip(command[::2], command[1::2], strict=True)}
+
+
+def test_alerts_fire_in_a_prometheus_that_scrapes_a_server(tmp_path):
+    """On the compose file's Redis, which is killed, and then the server."""
+    tool("prometheus")
+    composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    durability = composed["server"]["environment"]["DUALSTREAM_DURABILITY"]
+    chance = random.Random(5)
+
+    def rows(count: int, is_chance: bool) -> dict:
+        samples = []
+        for _ in range(count):
+            x = [chance.gauss(0, 1) for _ in range(8)]
+            is_positive = chance.random() < 0.7 if is_chance else x[0] > 0
+            samples.append({"x": x, "y": int(is_positive)})
+        return {"samples": samples}
+
+    with (
+        redis_or_skip(**as_composed("redis")) as redis,
+        ServerProcess(redis.url, ["--durability", durability]) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+        running_prometheus(hurried(tmp_path, server.url[7:]), tmp_path) as prometheus,
+    ):
+        for model, algorithm in (("loses", "perceptron"), ("wins", "dual_ascent")):
+            client.put(f"/models/{model}", json={"algorithm": algorithm, "features": SPARSE})
+            client.post(f"/models/{model}/learn", json=rows(1000, model == "loses"))
+        learned = 'dualstream_samples_total{outcome="learned"} >= 1000'
+        until(lambda: len(prometheus.query(learned)) == 2, 60)
+        down = {("DualstreamStoreAway", ""), ("DualstreamDown", "")}
+        assert not prometheus.firing() & down
+        for model in ("loses", "wins"):
+            client.post(f"/models/{model}/learn", json=rows(100, model == "loses"))
+        expected = {("DualstreamLosingToBaseline", "loses")}
+        expected |= {("DualstreamNoSamples", model) for model in ("loses", "wins")}
+        until(lambda: expected <= prometheus.firing(), 60)
+        assert ("DualstreamLosingToBaseline", "wins") not in prometheus.firing()
+        for expression in expressions():
+            prometheus.query(expression)
+        assert prometheus.query("sum(rate(dualstream_samples_total[5m]))")[0]["value"][1] != "0"
+        assert not prometheus.firing() & down
+        redis.kill()
+        until(lambda: ("DualstreamStoreAway", "") in prometheus.firing(), 60)
+        server.kill()
+        until(lambda: ("DualstreamDown", "") in prometheus.firing(), 60)
