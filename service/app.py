@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api import (
     certificate,
@@ -24,6 +25,8 @@ from service.api import (
     timeline,
     versions,
 )
+from service.api.access import Access
+from service.api.cross_origin import across_origins
 from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
@@ -34,6 +37,7 @@ from service.intakes import Intakes, has_inputs
 from service.journal import Limits, make_journal
 from service.journal.protocol import Journal, JournalError
 from service.journal.record import RecordError
+from service.keys import KeyRing
 from service.settings import Settings, check_binding
 from service.startup import Startup
 from service.telemetry import Telemetry
@@ -41,19 +45,32 @@ from service.telemetry.sharing import Sharing
 from solvers import SolverError
 
 
+class Application:
+    """What is served: every route, behind the layers that all requests pass."""
+
+    def __init__(self, layers: ASGIApp, hot: HotPath) -> None:
+        self._layers = layers
+        self.startup = hot.startup
+        self.stop_streams = hot.stop_streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._layers(scope, receive, send)
+
+
 def create_app(
     settings: Settings | None = None,
     journal: Journal | None = None,
     sharing: Sharing | None = None,
-) -> HotPath:
+) -> Application:
     """The ASGI application. `journal` replaces the one that `settings.store` names; `sharing` is
     there where the process is one of several workers.
 
-    Raises UnsafeBinding when the settings would open the server to others without keys, and
-    ValueError when they ask for what the store does not have.
+    Raises UnsafeBinding when the settings would open the server to others without keys, BadKeys
+    when keys cannot be read, and ValueError when the settings ask for what the store does not have.
     """
     settings = settings or Settings()
     check_binding(settings)
+    keys = KeyRing(settings.keys, settings.keys_file) if settings.asks_for_keys else None
     if journal is None:
         limits = Limits(
             key_ttl_s=settings.key_ttl_s,
@@ -83,10 +100,13 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        serving = asyncio.create_task(serve_models())
+        serving = [asyncio.create_task(serve_models())]
+        if keys is not None:
+            serving.append(asyncio.create_task(keys.watch()))
         yield
-        serving.cancel()
-        await asyncio.wait([serving])
+        for task in serving:
+            task.cancel()
+        await asyncio.wait(serving)
         await catalog.close()
         await journal.close()
 
@@ -129,7 +149,9 @@ def create_app(
     ):
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app)
-    return HotPath(app, catalog, startup, settings, telemetry)
+    hot = HotPath(app, catalog, startup, settings, telemetry)
+    layers = across_origins(Access(hot, keys, telemetry), settings.cors_origins)
+    return Application(layers, hot)
 
 
 async def _answer_problem(request: Request, error: Exception) -> Response:

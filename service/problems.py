@@ -61,6 +61,8 @@ class Problem(Exception):
             headers["retry-after"] = str(self.retry_after_s)
         if "allow" in self.extra:
             headers["allow"] = self.extra["allow"]
+        if self.status == 401:
+            headers["www-authenticate"] = 'Bearer realm="dualstream"'
         return headers
 
     def body(self, instance: str) -> bytes:

@@ -3,13 +3,13 @@
 import asyncio
 import gc
 import socket
+import ssl
 from collections.abc import Callable
 
 import uvicorn
 
 from service.api.health import without_password
-from service.api.hot import HotPath
-from service.app import create_app
+from service.app import Application, create_app
 from service.receiving import BodyProtocol
 from service.settings import Settings
 from service.telemetry.sharing import Sharing
@@ -21,14 +21,15 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until interrupted. Raises UnsafeBinding."""
     server = make_server(settings)
 
-    server.on_listening = lambda host, port: say(listening_line(host, port))
+    server.on_listening = lambda host, port: say(listening_line(settings, host, port))
     server.on_ready = lambda durability: say(ready_line(settings, durability))
     server.run()
 
 
-def listening_line(host: str, port: int) -> str:
+def listening_line(settings: Settings, host: str, port: int) -> str:
     """How it is said where the server is."""
-    return f"Dualstream listens on http://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "http" if settings.ssl_certfile is None else "https"
+    return f"Dualstream listens on {scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def ready_line(settings: Settings, durability: str, workers: int = 1) -> str:
@@ -37,8 +38,24 @@ def ready_line(settings: Settings, durability: str, workers: int = 1) -> str:
     return line if workers == 1 else f"{line} · {workers} workers"
 
 
+def check_certificate(settings: Settings) -> None:
+    """Raise ValueError that names what keeps TLS from being served, if anything does."""
+    if settings.ssl_certfile is None:
+        if settings.ssl_keyfile is not None:
+            raise ValueError("DUALSTREAM_SSL_KEYFILE is set without DUALSTREAM_SSL_CERTFILE")
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # A key under a password would ask for it, once for each worker.
+        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, lambda: b"")
+    except OSError as wrong:
+        files = " and ".join(str(file) for file in (settings.ssl_certfile, settings.ssl_keyfile))
+        raise ValueError(f"TLS cannot be served with {files}: {wrong}") from None
+
+
 def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
-    """A server that was not started yet. Raises UnsafeBinding."""
+    """A server that was not started yet. Raises UnsafeBinding, and ValueError for its settings."""
+    check_certificate(settings)
     app = create_app(settings, sharing=sharing)
     config = uvicorn.Config(
         app,
@@ -49,7 +66,11 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
         access_log=False,
         server_header=False,
         ws="none",
-        proxy_headers=False,
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+        # Whoever may set these headers may say where a request comes from.
+        proxy_headers=settings.forwarded_allow_ips is not None,
+        forwarded_allow_ips=settings.forwarded_allow_ips,
     )
     return Server(config, app)
 
@@ -57,7 +78,7 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
 class Server(uvicorn.Server):
     """uvicorn's, which tells when it listens and when the application is ready."""
 
-    def __init__(self, config: uvicorn.Config, app: HotPath) -> None:
+    def __init__(self, config: uvicorn.Config, app: Application) -> None:
         super().__init__(config)
         self._app = app
         self.on_listening: Callable[[str, int], None] = lambda host, port: None

@@ -4,6 +4,7 @@ Every field is also a flag of `dualstream serve`: DUALSTREAM_MAX_BODY_BYTES = --
 """
 
 import ipaddress
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -23,6 +24,28 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port to bind; 0 takes a free one.")
     allow_anonymous: bool = Field(
         False, description="Serve without API keys on an address that others can reach."
+    )
+    keys_file: Path | None = Field(
+        None,
+        description="File of API keys, as lines of `dualstream new-key`; followed as it changes.",
+    )
+    keys: str | None = Field(
+        None, description="API keys, as such lines with ; between them, beside those of the file."
+    )
+    ssl_certfile: Path | None = Field(
+        None, description="Serve TLS with this certificate and its chain, in PEM."
+    )
+    ssl_keyfile: Path | None = Field(
+        None, description="The certificate's private key, in PEM; unset if it is in the same file."
+    )
+    forwarded_allow_ips: str | None = Field(
+        None,
+        description="Addresses of proxies whose X-Forwarded-* headers are believed, with commas;"
+        " unset believes none.",
+    )
+    cors_origins: str | None = Field(
+        None,
+        description="Origins whose pages may call the API, with commas; unset: none.",
     )
     workers: int = Field(1, ge=1, le=256, description="Processes that serve the one port.")
     store: str = Field(
@@ -96,6 +119,11 @@ class Settings(BaseSettings):
         1000, ge=0, description="Requests with a key whose first answers are kept, per model."
     )
 
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether API keys are configured; then nobody is served without one."""
+        return self.keys is not None or self.keys_file is not None
+
 
 class UnsafeBinding(ValueError):
     """Refused at start: the server would be open to others without any key."""
@@ -103,11 +131,12 @@ class UnsafeBinding(ValueError):
 
 def check_binding(settings: Settings) -> None:
     """Raise UnsafeBinding when others could reach a server that asks nobody for a key."""
-    if settings.allow_anonymous or _is_loopback(settings.host):
+    if settings.asks_for_keys or settings.allow_anonymous or _is_loopback(settings.host):
         return
     raise UnsafeBinding(
         f"refusing to bind {settings.host} without API keys: "
-        "bind 127.0.0.1, or set DUALSTREAM_ALLOW_ANONYMOUS=1 if the network is yours alone"
+        "set DUALSTREAM_KEYS_FILE (`dualstream new-key` makes a key), bind 127.0.0.1, "
+        "or set DUALSTREAM_ALLOW_ANONYMOUS=1 if the network is yours alone"
     )
 
 

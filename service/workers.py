@@ -21,7 +21,7 @@ from typing import Any
 
 from service.app import create_app
 from service.forks import forks
-from service.server import listening_line, make_server, ready_line
+from service.server import check_certificate, listening_line, make_server, ready_line
 from service.settings import Settings
 from service.telemetry.sharing import Sharing, forget_worker
 
@@ -40,13 +40,14 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
     """
     if settings.adopt:
         raise ValueError("one worker adopts a store: start it without --workers")
+    check_certificate(settings)
     create_app(settings)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with (
         tempfile.TemporaryDirectory(prefix="dualstream-workers-") as shared,
         socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG) as at,
     ):
-        say(listening_line(*at.getsockname()[:2]))
+        say(listening_line(settings, *at.getsockname()[:2]))
         crew = _Crew(settings, at, shared)
         asked: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -7,13 +7,16 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from service.api.access import key_of, may_see
 from service.catalog import Catalog
+from service.keys import Key
 from service.startup import Startup
 from service.telemetry import Telemetry
 from solvers import numeric_identity
 
 router = APIRouter(tags=["health"])
 
+_MODEL_LABEL = re.compile(rb'[{,]model="([^"]*)"')
 # Models that are behind, named in one answer.
 MAX_BEHIND = 100
 
@@ -49,31 +52,48 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
             "process": os.getpid(),
             "models": len(catalog),
             "models_bytes": catalog.held_bytes,
-            "unreadable": catalog.unreadable(),
-            "lag": _lag(catalog),
+            "unreadable": {
+                model_id: reason
+                for model_id, reason in catalog.unreadable().items()
+                if may_see(request, model_id)
+            },
+            "lag": _lag(catalog, request),
         }
     return told
 
 
-def _lag(catalog: Catalog) -> dict[str, Any]:
+def _lag(catalog: Catalog, request: Request) -> dict[str, Any]:
     """The longest lag of any model, and of each that is behind, the furthest ones first."""
     found = [(model.lag.at(model.replica.seq), model.record.id) for model in catalog]
     behind = sorted((pair for pair in found if pair[0].records), reverse=True)
     return {
         "seconds": behind[0][0].seconds if behind else 0.0,
         "records": max((lag.records for lag, _ in behind), default=0),
-        "behind": {model_id: lag._asdict() for lag, model_id in behind[:MAX_BEHIND]},
+        "behind": {
+            model_id: lag._asdict()
+            for lag, model_id in behind[:MAX_BEHIND]
+            if may_see(request, model_id)
+        },
     }
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Prometheus exposition: of the models' replicated state, and summed over the processes of the
-    port what these count. Any of them tells the same."""
+    """Prometheus exposition: of the replicated state of the models that the key may see, and summed
+    over the processes of the port what these count. Any of them tells the same."""
     telemetry: Telemetry = request.app.state.telemetry
     startup: Startup = request.app.state.startup
     text = await telemetry.exposition(request.app.state.catalog, may_load=startup.is_ready)
+    key = key_of(request)
+    if key is not None and not key.sees_all:
+        text = b"".join(line for line in text.splitlines(True) if _is_shown(line, key))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _is_shown(line: bytes, key: Key) -> bool:
+    # A quote within another label's value is escaped, and so no end of it.
+    model = None if line.startswith(b"#") else _MODEL_LABEL.search(line)
+    return model is None or key.may_see(model[1].decode())
 
 
 def without_password(url: str) -> str:

@@ -9,11 +9,12 @@ import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from service.api.access import key_of
 from service.api.arriving import read_body
 from service.api.freshness import MaybeStale, staleness
 from service.api.http import etag_of, names_etag, read_head
 from service.api.member_views import MemberMetrics
-from service.catalog import Catalog
+from service.catalog import PAGE, Catalog
 from service.errors import Problem
 from service.journal.protocol import ModelRecord
 from service.model import Model
@@ -158,9 +159,9 @@ async def create_model(
 async def list_models(
     request: Request, after: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> ModelPage:
-    """The models of the store, a page at a time; none is loaded for it."""
+    """The models of the store that the key may see, a page at a time; none is loaded for it."""
     catalog = catalog_of(request)
-    records = await catalog.journal.list(after, limit + 1)
+    records = await _visible(request, catalog, after, limit + 1)
     shown = [await _listed(catalog, record) for record in records[:limit]]
     return ModelPage(models=shown, next=shown[-1].id if len(records) > limit else None)
 
@@ -307,6 +308,18 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise Problem(422, "invalid-spec", "a spec is a JSON object")
     return given
+
+
+async def _visible(request: Request, catalog: Catalog, after: str, count: int) -> list[ModelRecord]:
+    """The next `count` models that the one who asks may see."""
+    key = key_of(request)
+    if key is None or key.sees_all:
+        return await catalog.journal.list(after, count)
+    found: list[ModelRecord] = []
+    while len(found) < count and (page := await catalog.journal.list(after, PAGE)):
+        found += [record for record in page if key.may_see(record.id)]
+        after = page[-1].id
+    return found[:count]
 
 
 async def _listed(catalog: Catalog, record: ModelRecord) -> ModelView | UnreadableView | StoredView:

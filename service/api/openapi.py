@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
+from service.api.access import asked_of
 from service.codecs.json_rows import Columns, Sample, Samples
+from service.keys import KeyScope
 from service.schemas import Learned, LearnedChunk, LearnedStream, Predicted, PredictedMany
 
 # Every example is posted as it stands by a test, to a model of dimension 3.
@@ -74,6 +76,7 @@ def describe_hot_routes(app: FastAPI) -> None:
             document["paths"] |= _paths(rows, learned, predicted, scored)
             document["paths"]["/models/{model_id}/events"] = {"get": _EVENTS}
             _add_lines(document, {"anyOf": [chunk, stream, learned]})
+            _add_keys(document)
         return app.openapi_schema or document
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -144,6 +147,34 @@ def _add_lines(document: dict[str, Any], line: Any) -> None:
         " problem that ended it."
     )
     learn["responses"]["200"]["content"]["application/x-ndjson"] = {"schema": line}
+
+
+def _add_keys(document: dict[str, Any]) -> None:
+    """Tell which scope each route needs, where the server asks for keys."""
+    document["components"]["securitySchemes"] = {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An API key, where the server has some; else nothing is asked for.",
+        }
+    }
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            needed = asked_of(method.upper(), path).scope
+            if needed is KeyScope.NOTHING:
+                operation["security"] = []
+                continue
+            operation["security"] = [{"key": [needed.word]}]
+            operation["responses"] |= {
+                status: {"description": why, "content": {"application/problem+json": {}}}
+                for status, why in _REFUSALS.items()
+            }
+
+
+_REFUSALS = {
+    "401": "No valid key came with the request.",
+    "403": "The key is not for this.",
+}
 
 
 def _parameter(

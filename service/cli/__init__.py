@@ -7,10 +7,21 @@ exporting.py   export
 watching.py    watch
 bench.py       bench
 stores.py      migrate, replay
+keys.py        new-key
 connecting.py  how commands reach a server, and how they end
 """
 
-from service.cli import bench, exporting, models, rows, serving, stores, watching
+from service.cli import bench, exporting, keys, models, rows, serving, stores, watching
 from service.cli.common import app
 
-__all__ = ["app", "bench", "exporting", "models", "rows", "serving", "stores", "watching"]
+__all__ = [
+    "app",
+    "bench",
+    "exporting",
+    "keys",
+    "models",
+    "rows",
+    "serving",
+    "stores",
+    "watching",
+]

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from service.cli.common import JSON, app, console, print_json, say
-from service.cli.connecting import PATIENCE_S, SOME_REFUSED, URL, Patience, Url, ending
+from service.cli.connecting import PATIENCE_S, SOME_REFUSED, URL, ApiKey, Patience, Url, ending
 from service.client import AsyncClient
 
 SEED = 20240607
@@ -45,6 +45,7 @@ def bench(
     features: Annotated[int, typer.Option(min=1, help="Features that a model has.")] = 100,
     nonzeros: Annotated[int, typer.Option(min=1, help="Features that a row has.")] = 10,
     url: Url = URL,
+    api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
@@ -61,7 +62,7 @@ def bench(
     """
     with ending(as_json):
         sizes = (connections, rows, features, min(nonzeros, features))
-        found, learned, acknowledged = asyncio.run(_bench(url, patience, seconds, *sizes))
+        found, learned, acknowledged = asyncio.run(_bench(url, api_key, patience, seconds, *sizes))
     is_right = learned == acknowledged
     if as_json:
         measured = [asdict(one) for one in found]
@@ -75,6 +76,7 @@ def bench(
 
 async def _bench(
     url: str,
+    api_key: str | None,
     patience_s: float,
     seconds: float,
     connections: int,
@@ -85,7 +87,7 @@ async def _bench(
     """What was measured; the rows learned, and those acknowledged."""
     model = f"bench-{uuid4().hex[:12]}"
     bodies = _bodies(rows, features, nonzeros)
-    async with AsyncClient(url, patience_s=patience_s) as client:
+    async with AsyncClient(url, api_key=api_key, patience_s=patience_s) as client:
         spec = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": features}}
         await client.create(model, spec)
         try:

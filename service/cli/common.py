@@ -12,6 +12,8 @@ from service.settings import Settings
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
+    # Among the variables of a traceback would be keys.
+    pretty_exceptions_show_locals=False,
     help="Learn linear models from a stream, durably and with a certificate.",
 )
 console = Console()

@@ -9,6 +9,7 @@ import typer
 
 from service.cli.common import fail, print_json, say_error
 from service.client import BadInput, Client, ClientError, Refused, Unreachable
+from service.client.calls import API_KEY_NAME
 
 # Exit codes, as docs/CLI.md tells them.
 SOME_REFUSED, WRONG, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
@@ -16,6 +17,15 @@ ERRORS_SHOWN = 5
 URL = "http://127.0.0.1:8000"
 
 Url = Annotated[str, typer.Option("--url", envvar="DUALSTREAM_URL", help="The server.")]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        envvar=API_KEY_NAME,
+        show_envvar=True,
+        help="A key, if the server asks for it.",
+    ),
+]
 Patience = Annotated[
     float,
     typer.Option(
@@ -27,9 +37,9 @@ PATIENCE_S = 60.0
 
 def known_models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of the server's models, for the shell to complete."""
-    url = ctx.params.get("url") or URL
+    url, api_key = ctx.params.get("url") or URL, ctx.params.get("api_key")
     try:
-        with Client(url, patience_s=0.0, timeout_s=1.0) as client:
+        with Client(url, api_key=api_key, patience_s=0.0, timeout_s=1.0) as client:
             return [model.id for model in client.models() if model.id.startswith(incomplete)]
     except (ClientError, httpx.InvalidURL):
         return []
@@ -39,10 +49,12 @@ Model = Annotated[str, typer.Argument(help="The model's id.", autocompletion=kno
 
 
 @contextmanager
-def connected(url: str, patience_s: float, as_json: bool = False) -> Iterator[Client]:
+def connected(
+    url: str, api_key: str | None, patience_s: float, as_json: bool = False
+) -> Iterator[Client]:
     """A client of the server; what goes wrong with it ends the command."""
     with ending(as_json):
-        with Client(url, patience_s=patience_s) as client:
+        with Client(url, api_key=api_key, patience_s=patience_s) as client:
             yield client
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.common import JSON, app, print_json, say
-from service.cli.connecting import URL, Model, Patience, Url, connected
+from service.cli.connecting import URL, ApiKey, Model, Patience, Url, connected
 from service.client import BadInput
 
 PATIENCE_S = 5.0
@@ -24,6 +24,7 @@ def export(
     ] = None,
     member: Annotated[str | None, typer.Option(help="Of this member alone.")] = None,
     url: Url = URL,
+    api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
@@ -34,7 +35,7 @@ def export(
         dualstream export clicks --format onnx
         dualstream export clicks --member dual-30 --format json -o - > clicks.json
     """
-    with connected(url, patience, as_json) as client:
+    with connected(url, api_key, patience, as_json) as client:
         if format not in SUFFIXES:
             raise BadInput(f"--format is one of {', '.join(SUFFIXES)}, got {format!r}")
         if as_json and output == "-":

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from service.cli.common import JSON, app, console, print_json, say
-from service.cli.connecting import URL, Model, Patience, Url, connected
+from service.cli.connecting import URL, ApiKey, Model, Patience, Url, connected
 from service.client import BadInput
 from service.client.answers import Model as ModelAnswer
 
@@ -18,14 +18,16 @@ PATIENCE_S = 5.0
 
 
 @app.command("models")
-def list_models(url: Url = URL, patience: Patience = PATIENCE_S, as_json: JSON = False) -> None:
+def list_models(
+    url: Url = URL, api_key: ApiKey = None, patience: Patience = PATIENCE_S, as_json: JSON = False
+) -> None:
     """List the server's models.
 
     Example:
 
         dualstream models --json
     """
-    with connected(url, patience, as_json) as client:
+    with connected(url, api_key, patience, as_json) as client:
         found = client.models()
     if as_json:
         print_json([_document(model) for model in found])
@@ -52,6 +54,7 @@ def create(
         bool, typer.Option("--replace", help="Delete a model that is there with another spec.")
     ] = False,
     url: Url = URL,
+    api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
@@ -62,7 +65,7 @@ def create(
         dualstream create clicks
         dualstream create spam --set algorithm=dual_ascent --set features.kind=hashed
     """
-    with connected(url, patience, as_json) as client:
+    with connected(url, api_key, patience, as_json) as client:
         created = client.create(model, _spec(spec, changes or []), replace=replace)
     if as_json:
         print_json(_document(created))
@@ -75,6 +78,7 @@ def delete(
     model: Model,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = URL,
+    api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
@@ -86,7 +90,7 @@ def delete(
     """
     if not yes:
         typer.confirm(f"Delete {model} and all that it has learned?", abort=True)
-    with connected(url, patience, as_json) as client:
+    with connected(url, api_key, patience, as_json) as client:
         client.delete(model)
     if as_json:
         print_json({"deleted": model})
@@ -99,6 +103,7 @@ def certificate(
     model: Model,
     member: Annotated[str | None, typer.Option(help="Of this member alone.")] = None,
     url: Url = URL,
+    api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
@@ -108,7 +113,7 @@ def certificate(
 
         dualstream certificate clicks --member dual-30
     """
-    with connected(url, patience, as_json) as client:
+    with connected(url, api_key, patience, as_json) as client:
         found = client.certificate(model, member=member)
     if as_json:
         print_json(_set_only(found))

@@ -15,6 +15,7 @@ from service.cli.connecting import (
     PATIENCE_S,
     SOME_REFUSED,
     URL,
+    ApiKey,
     Model,
     Patience,
     Url,
@@ -53,6 +54,7 @@ def learn(
         bool | None, typer.Option(help="Show a bar; only in a terminal if unset.")
     ] = None,
     url: Url = URL,
+    api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
@@ -67,7 +69,7 @@ def learn(
         dualstream learn clicks monday.csv 'logs/*.ndjson.gz'
         zcat rows.gz | dualstream learn clicks - --format libsvm
     """
-    with connected(url, patience, as_json) as client:
+    with connected(url, api_key, patience, as_json) as client:
         meant = row_files(files or ["-"], form, key)
         if skip and len(meant) != 1:
             raise BadInput("--skip is of one file; name that alone")
@@ -138,6 +140,7 @@ def predict(
         int | None, typer.Option(min=0, help="Wait until the state holds this seq, up to 2 s.")
     ] = None,
     url: Url = URL,
+    api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
@@ -152,7 +155,7 @@ def predict(
         dualstream predict clicks -x age=39 -x city=Oslo --json
     """
     rejected = 0
-    with connected(url, patience, as_json) as client:
+    with connected(url, api_key, patience, as_json) as client:
         write = _objects() if as_json else _records()
         if features:
             if files:

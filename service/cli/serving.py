@@ -1,6 +1,7 @@
 """Commands that run a server: serve, demo."""
 
 import logging
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,14 @@ def serve(
     allow_anonymous: Annotated[
         bool | None, flag("allow-anonymous", help_of("allow_anonymous"))
     ] = None,
+    keys_file: Annotated[Path | None, flag("keys-file", help_of("keys_file"))] = None,
+    keys: Annotated[str | None, flag("keys", help_of("keys"))] = None,
+    ssl_certfile: Annotated[Path | None, flag("ssl-certfile", help_of("ssl_certfile"))] = None,
+    ssl_keyfile: Annotated[Path | None, flag("ssl-keyfile", help_of("ssl_keyfile"))] = None,
+    forwarded_allow_ips: Annotated[
+        str | None, flag("forwarded-allow-ips", help_of("forwarded_allow_ips"))
+    ] = None,
+    cors_origins: Annotated[str | None, flag("cors-origins", help_of("cors_origins"))] = None,
     max_body_bytes: Annotated[int | None, flag("max-body-bytes", help_of("max_body_bytes"))] = None,
     max_upload_bytes: Annotated[
         int | None, flag("max-upload-bytes", help_of("max_upload_bytes"))

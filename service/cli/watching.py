@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from service.cli.common import JSON, app, console, print_json
-from service.cli.connecting import PATIENCE_S, URL, Patience, Url, ending, known_models
+from service.cli.connecting import PATIENCE_S, URL, ApiKey, Patience, Url, ending, known_models
 from service.client import AsyncClient, BadInput, Event, Unreachable
 
 PAUSE_S = 0.5
@@ -57,6 +57,7 @@ def watch(
     ] = 500,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
     url: Url = URL,
+    api_key: ApiKey = None,
     patience: Patience = PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
@@ -70,13 +71,19 @@ def watch(
         dualstream watch clicks --json --count 10
     """
     with ending(as_json):
-        asyncio.run(_watch(models or [], every_ms, count, url, patience, as_json))
+        asyncio.run(_watch(models or [], every_ms, count, url, api_key, patience, as_json))
 
 
 async def _watch(
-    models: list[str], every_ms: int, count: int | None, url: str, patience_s: float, is_json: bool
+    models: list[str],
+    every_ms: int,
+    count: int | None,
+    url: str,
+    api_key: str | None,
+    patience_s: float,
+    is_json: bool,
 ) -> None:
-    async with AsyncClient(url, patience_s=patience_s) as client:
+    async with AsyncClient(url, api_key=api_key, patience_s=patience_s) as client:
         models = models or [model.id for model in await client.models()]
         if not models:
             raise BadInput("there is no model to watch")

@@ -37,7 +37,7 @@ from service.client.answers import (
     Weights,
 )
 from service.client.bodies import ROWS_PER_REQUEST, Body, bodies_arriving, bodies_of
-from service.client.calls import Call, asked, model_path
+from service.client.calls import Call, asked, model_path, with_api_key
 from service.client.errors import ClientError, Unreachable
 from service.client.events import EventReader
 from service.client.files import RowFile
@@ -55,13 +55,16 @@ class AsyncClient:
         self,
         url: str = URL,
         *,
+        api_key: str | None = None,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
         http: httpx.AsyncClient | None = None,
     ) -> None:
         self._patience_s = patience_s
-        self._http = http or httpx.AsyncClient(base_url=url, timeout=timeout_s, headers=headers)
+        self._http = http or httpx.AsyncClient(
+            base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
+        )
 
     async def close(self) -> None:
         """Close the connections."""

@@ -1,5 +1,6 @@
 """One call: what is sent to a route, and as what its answer is read."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -14,6 +15,7 @@ T = TypeVar("T")
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 LONGEST_KEY = 255
+API_KEY_NAME = "DUALSTREAM_API_KEY"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,18 @@ def with_key(key: str) -> dict[str, str]:
         limits = f"1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
         raise BadInput(f"a key has {limits}, got {len(encoded)} bytes")
     return {"idempotency-key": key}
+
+
+def with_api_key(headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, str]:
+    """The headers, and the one that shows a key of the server's. Raises BadInput."""
+    # As httpx does with proxies: what a process is told from outside, unless its caller says more.
+    key = os.environ.get(API_KEY_NAME) if api_key is None else api_key  # noqa: TID251
+    given = dict(headers or {})
+    if not key or any(name.lower() == "authorization" for name in given):
+        return given
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise BadInput("an API key has printable ASCII characters alone, and no space")
+    return {"authorization": f"Bearer {key}", **given}
 
 
 def encoded(told: Any) -> bytes:

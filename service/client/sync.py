@@ -28,7 +28,7 @@ from service.client.answers import (
     Weights,
 )
 from service.client.bodies import ROWS_PER_REQUEST, bodies_of
-from service.client.calls import Call, asked, model_path
+from service.client.calls import Call, asked, model_path, with_api_key
 from service.client.errors import ClientError, Unreachable
 from service.client.events import EventReader
 from service.client.files import RowFile
@@ -47,7 +47,9 @@ class Client:
     """Models of the server at `url`; `with Client() as client:` closes its connections.
 
     A call that gets no answer, or one that says to come back, is made again for `patience_s`; what
-    learns goes under a key, so that it is learned once. `http` is an httpx.Client of one's own.
+    learns goes under a key, so that it is learned once. `api_key`, else DUALSTREAM_API_KEY of the
+    environment, is shown to the server. `http` is an httpx.Client of one's own, with headers of
+    its own.
 
     Every method raises Refused where the server says no, Unreachable, and BadInput for what cannot
     be sent.
@@ -57,13 +59,16 @@ class Client:
         self,
         url: str = URL,
         *,
+        api_key: str | None = None,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
         http: httpx.Client | None = None,
     ) -> None:
         self._patience_s = patience_s
-        self._http = http or httpx.Client(base_url=url, timeout=timeout_s, headers=headers)
+        self._http = http or httpx.Client(
+            base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
+        )
 
     def close(self) -> None:
         """Close the connections."""

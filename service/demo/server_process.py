@@ -47,7 +47,7 @@ class ServerProcess:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.said.append(line.strip())
-            if "http://" in line:
+            if " listens on http" in line:
                 self.url = line.split()[-1]
             if line.startswith(beginning):
                 return
