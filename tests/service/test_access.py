@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from service import cli
 from service.api.access import NEEDS, asked_of
-from service.client import Client, Refused
+from service.client import BadInput, Client, Refused
+from service.client.calls import with_api_key
 from service.demo.server_process import ServerProcess
 from service.keys import BadKeys, KeyRing, KeyScope, digest_of, new_key, parse_keys
 from service.server import make_server
@@ -253,7 +254,7 @@ def test_other_origins_are_let_in_where_they_are_named(serve, tmp_path):
     assert refused.headers["access-control-allow-origin"] == "https://b.example"
 
 
-def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path):
+def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
     certificate, private = tmp_path / "tls.crt", tmp_path / "tls.key"
     subprocess.run(
         [
@@ -293,6 +294,15 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path):
                 with pytest.raises(Refused) as refused, Client(http=by_other) as client:
                     client.learn("m", [1, 0, 0, 0, 0], 1)
                 told.append(repr(refused.value) + str(refused.value.problem))
+                # A command finds the certificate as OpenSSL's programs do, its key by two ways.
+                monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+                monkeypatch.setenv("DUALSTREAM_API_KEY", wrong)
+                command = ["models", "--json", "--url", server.url]
+                done = CliRunner().invoke(cli.app, [*command, "--api-key", admin])
+                assert done.exit_code == 0 and '"id":"m"' in done.stdout
+                done = CliRunner().invoke(cli.app, command)
+                assert done.exit_code == 3 and "a valid key is needed" in done.output
+                told.append(done.output)
                 for client in (http(admin), http(wrong)):
                     with client:
                         told += [
@@ -324,6 +334,18 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path):
     for secret in (admin, wrong, later):
         assert secret.encode() not in written
         assert not any(secret in text for text in told)
+
+
+def test_clients_show_the_key_that_they_are_given_else_the_environments(monkeypatch):
+    monkeypatch.setenv("DUALSTREAM_API_KEY", "ds_environment")
+    assert with_api_key(None, None) == {"authorization": "Bearer ds_environment"}
+    assert with_api_key({"x": "y"}, "ds_given") == {"authorization": "Bearer ds_given", "x": "y"}
+    assert with_api_key({"Authorization": "Basic x"}, None) == {"Authorization": "Basic x"}
+    assert with_api_key(None, "") == {}
+    for key in ("ds_a\r\nx-other: 1", "ds_ü", "ds a"):
+        with pytest.raises(BadInput) as wrong:
+            Client(api_key=key)
+        assert key not in str(wrong.value)
 
 
 def test_tls_that_cannot_be_served_is_refused_at_start(tmp_path):
