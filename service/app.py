@@ -16,6 +16,7 @@ from service.api import (
     dashboard,
     export,
     health,
+    inference,
     labels,
     members,
     models,
@@ -135,6 +136,7 @@ def create_app(
         certificate,
         export,
         health,
+        inference,
     ):
         app.include_router(module.router)
     app.mount("/static", dashboard.DashboardFiles(), "static")

@@ -5,6 +5,7 @@ keeps the first 65,536 of them, and of a place the first name.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 import numpy as np
 
@@ -34,6 +35,10 @@ class FeatureNames:
     def get(self, place: int) -> str | None:
         """The name of the feature at `place` (from 0)."""
         return self._by_place.get(place)
+
+    def first(self, most: int) -> list[str]:
+        """The names that came first."""
+        return list(islice(self._by_place.values(), most))
 
     def state(self) -> State:
         """As arrays, in the order in which the names came."""

@@ -61,18 +61,32 @@ NEEDS: dict[str, Methods] = {
     "/models/{model_id}/refits": {"GET": PREDICT},
     "/models/{model_id}/refits/{job}": {"GET": PREDICT, "DELETE": ADMIN},
     "/models/{model_id}/samples/{sample_id}": {"DELETE": ADMIN},
+    # The Open Inference Protocol.
+    "/v2": {"GET": NOTHING},
+    "/v2/health/live": {"GET": NOTHING},
+    "/v2/health/ready": {"GET": NOTHING},
+    "/v2/models/{model_id}": {"GET": PREDICT},
+    "/v2/models/{model_id}/ready": {"GET": PREDICT},
+    "/v2/models/{model_id}/infer": {"POST": PREDICT},
 }
 
 _OF_MODELS = "/models/{model_id}"
-# What stands behind a model's id -> the template; a name there is a *.
-_RESTS = {
-    "/".join(
-        "*" if step.startswith("{") else step
-        for step in template.removeprefix(_OF_MODELS).lstrip("/").split("/")
-    ): template
-    for template in NEEDS
-    if template.startswith(_OF_MODELS)
-}
+
+
+def _rests(of_models: str) -> dict[str, str]:
+    """What stands behind a model's id -> the template; a name there is a *."""
+    return {
+        "/".join(
+            "*" if step.startswith("{") else step
+            for step in template.removeprefix(of_models).lstrip("/").split("/")
+        ): template
+        for template in NEEDS
+        if template.startswith(of_models)
+    }
+
+
+# By what stands before a model's id.
+_FOLDERS = {"/models/": _rests(_OF_MODELS), "/v2/models/": _rests(f"/v2{_OF_MODELS}")}
 # As the metrics name the routes that are answered before FastAPI.
 _HOT = {f"{_OF_MODELS}/{action}": action for action in ("learn", "predict", "events")}
 _HOT["/predict"] = "predict"
@@ -94,10 +108,12 @@ def asked_of(method: str, path: str, query: bytes = b"") -> Asked:
     The path is taken apart as those do who serve it: at every slash, after %-escapes are undone.
     """
     models: tuple[str, ...] = ()
-    if path.startswith("/models/"):
-        model_id, _, rest = path[8:].partition("/")
+    folder = next((one for one in _FOLDERS if path.startswith(one)), None)
+    if folder is not None:
+        model_id, _, rest = path.removeprefix(folder).partition("/")
         models = (model_id,)
-        route = _RESTS.get(rest) or _RESTS.get(_shape(rest))
+        rests = _FOLDERS[folder]
+        route = rests.get(rest) or rests.get(_shape(rest))
     elif path.startswith("/static/"):
         route = "/static/{file}"
     else:

@@ -10,7 +10,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.arriving import arriving, beginning_with, read_body, up_to
@@ -29,9 +28,10 @@ from service.api.http import (
     read_query,
     stored_key,
 )
-from service.api.learned import by_place, first_errors, refusal, spread
+from service.api.learned import refusal
 from service.api.learning import fingerprint_of, learned_of, parse, request_of
 from service.api.lines import answer_lines, one_line, problem_of
+from service.api.scored import scored
 from service.api.upload import Upload, check_asked
 from service.api.waiting import OF_WAITING, let_wait, parse_waiting, read_wait
 from service.catalog import Catalog
@@ -48,15 +48,15 @@ from service.codecs import (
 from service.errors import Problem
 from service.journal.protocol import ModelChanged
 from service.model import Model
-from service.schemas import Learned, LearnedStream, Predicted, PredictedMany
+from service.schemas import Learned, LearnedStream
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
 from service.versions import LoadedVersions
-from solvers import Batch, Learner, class_label
+from solvers import Batch
 
 if TYPE_CHECKING:
-    from solvers.multiclass import Multiclass
+    pass
 
 REPLAYED = (b"idempotency-replayed", b"true")
 _encode = msgspec.json.Encoder().encode
@@ -275,8 +275,7 @@ class HotPath:
             return await self._score_by_version(model, intake, batch, query["version"])
         async with model.replica.serving():
             seq, chain = model.replica.seq, model.replica.chain
-            answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
-            answered = answer_of(model, model.replica.learner, intake, batch, seq)
+            answered = scored(model, model.replica.learner, intake, batch, seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         age_s = model.stale_s
         if age_s is None:
@@ -286,8 +285,7 @@ class HotPath:
 
     async def _score_by_version(self, model: Model, intake: Intake, batch: Batch, name: str) -> Any:
         version = await self._versions.get(model, self._catalog.journal, name)
-        answer_of = _predicted_classes if model.door.task == "multiclass" else _predicted
-        answered = answer_of(model, version.learner, intake, batch, version.seq)
+        answered = scored(model, version.learner, intake, batch, version.seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
 
@@ -320,52 +318,3 @@ def _queried_row(model: Model, query: dict[str, str]) -> Intake:
     if named:
         return parse_named_row(model.door, named)
     return parse_query_row(model.door, query["x"])
-
-
-def _predicted(
-    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
-) -> Predicted | PredictedMany:
-    door = model.door
-    scores = learner.predict(batch)
-    found = learner.probabilities(scores)
-    if intake.single:
-        score = float(scores[0])
-        probability = None if found is None else float(found[0])
-        return Predicted(model.record.id, seq, score, door.class_name(score), probability)
-    told = by_place(intake, scores.tolist())
-    return PredictedMany(
-        model=model.record.id,
-        seq=seq,
-        scores=told,
-        labels=[None if score is None else door.class_name(score) for score in told],
-        probabilities=None if found is None else by_place(intake, found.tolist()),
-        rejected=len(intake.errors) if intake.errors else UNSET,
-        errors=first_errors(intake.errors),
-    )
-
-
-def _predicted_classes(
-    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
-) -> Predicted | PredictedMany:
-    """The best class of each row: its score, its name, its probability."""
-    of_classes: Multiclass = learner  # type: ignore[assignment]
-    found = of_classes.predict_classes(batch)
-    best = found.best.tolist()
-    scores = [float(found.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)]
-    labels = [class_label(found.classes[b]) if b >= 0 else None for b in best]
-    chances: list[float | None] | None = None
-    if found.probabilities is not None:
-        of = found.probabilities
-        chances = [float(of[k, b]) if b >= 0 else None for k, b in enumerate(best)]
-    if intake.single:
-        chance = None if chances is None else chances[0]
-        return Predicted(model.record.id, seq, scores[0], labels[0], chance)
-    return PredictedMany(
-        model=model.record.id,
-        seq=seq,
-        scores=by_place(intake, scores),
-        labels=spread(intake, labels),
-        probabilities=None if chances is None else spread(intake, chances),
-        rejected=len(intake.errors) if intake.errors else UNSET,
-        errors=first_errors(intake.errors),
-    )

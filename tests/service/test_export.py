@@ -1,6 +1,7 @@
 """What is exported scores rows elsewhere as the model does here, to 1e-6."""
 
 import json
+import re
 from typing import get_args
 
 import numpy as np
@@ -27,6 +28,7 @@ from tests.service.exported import (
     source_of,
     trained,
 )
+from tests.service.test_readme import ROOT
 
 X = rows(1000, 3)
 LINEAR = {
@@ -296,3 +298,24 @@ def test_a_missing_package_is_named(model, monkeypatch):
     monkeypatch.setitem(FORMATS, "onnx", absent)
     told = assert_problem(model.get("/models/m/export?format=onnx"), 501, "not-installed")
     assert "dualstream[no_such_package]" in told["detail"]
+
+
+def test_the_blocks_of_the_guide_run_as_written(client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = {"algorithm": "sgd", "loss": "logistic", "features": {"kind": "indexed", "dim": 123}}
+    client.put("/models/clicks", json=spec)
+    body = {"samples": [{"x": {"3": 1.0, "7": 0.5}, "y": 1}, {"x": {"9": 2.0}, "y": 0}]}
+    assert client.post("/models/clicks/learn", json=body).status_code == 200
+    for format, suffix in (("onnx", "onnx"), ("sklearn-coef", "coef.json")):
+        answer = client.get(f"/models/clicks/export?format={format}")
+        (tmp_path / f"clicks.{suffix}").write_bytes(answer.content)
+    guide = (ROOT / "docs" / "EXPORT.md").read_text()
+    told: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
+        exec(block, told)
+    x = [{"3": 1.0}, {}]
+    expected = client.post("/models/clicks/predict", json={"samples": [{"x": row} for row in x]})
+    dense = np.zeros((2, 123))
+    dense[0, 2] = 1.0
+    np.testing.assert_allclose(told["model"].decision_function(dense), expected.json()["scores"])
+    np.testing.assert_allclose(told["scores"], expected.json()["scores"][1:])

@@ -1,0 +1,226 @@
+"""The Open Inference Protocol, version 2, by REST: what model servers and their clients share.
+
+A model by indexed features takes one input `x` of shape (n, dim). One by hashed names takes an
+input for each feature that some row has, of shape (n,) or (n, 1), numbers, bools or texts, as data
+frames are sent. Outputs are what POST /models/{id}/predict answers: `scores`, `labels`,
+`probabilities`.
+Rows keep all the rules of that route, but one bad row refuses the request.
+"""
+
+from itertools import chain
+from math import prod
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from service.api.arriving import read_body
+from service.api.freshness import staleness
+from service.api.health import readyz
+from service.api.http import read_head
+from service.api.learned import refusal
+from service.api.learning import parse
+from service.api.models import catalog_of, tag_answer
+from service.api.scored import scored
+from service.codecs import as_batch
+from service.errors import Problem
+from service.model import Model
+from service.schemas import PredictedMany
+from solvers import class_label, classes_of, gives_probabilities, width_of
+
+router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
+
+MAX_LISTED = 1000
+"""Names of features in the metadata of one model; others are taken, too."""
+_NUMBERS = {f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)}
+_NUMBERS |= {"FP16", "FP32", "FP64", "BOOL"}
+_EXAMPLE = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 0, 0.5]}]}
+_BODY = {"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}}
+
+
+class Tensor(Struct):
+    """Numbers, bools or texts by rows, flat or nested."""
+
+    name: str
+    shape: list[Annotated[int, Meta(ge=0)]]
+    datatype: str
+    data: list[Any] | UnsetType = UNSET
+
+
+class Wanted(Struct):
+    """An output that is asked for."""
+
+    name: str
+
+
+class Inference(Struct):
+    """A request to infer; parameters are passed over."""
+
+    inputs: Annotated[list[Tensor], Meta(min_length=1)]
+    id: str | None = None
+    outputs: list[Wanted] | None = None
+
+
+_decode = msgspec.json.Decoder(Inference).decode
+
+
+@router.get("")
+async def read_server() -> dict[str, Any]:
+    """Name and version of the server."""
+    return {"name": "dualstream", "version": "0.1.0", "extensions": []}
+
+
+@router.get("/health/live")
+async def read_live() -> dict[str, bool]:
+    """The process runs."""
+    return {"live": True}
+
+
+@router.get("/health/ready")
+async def read_ready(request: Request, response: Response) -> dict[str, Any]:
+    """As /readyz: 503 while the process does not serve the store's models."""
+    return {"ready": (await readyz(request, response))["ready"]}
+
+
+@router.get("/models/{model_id}")
+async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]:
+    """The inputs and outputs of a model; -1 stands for any number of rows."""
+    model = await catalog_of(request).get(model_id)
+    async with model.replica.serving():
+        names = model.replica.names.first(MAX_LISTED)
+        is_probable = gives_probabilities(model.replica.learner)
+        labels = _kind_of_labels(model)
+    outputs = [_column("scores", "FP64")]
+    if labels is not None:
+        outputs.append(_column("labels", labels))
+    if is_probable:
+        outputs.append(_column("probabilities", "FP64"))
+    features = model.replica.spec["features"]
+    inputs: list[dict[str, Any]] = [_column(name, "FP64") for name in names]
+    if features["kind"] == "indexed":
+        inputs = [{"name": "x", "datatype": "FP64", "shape": [-1, width_of(features)]}]
+    return {"name": model_id, "platform": "dualstream", "inputs": inputs, "outputs": outputs}
+
+
+@router.get("/models/{model_id}/ready")
+async def read_model_ready(model_id: str, request: Request) -> dict[str, Any]:
+    """The model is served."""
+    await catalog_of(request).get(model_id)
+    return {"name": model_id, "ready": True}
+
+
+@router.post("/models/{model_id}/infer", openapi_extra=_BODY)
+async def infer(model_id: str, request: Request, response: Response) -> dict[str, Any]:
+    """Score rows; nothing is changed. The `seq` that scored is among the parameters."""
+    catalog = catalog_of(request)
+    head = read_head(request.scope)
+    body = await read_body(request.receive, head, catalog.settings.max_body_bytes)
+    try:
+        asked = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise Problem(400, "malformed-body", str(wrong)) from None
+    with catalog.pinned(model_id):
+        model = await catalog.get(model_id)
+        rows = msgspec.json.encode(_rows_of(model, asked.inputs))
+        head.content_type = "application/json"
+        intake = await parse(model, head, rows, labelled=False)
+        if intake.errors:
+            raise refusal(intake, intake.errors)
+        async with model.replica.serving():
+            tag_answer(response, model)
+            learner, batch = model.replica.learner, as_batch([intake.rows])
+            told = scored(model, learner, intake, batch, model.replica.seq)
+            labels = _kind_of_labels(model)
+    assert isinstance(told, PredictedMany)
+    answer: dict[str, Any] = {"model_name": model_id}
+    if asked.id is not None:
+        answer["id"] = asked.id
+    answer["parameters"] = {"seq": told.seq, **staleness(model)}
+    return answer | {"outputs": _outputs(told, labels, asked.outputs)}
+
+
+def _kind_of_labels(model: Model) -> str | None:
+    """The datatype of labels: whole numbers, else texts; None where there are no labels."""
+    if model.door.task == "regression":
+        return None
+    if model.door.task == "binary":
+        return "BYTES" if model.door.class_names else "INT64"
+    classes = [class_label(text) for text in classes_of(model.replica.learner)]
+    if not classes:
+        return None
+    return "INT64" if all(type(label) is int for label in classes) else "BYTES"
+
+
+def _column(name: str, datatype: str) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": [-1]}
+
+
+def _rows_of(model: Model, inputs: list[Tensor]) -> dict[str, Any]:
+    """The rows as POST predict takes them. Raises Problem 422."""
+    if not all(prod(one.shape) for one in inputs):
+        raise Problem(422, "invalid-rows", "the request holds no row")
+    if model.replica.spec["features"]["kind"] == "indexed":
+        dim = width_of(model.replica.spec["features"])
+        if len(inputs) != 1 or len(inputs[0].shape) != 2 or inputs[0].shape[1] != dim:
+            raise _wrong(f"the model takes one input, of shape [rows, {dim}]")
+        if inputs[0].datatype not in _NUMBERS:
+            raise _wrong(f"input {inputs[0].name!r} has to be of numbers")
+        flat = _flat(inputs[0])
+        return {"x": [flat[first : first + dim] for first in range(0, len(flat), dim)]}
+    rows = inputs[0].shape[0] if inputs[0].shape else 0
+    columns = {}
+    for one in inputs:
+        if one.shape not in ([rows], [rows, 1]):
+            raise _wrong(f"input {one.name!r} has shape {one.shape}, expected [{rows}]")
+        if one.datatype not in _NUMBERS | {"BYTES"}:
+            raise _wrong(f"input {one.name!r} has the unknown datatype {one.datatype!r}")
+        if one.name in columns:
+            raise _wrong(f"input {one.name!r} is there twice")
+        columns[one.name] = _flat(one)
+    lines = zip(*columns.values(), strict=True)
+    return {"samples": [{"x": dict(zip(columns, line, strict=True))} for line in lines]}
+
+
+def _flat(tensor: Tensor) -> list[Any]:
+    """The data, row by row. Raises Problem 422 where it is not what the shape says."""
+    if tensor.data is UNSET:
+        raise _wrong(f"input {tensor.name!r} has no data; binary data are not taken")
+    flat: list[Any] = tensor.data
+    for _ in tensor.shape[1:]:
+        if flat and all(isinstance(one, list) for one in flat):
+            flat = list(chain.from_iterable(flat))
+    if len(flat) != prod(tensor.shape) or any(isinstance(one, list) for one in flat):
+        raise _wrong(f"input {tensor.name!r} has other data than shape {tensor.shape} says")
+    return flat
+
+
+def _outputs(
+    told: PredictedMany, kind: str | None, wanted: list[Wanted] | None
+) -> list[dict[str, Any]]:
+    if None in told.scores:
+        row = told.scores.index(None)
+        raise _wrong(f"the score of row {row} is no number")
+    found: dict[str, tuple[str, list[Any]]] = {"scores": ("FP64", list(told.scores))}
+    if kind is not None:
+        labels = told.labels if kind == "INT64" else [_text(label) for label in told.labels]
+        found["labels"] = kind, labels
+    if told.probabilities is not None:
+        found["probabilities"] = "FP64", list(told.probabilities)
+    names = [one.name for one in wanted] if wanted else list(found)
+    for name in names:
+        if name not in found:
+            raise _wrong(f"there is no output {name!r}; there are: {', '.join(found)}")
+    return [
+        {"name": name, "datatype": datatype, "shape": [len(data)], "data": data}
+        for name, (datatype, data) in ((name, found[name]) for name in names)
+    ]
+
+
+def _text(label: Any) -> str:
+    """A class that is no text as its JSON."""
+    return label if isinstance(label, str) else msgspec.json.encode(label).decode()
+
+
+def _wrong(detail: str) -> Problem:
+    return Problem(422, "invalid-tensors", detail)
