@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo serve test lint bench soak chaos fuzz clean
+.PHONY: demo serve test lint bench soak chaos fuzz sbom audit clean
 
 demo: $(STAMP)-core
 	$(BIN)/dualstream demo
@@ -23,6 +23,7 @@ lint: $(STAMP)-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(MAKE) --no-print-directory audit
 
 bench: $(STAMP)-bench
 	tests/fetch_tool.sh redis
@@ -51,6 +52,22 @@ fuzz: $(STAMP)-fuzz
 	  tests/solvers/test_libsvm.py tests/solvers/test_batch.py tests/journal/test_record.py
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
 
+# What the server is made of; in an environment with the server and nothing else.
+SBOM := .cache/sbom
+sbom: $(STAMP)-supply
+	rm -rf $(SBOM)
+	$(PYTHON) -m venv $(SBOM)/env
+	$(SBOM)/env/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
+	$(BIN)/python -m supply.sbom $(SBOM)/env/bin/python $(SBOM)/dualstream.cdx.json
+	@echo "wrote $(SBOM)/dualstream.cdx.json"
+
+# Known vulnerabilities of all pinned versions; says so and goes on where nobody can be asked.
+audit: $(STAMP)-dev
+	@if index=$$($(BIN)/python -m supply.advisories); then $(MAKE) --no-print-directory audit-by-$$index; fi
+
+audit-by-%: $(STAMP)-supply
+	$(BIN)/python -m supply.audit $*
+
 clean:
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -67,6 +84,10 @@ $(STAMP)-dev: pyproject.toml constraints.txt | $(BIN)/python
 
 $(STAMP)-fuzz: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev,fuzz]'
+	touch $@ $(STAMP)-dev $(STAMP)-core
+
+$(STAMP)-supply: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[dev,supply]'
 	touch $@ $(STAMP)-dev $(STAMP)-core
 
 $(STAMP)-bench: pyproject.toml constraints.txt | $(BIN)/python

@@ -1,0 +1,70 @@
+"""The distributions that a set of requirements leads to, as installed here."""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+# Markers are read for where the image runs, so that the answer is the same elsewhere.
+IMAGE = {"python_version": "3.11", "python_full_version": "3.11.14", "sys_platform": "linux"}
+
+
+def requirements(extra: str | None = None) -> list[Requirement]:
+    """What pyproject.toml asks for: its core, or one of its extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
+    return [Requirement(text) for text in found]
+
+
+def extras() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return list(project["optional-dependencies"])
+
+
+def pins() -> dict[str, str]:
+    """The version that constraints.txt gives each distribution."""
+    lines = (ROOT / "constraints.txt").read_text().split()
+    return {canonicalize_name(name): version for name, version in (x.split("==") for x in lines)}
+
+
+def reached(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution | None]:
+    """All that they lead to, by canonical name; None for one that is not installed here."""
+    found: dict[str, metadata.Distribution | None] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [(one, "") for one in wanted]
+    while waiting:
+        requirement, asker_extra = waiting.pop()
+        if requirement.marker and not requirement.marker.evaluate(IMAGE | {"extra": asker_extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        try:
+            found[name] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+            continue
+        for extra in ("", *requirement.extras):
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                waiting += [(Requirement(text), extra) for text in found[name].requires or ()]
+    return found
+
+
+def licence(distribution: metadata.Distribution) -> str:
+    """As its metadata says: an SPDX expression, else classifiers, else a short text."""
+    told = distribution.metadata
+    if told["License-Expression"]:
+        return str(told["License-Expression"])
+    classifiers = [
+        text.rpartition(" :: ")[2]
+        for text in told.get_all("Classifier", [])
+        if text.startswith("License :: ") and text != "License :: OSI Approved"
+    ]
+    if classifiers:
+        return ", ".join(classifiers)
+    # Some put the whole text there: its first line names it.
+    return re.sub(r"\s+", " ", (told["License"] or "not said").strip().splitlines()[0])

@@ -1,0 +1,64 @@
+"""What the project is made of is pinned, told with its licences, and audited to the last one."""
+
+from importlib import metadata
+
+import httpx
+import pytest
+
+from supply import advisories, audit
+from supply.distributions import extras, pins, reached, requirements
+from supply.licences import PAGE, page
+from supply.vendored import FOLDER, vendored
+
+
+@pytest.mark.parametrize("extra", [None, *extras()])
+def test_all_that_is_installed_is_pinned_and_is_that_version(extra):
+    versions = pins()
+    for name, distribution in reached(requirements(extra)).items():
+        assert name in versions, f"{name}, of {extra or 'the core'}, is not in constraints.txt"
+        if distribution is not None:
+            assert distribution.version == versions[name], name
+
+
+def test_what_is_reached_is_what_pip_installed():
+    # Some of it, by hand, behind an extra of uvicorn's and behind two others.
+    found = reached(requirements())
+    assert {"uvloop", "websockets", "mdurl", "llvmlite"} <= found.keys()
+    assert not {"colorama", "pytest"} & found.keys()
+    assert all(isinstance(one, metadata.Distribution) for one in found.values())
+
+
+def test_the_page_of_licences_is_up_to_date():
+    assert PAGE.read_text() == page(), "run: python -m supply.licences"
+    assert "not said" not in PAGE.read_text()
+
+
+def test_each_vendored_library_has_its_licence_and_its_version_beside_it():
+    assert {one.folder for one in vendored()} == {path for path in FOLDER.iterdir()}
+    for one in vendored():
+        words = {"MIT": "Permission is hereby granted", "Apache-2.0": "Apache License"}
+        assert words[one.licence] in (one.folder / "LICENSE").read_text()
+
+
+def test_an_audit_that_leaves_one_out_is_not_clean():
+    told = {
+        "dependencies": [
+            {"name": "good", "version": "1", "vulns": []},
+            {"name": "bad", "version": "2", "vulns": [{"id": "X-1", "fix_versions": ["3"]}]},
+            {"name": "unknown", "skip_reason": "not found"},
+        ]
+    }
+    wrong, audited = audit.verdict(told)
+    assert audited == 2
+    assert wrong == ["bad 2: X-1, fixed in 3", "unknown: not audited: not found"]
+
+
+def test_an_index_that_knows_no_advisory_of_a_version_that_has_some_is_not_asked():
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "pypi.org":
+            return httpx.Response(200, json={"info": {}, "vulnerabilities": []})
+        return httpx.Response(200, json={"vulns": [{"id": "GHSA-462w-v97r-4m45"}]})
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        assert advisories.why_not("pypi", client) == "knows of no advisories"
+        assert advisories.why_not("osv", client) is None
