@@ -9,10 +9,13 @@ WORKDIR /app
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY solvers solvers
 COPY service service
-RUN pip install --no-cache-dir -c constraints.txt .
+# A package index of one's own: --secret id=pip,src=pip.conf, which no layer keeps.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    pip install --no-cache-dir -c constraints.txt .
 
-# The kernels are compiled here; the entry point copies them to where the process may write.
-RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -c "import solvers; solvers.warm()"
+# The kernels are compiled here; the entry point copies them to where the process may write. They
+# belong to the files that are imported: with -P, the installed ones and not those in this folder.
+RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -P -c "import solvers; solvers.warm()"
 
 COPY deploy/entrypoint.sh /usr/local/bin/dualstream-entrypoint
 RUN useradd --system --uid 10001 --home-dir /data dualstream \

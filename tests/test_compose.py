@@ -139,6 +139,7 @@ def test_entry_point_is_the_copied_script_and_finds_the_built_kernels():
     source, target = shlex.split(instructions("COPY")[-1])
     assert Path(target).name == json.loads(instructions("ENTRYPOINT")[0])[0]
     script = (ROOT / source).read_text()
-    cache = re.search(r"DUALSTREAM_CACHE_DIR=(\S+) python", DOCKERFILE).group(1)
+    # Without -P they would be those of the folder of sources, which no server imports.
+    cache = re.search(r"DUALSTREAM_CACHE_DIR=(\S+) python -P ", DOCKERFILE).group(1)
     assert f"cp -R --preserve=timestamps {cache}/." in script
     assert (ROOT / source).stat().st_mode & 0o111
