@@ -13,7 +13,7 @@ from service import cli
 from service.cli import common
 from service.demo.server_process import ServerProcess
 from service.settings import Settings, UnsafeBinding, check_binding
-from tests.service.test_readme import ROOT
+from tests.service.documents import ROOT
 
 
 def test_every_setting_is_a_flag_and_stands_in_the_docs():

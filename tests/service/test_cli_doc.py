@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli import app
 from service.demo.server_process import ServerProcess
-from tests.service.test_readme import ROOT, session
+from tests.service.documents import ROOT, session
 
 CLI = (ROOT / "docs" / "CLI.md").read_text()
 COMMANDS = typer.main.get_command(app).commands

@@ -27,7 +27,7 @@ from service.client.bodies import LARGEST_BODY
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
 from tests.history import check_history
-from tests.service.test_readme import ROOT
+from tests.service.documents import ROOT
 
 SPEC = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 4}}
 ROWS = 60

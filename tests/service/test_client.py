@@ -26,7 +26,7 @@ from service.client.calls import Call
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
 from tests.history import check_history
-from tests.service.test_readme import ROOT
+from tests.service.documents import ROOT
 
 SPEC = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 4}}
 NAMED = {"algorithm": "sgd", "features": {"kind": "hashed", "bits": 8}}

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from service.demo.server_process import ServerProcess
-from tests.service.test_readme import ROOT
+from tests.service.documents import ROOT
 
 CLIENT = (ROOT / "docs" / "CLIENT.md").read_text()
 

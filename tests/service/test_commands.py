@@ -19,7 +19,7 @@ from service.cli.watching import table_of
 from service.client import Client
 from service.demo.server_process import ServerProcess
 from service.export import FORMATS
-from tests.service.test_readme import ROOT
+from tests.service.documents import ROOT
 
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 3}}
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from examples import electricity, sensors, spam
 from service.client import Client
 from solvers._jit import DISABLED
-from tests.service.test_readme import ROOT
+from tests.service.documents import DOCUMENTS, ROOT, session
 
 many_rows = pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
 
@@ -84,6 +84,9 @@ def test_an_example_runs_by_itself():
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0 and "Errors as served" in done.stdout, done.stderr
+    assert session(DOCUMENTS["docs/EXAMPLES.md"]).split("\n")[:-1] == [
+        f"python -m examples.{name}" for name in ("electricity", "spam", "sensors")
+    ]
     # The same rows each time.
     assert list(spam.made(50, 3)) == list(spam.made(50, 3)) != list(spam.made(50, 4))
 

@@ -4,7 +4,7 @@ import re
 import sys
 
 from service.codecs import PARSERS
-from tests.service.test_readme import ROOT, answers_of, session
+from tests.service.documents import ROOT, Shell, session
 
 FORMATS = (ROOT / "docs" / "FORMATS.md").read_text()
 
@@ -12,7 +12,9 @@ FORMATS = (ROOT / "docs" / "FORMATS.md").read_text()
 def test_the_commands_run_as_written(tmp_path):
     (python,) = re.findall(r"```python\n(.*?)```", FORMATS, re.DOTALL)
     script = f"{session(FORMATS)}\n{sys.executable} - <<'END'\n{python}END\n"
-    answers, _ = answers_of(script, tmp_path)
+    shell = Shell(tmp_path)
+    with shell.server:
+        answers, _ = shell.run(script, tmp_path)
     created, plain, packed, csv, vw, predicted, numbered, libsvm, arrow = answers
     assert created["id"] == "visits" and numbered["id"] == "numbered"
     assert (plain["count"], packed["count"]) == (2, 1)

@@ -27,8 +27,8 @@ from solvers import resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.redis_server import RedisServer, redis_or_skip
 from tests.service.conftest import SPEC
+from tests.service.documents import ROOT
 from tests.service.test_following import until
-from tests.service.test_readme import ROOT
 from tests.service.test_replica import bits, loaded, replica_of
 
 PATIENCE_S = 30.0
