@@ -28,6 +28,7 @@ lint: $(STAMP)-dev
 bench: $(STAMP)-bench
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh wrk
+	tests/fetch_tool.sh chromium
 	$(BIN)/python -m load_tests
 
 # Memory under load that does not change; writes its section of load_tests/RESULTS.md.

@@ -23,6 +23,7 @@ BENCHMARKS = (
     "ingest",
     "latency",
     "cutting_planes",
+    "newcomer",
     "offline",
     "refit",
 )

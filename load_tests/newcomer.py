@@ -1,0 +1,120 @@
+"""A newcomer's first minutes: from `git clone` to a plot that moves, in a real browser.
+
+The commands are those of the README, in a folder and with a kernel cache that are new; pip's own
+cache is not used. The plot is looked at until its pixels have changed three times.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from playwright.sync_api import Page, sync_playwright
+
+from load_tests.measure import Row
+
+TITLE = "A newcomer's run"
+ROOT = Path(__file__).parent.parent
+COMMANDS = (f"git clone {ROOT} dualstream", "cd dualstream", "make demo")
+CHANGES = 3
+PATIENCE_S = 900.0
+URL = re.compile(r"http://127\.0\.0\.1:\d+")
+_MOMENTS: list[tuple[str, float]] = []
+
+
+def rows() -> list[Row]:
+    """None: there is nobody to compare with. What happened when is told by `about`."""
+    assert len(COMMANDS) <= 3
+    _MOMENTS.clear()
+    with tempfile.TemporaryDirectory(prefix="dualstream-newcomer-") as folder:
+        began = time.perf_counter()
+        with _shell(Path(folder)) as said:
+            for moment in _watch(said):
+                _MOMENTS.append((moment, time.perf_counter() - began))
+                print(f"{_MOMENTS[-1][1]:8.1f} s  {moment}", flush=True)
+    return []
+
+
+def about() -> list[str]:
+    return [
+        f"{len(COMMANDS)} commands: `{'`, `'.join(('git clone ...', *COMMANDS[1:]))}`. The "
+        "environment, the kernels' cache and the browser's profile are new, pip's cache is not "
+        "used; packages come from the index that pip is set to, and the time has their download.",
+        "",
+        "| until | seconds from `git clone` on |",
+        "|---|---|",
+        *(f"| {moment} | {seconds:.1f} |" for moment, seconds in _MOMENTS),
+    ]
+
+
+@contextmanager
+def _shell(folder: Path) -> Iterator[IO[str]]:
+    """The commands in one shell; what they say. It is ended with all that it has started."""
+    fresh = {"DUALSTREAM_CACHE_DIR": str(folder / "kernels"), "PIP_NO_CACHE_DIR": "1"}
+    environment = {**os.environ, **fresh, "PYTHONUNBUFFERED": "1"}
+    environment.pop("VIRTUAL_ENV", None)
+    environment.pop("PYTHONPATH", None)
+    process = subprocess.Popen(
+        ["bash", "-e", "-c", "\n".join(COMMANDS)],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+    finally:
+        # Its session has no process that anybody else started.
+        subprocess.run(["kill", "--", f"-{process.pid}"], check=False, capture_output=True)
+        process.wait(timeout=60)
+        process.stdout.close()
+
+
+def _watch(said: IO[str]) -> Iterator[str]:
+    """The moments of the run, each as it happens."""
+    lines = []
+    for line in said:
+        lines.append(line)
+        found = URL.search(line)
+        if found:
+            break
+    else:
+        raise RuntimeError("the commands ended without a server:\n" + "".join(lines[-20:]))
+    yield "a server says where it is"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page()
+        page.goto(found.group())
+        yield "the page at / is open"
+        page.get_by_role("link", name="adult").first.click(timeout=1000 * PATIENCE_S)
+        yield "the page of the model is open"
+        for number in range(CHANGES):
+            _await_another_picture(page)
+            if number == 0:
+                yield "a plot is drawn"
+        yield f"the plot has moved {CHANGES - 1} times"
+        browser.close()
+
+
+def _await_another_picture(page: Page, pause_s: float = 0.1) -> None:
+    """Until the pixels of the first plot are others than when this was called."""
+    plot = page.locator("canvas").first
+    picture = plot.evaluate("c => c.toDataURL()") if plot.count() else None
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        now = plot.evaluate("c => c.toDataURL()") if plot.count() else None
+        if now != picture:
+            return
+        time.sleep(pause_s)
+    raise TimeoutError("the plot did not move")
