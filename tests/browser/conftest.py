@@ -18,7 +18,9 @@ FLAGS = (
 ).split()
 
 
-@pytest.fixture(scope="session")
+# For a module and no longer: while Playwright is there its event loop runs in this thread, where no
+# other test could run its own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
     if path is None:
@@ -30,7 +32,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client of a server with a store of its own."""
     folder = tmp_path_factory.mktemp("browser")
