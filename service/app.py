@@ -51,6 +51,7 @@ class Application:
 
     def __init__(self, layers: ASGIApp, hot: HotPath) -> None:
         self._layers = layers
+        self._catalog = hot._catalog
         self.startup = hot.startup
         self.stop_streams = hot.stop_streams
 
@@ -91,6 +92,7 @@ def create_app(
         Follower(catalog, journal).run,
         DefaultLabels(catalog, journal).run,
         telemetry.holdings.run,
+        telemetry.stored.run,
     ]
     if settings.redis_input:
         tasks.append(Intakes(catalog, has_inputs(journal)).run)
