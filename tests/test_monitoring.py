@@ -49,7 +49,16 @@ def exposition(client: TestClient) -> str:
         client.post(f"/models/{model}/learn", json=body)
         client.get(f"/models/{model}/predict?x=1:1")
         client.get(f"/models/{model}/certificate?reference=true")
+    assert client.get("/metrics").status_code == 200  # what is shown is measured in the background
+    client.portal.call(client.app._catalog.telemetry.stored.measure)
     return client.get("/metrics").text
+
+
+def test_what_a_model_takes_in_the_store_is_told(exposed):
+    for name in ("journal_bytes", "journal_age_seconds", "unsaved_age_seconds"):
+        found = re.search(rf'^dualstream_{name}{{model="pair"}} (\S+)$', exposed, re.M)
+        assert found is not None and 0 < float(found[1]) < 1e6
+    assert 'dualstream_snapshots_bytes{model="pair"} 0.0\n' in exposed
 
 
 def kinds_of(exposition: str) -> dict[str, str]:

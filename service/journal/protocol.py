@@ -6,7 +6,7 @@ of one group of requests, in order. Each record takes one `seq`, counted from 1 
 
 Errors are those of `errors.py`. `ValueError` means that the caller broke the contract; nothing was
 done then either. What the contract says of full copies of states stands in `copies.py`, of rows
-that wait for their labels in `remembering.py`.
+that wait for their labels in `remembering.py`, of sizes in `usage.py`.
 
 The values are msgspec structs (frozen and slotted, as a dataclass would be): one is made for each
 part of each append, and a frozen dataclass takes five times as long.
@@ -47,6 +47,7 @@ from service.journal.remembering import (
     Remembering,
     ToRemember as ToRemember,
 )
+from service.journal.usage import Measured, Usage as Usage
 
 ENTRY_BYTES = 1 << 20
 """How many bytes of entries one answer brings, at most (but one entry at least)."""
@@ -232,7 +233,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     chain: str
 
 
-class Journal(Copies, Remembering, Protocol):
+class Journal(Copies, Remembering, Measured, Protocol):
     """A store of models and their logs.
 
     One object serves one process and one event loop; any number of processes may use the same

@@ -15,6 +15,7 @@ from service.telemetry.models import Models
 from service.telemetry.process import ProcessCounts
 from service.telemetry.sharing import Sharing
 from service.telemetry.shown import Folded, Shown
+from service.telemetry.stored import Stored
 
 if TYPE_CHECKING:
     from service.catalog import Catalog
@@ -59,6 +60,8 @@ class Telemetry(ProcessCounts):
         """Tell of the catalog's models from now on."""
         self.holdings = Holdings(catalog, self._shown, self._sharing)
         self.registry.register(self.holdings)
+        self.stored = Stored(catalog, self._shown)
+        self.registry.register(self.stored)
         if catalog.settings.redis_input:
             text = "Messages that wait in a model's input."
             waiting = Waiting("dualstream_input_pending", text, self._shown, lambda: self.pending)

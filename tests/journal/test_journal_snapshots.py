@@ -7,7 +7,15 @@ import sqlite3
 import pytest
 import redis
 
-from service.journal.protocol import Conflict, Journal, Place, Snapshot, Trimmed
+from service.journal.protocol import (
+    Conflict,
+    Journal,
+    ModelChanged,
+    Place,
+    Snapshot,
+    Trimmed,
+    Usage,
+)
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, rows
 
@@ -47,6 +55,32 @@ def pieces(store: Store) -> int:
         return count
     with redis.Redis.from_url(store.url) as client:
         return sum(client.hlen(key) for key in client.keys("ds:*:snap:*"))
+
+
+async def test_usage_tells_sizes_and_what_no_snapshot_holds(journal: Journal):
+    log = await Log.create(journal)
+    where = (log.model, log.incarnation)
+    assert await journal.usage(*where) == Usage(0, 0, None, None)
+    chain = await chains(log, 3)
+    entries = await journal.read(*where, 0)
+    size = sum(len(entry.body) for entry in entries)
+    found = await journal.usage(*where)
+    assert found == Usage(found.log_bytes, 0, entries[0].time_ms, entries[0].time_ms)
+    assert found.log_bytes == size or size < found.log_bytes < size + 10_000
+    data = os.urandom((1 << 20) + 7)
+    await put(log, chain, 2, data)
+    await put(log, chain, 1, b"older")  # which is not kept
+    found = await journal.usage(*where)
+    assert found.snapshots_bytes == len(data) and found.unsaved_ms == entries[2].time_ms
+    await put(log, chain, 3)
+    await journal.trim(*where, 4, behind=1)
+    found = await journal.usage(*where)
+    assert found.snapshots_bytes == len(data) + len(b"state")
+    assert (found.oldest_ms, found.unsaved_ms) == (entries[2].time_ms, None)
+    await journal.delete(log.model)
+    await journal.create(log.model, b"{}", b"{}")
+    with pytest.raises(ModelChanged):
+        await journal.usage(*where)
 
 
 async def test_a_snapshot_comes_back_as_it_was_put(journal: Journal):

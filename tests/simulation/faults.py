@@ -25,6 +25,7 @@ from service.journal.protocol import (
     Snapshot,
     StoredCopy,
     ToRemember,
+    Usage,
     Version,
 )
 from tests.simulation.loop import Loop, Scheduler
@@ -222,6 +223,9 @@ class Connection:
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
         return (await self._call(_READ, "snapshot_get", model, incarnation, n))[0]
+
+    async def usage(self, model: str, incarnation: str) -> Usage:
+        return (await self._call(_READ, "usage", model, incarnation))[0]
 
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         await self._call(_WRITE, "snapshots_drop", model, incarnation, before)

@@ -32,6 +32,7 @@ from service.journal.protocol import (
     Trimmed,
     UnknownCopy,
     UnknownModel,
+    Usage,
     Version,
 )
 from tests.simulation.log import Log, Operation
@@ -251,6 +252,18 @@ class Store:
 
     def snapshots(self, model: str, incarnation: str) -> "list[Place]":
         return [Place(s.seq, s.chain) for s in reversed(self.log(model, incarnation).snapshots)]
+
+    def usage(self, model: str, incarnation: str) -> Usage:
+        log = self.log(model, incarnation)
+        saved = max((kept.seq for kept in log.snapshots), default=0)
+        times = [entry.time_ms for entry in log.entries]
+        unsaved = [entry.time_ms for entry in log.entries if entry.seq > saved]
+        return Usage(
+            sum(len(entry.body) for entry in log.entries),
+            sum(len(kept.data) for kept in log.snapshots),
+            times[0] if times else None,
+            unsaved[0] if unsaved else None,
+        )
 
     def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         log = self.log(model, incarnation)

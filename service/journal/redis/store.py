@@ -55,6 +55,7 @@ from service.journal.redis.records import (
 from service.journal.redis.remembering import RedisRemembering
 from service.journal.redis.scripts import pack
 from service.journal.redis.servers import Server, Standing, Watched
+from service.journal.usage import Usage
 
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
@@ -331,6 +332,15 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         answer = await self._snapshot(model, "", "drop", incarnation, before)
         if answer[0] == 5:
             raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
+
+    async def usage(self, model: str, incarnation: str) -> Usage:
+        keys = keys_of(model)
+        answer = await self._others.run(
+            scripts.USAGE, (keys.head, keys.log, keys.snaps), (incarnation,), is_read=True
+        )
+        refuse(model, answer)
+        oldest_ms, unsaved_ms = (None if ms < 0 else ms for ms in answer[3:])
+        return Usage(answer[1], answer[2], oldest_ms, unsaved_ms)
 
     async def scrub(self, model: str, incarnation: str) -> bool:
         keys = keys_of(model)

@@ -42,6 +42,7 @@ from service.journal.sqlite import (
     remembering,
     snapshots,
     trim,
+    usage,
 )
 from service.journal.sqlite.checkpoint import Checkpointer
 from service.journal.sqlite.heads import find_head
@@ -50,6 +51,7 @@ from service.journal.sqlite.moving import SqliteMoving
 from service.journal.sqlite.schema import connect
 from service.journal.sqlite.transactions import Task, in_read, in_write
 from service.journal.sqlite.worker import Worker
+from service.journal.usage import Usage
 
 T = TypeVar("T")
 
@@ -238,6 +240,9 @@ class SqliteJournal(SqliteMoving):
 
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         await self._write(snapshots.drop(model, incarnation, before))
+
+    async def usage(self, model: str, incarnation: str) -> Usage:
+        return await self._read(usage.usage(model, incarnation))
 
     async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
         digest = await asyncio.to_thread(copies.digest_of, data)
