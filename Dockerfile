@@ -14,8 +14,9 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install --no-cache-dir -c constraints.txt .
 
 # The kernels are compiled here; the entry point copies them to where the process may write. They
-# belong to the files that are imported: with -P, the installed ones and not those in this folder.
-RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -P -c "import solvers; solvers.warm()"
+# belong to the files that are imported: with -P, the installed ones and not those in this folder;
+# the journal's are made as the service is imported.
+RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -P -c "import service.app, solvers; solvers.warm()"
 
 COPY deploy/entrypoint.sh /usr/local/bin/dualstream-entrypoint
 RUN useradd --system --uid 10001 --home-dir /data dualstream \

@@ -142,4 +142,5 @@ def test_entry_point_is_the_copied_script_and_finds_the_built_kernels():
     # Without -P they would be those of the folder of sources, which no server imports.
     cache = re.search(r"DUALSTREAM_CACHE_DIR=(\S+) python -P ", DOCKERFILE).group(1)
     assert f"cp -R --preserve=timestamps {cache}/." in script
+    assert "import service.app, solvers; solvers.warm()" in DOCKERFILE
     assert (ROOT / source).stat().st_mode & 0o111
