@@ -15,6 +15,8 @@ import numpy as np
 from service.journal.record import Control, UnknownRecord
 from service.retained import DIGEST_BYTES, RetainedIds
 from solvers import (
+    DUALS,
+    SOLUTION,
     InvalidSpec,
     Learner,
     MemberError,
@@ -22,8 +24,8 @@ from solvers import (
     MemberView,
     RefitError,
     UnlearningError,
+    enter_refit,
     member_learner,
-    take_refit,
     why_not_refit,
 )
 
@@ -100,7 +102,7 @@ class Rollback(Order, frozen=True):
 
 
 class Refit(Order, frozen=True):
-    """What was computed of the window at `seq` enters the model: `prints` and `duals`."""
+    """What was computed of the window at `seq` enters the model: `DUALS`, or a `SOLUTION`."""
 
     job: str
     seq: int
@@ -164,7 +166,7 @@ def find_member(learner: MemberLearner, name: str) -> MemberView | None:
 
 def _read(subject: Subject, control: Control) -> tuple["Kind", Any]:
     kind = KINDS.get(control.kind)
-    if kind is None or set(control.arrays) != set(kind.arrays):
+    if kind is None or set(control.arrays) not in map(set, kind.arrays):
         raise _unknown(subject, control, "which")
     try:
         return kind, msgspec.convert(control.fields, kind.fields)
@@ -232,7 +234,7 @@ def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int:
             f"a sample was unlearned at seq {since}, and it was computed of seq {order.seq}, "
             "when that was still there"
         )
-    return take_refit(subject.learner, arrays["prints"], arrays["duals"])
+    return enter_refit(subject.learner, arrays)
 
 
 def _nothing(subject: Subject, order: Any) -> None:
@@ -248,8 +250,8 @@ class Kind:
     """MemberError, InvalidSpec, UnlearningError: it is refused, and nothing has changed."""
     check: Callable[[Subject, Any], None] = _nothing
     """Looks at nothing but the model's spec; its InvalidSpec stops the replica."""
-    arrays: tuple[str, ...] = ()
-    """The numbers that have to come with it."""
+    arrays: tuple[tuple[str, ...], ...] = ((),)
+    """The numbers that have to come with it: those of one of these names."""
     take: Callable[[Subject, Any, Arrays], int] | None = None
     """As `do`, of one with numbers: how many rows they are of. RefitError: it is refused."""
 
@@ -261,6 +263,6 @@ KINDS = {
     "demote": Kind(Demote, _demote),
     "rollback": Kind(Rollback, _rollback),
     "unlearn": Kind(Unlearn, _unlearn),
-    "refit": Kind(Refit, arrays=("prints", "duals"), take=_refit),
+    "refit": Kind(Refit, arrays=(DUALS, SOLUTION), take=_refit),
 }
 _KIND_OF = {kind.fields: name for name, kind in KINDS.items()}

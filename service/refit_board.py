@@ -45,6 +45,9 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Of the control by which it entered the model, or was refused."""
     retained: int | None = None
     """How many of its rows were still in the window there."""
+    dropped: list[str] | None = None
+    """Named functions that the window cannot tell from those before; None without any."""
+    coefficients_are_unique: bool | None = None
     reason: str | None = None
     is_asked_to_end: bool = False
     created_ms: int = 0

@@ -29,11 +29,10 @@ from service.journal.protocol import (
 from service.journal.record import KeyKind, make_key
 from service.refit_board import UNDER_WAY, Board, Job, UnderWay, now_ms
 from service.requests import ControlRequest
-from solvers import RefitError, problems_of, why_not_refit
+from solvers import RefitError, RefitRun, begin_refit, problems_of, refit_methods, why_not_refit
 
 if TYPE_CHECKING:
     from service.model import Model
-    from solvers.window_problem import Refitting
 
 log = logging.getLogger("dualstream.refits")
 
@@ -87,6 +86,8 @@ class Refits:
         self.why_not = why_not_refit(spec)
         """Why the model cannot be refitted; None where it can."""
         self._own = spec.get("refit")
+        self.methods = () if self.why_not is not None else refit_methods(spec)
+        """How its window can be solved; the first, if nothing else is asked for."""
         self._halves = self._count_halves()
 
     @property
@@ -237,7 +238,7 @@ class Refits:
         if ending.is_set():
             job.status = "cancelled"
             return
-        arrays = {"prints": found.prints, "duals": found.duals}
+        arrays = found.arrays
         if sum(array.nbytes for array in arrays.values()) > MOST_BYTES:
             raise RefitError(f"it has more than {MOST_BYTES} bytes of numbers")
         since = model.replica.retained.unlearned_seq
@@ -289,17 +290,16 @@ class Refits:
 
 def _solve(problems: Any, job: Job, ending: threading.Event) -> Any:
     """In the thread. Raises RefitError."""
-    # Its kernels are those of the learner, which are loaded.
-    from solvers.window_problem import Refitting
 
-    def look(refitting: "Refitting") -> None:
-        certificate = refitting.certificate
-        job.epochs, job.converged = refitting.epochs, refitting.converged
-        job.relative_gap, job.dual = certificate.relative_gap, certificate.dual
+    def look(run: RefitRun) -> None:
+        job.epochs, job.converged = run.epochs, run.converged
+        job.relative_gap, job.dual = run.relative_gap, run.dual
 
-    refitting = Refitting(problems, job.tol, job.max_epochs)
-    job.rows = refitting.rows
-    job.relative_gap_before = refitting.certificate.relative_gap
-    job.dual_before = refitting.certificate.dual
-    refitting.run(ending.is_set, look)
-    return refitting.refitted()
+    run = begin_refit(problems, job.method, job.tol, job.max_epochs)
+    job.rows = run.rows
+    job.relative_gap_before, job.dual_before = run.relative_gap, run.dual
+    if not run.run(ending.is_set, look):
+        return None
+    found = run.refitted()
+    job.dropped, job.coefficients_are_unique = found.dropped, found.coefficients_are_unique
+    return found

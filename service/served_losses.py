@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from solvers import Batch, CorruptState, Outcome, why_not_refit
+from solvers import Batch, CorruptState, Outcome, why_no_reference
 
 _LEAST_ROOM = 64
 
 
 class ServedLosses:
-    """Of the last rows that entered the window; none of a model that has no dual variables."""
+    """Of the last rows that entered the window; none of a model without a reference."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._most = 0
-        if why_not_refit(spec) is None:
+        if why_no_reference(spec) is None:
             window = spec["window"]
             self._most = int(spec["retain"] if isinstance(window, str) else window.get("length", 0))
             self._most = self._most or int(spec["retain"])

@@ -33,7 +33,19 @@ from solvers.members import (
 )
 from solvers.offline import Progress, Solution, solve
 from solvers.progressive import Progressive
-from solvers.refit import problems_of, take_refit, why_not_refit
+from solvers.refit import (
+    DUALS,
+    SOLUTION,
+    RefitRun,
+    begin_refit,
+    enter_refit,
+    problems_of,
+    refit_methods,
+    take_refit,
+    why_no_reference,
+    why_not_refit,
+)
+from solvers.semiparametric.view import Coefficients, coefficients_of
 from solvers.served import AsServed, why_not_as_served
 from solvers.served_form import (
     BalancedForm,
@@ -65,9 +77,11 @@ __all__ = [
     "Batch",
     "Certificate",
     "ClassMixture",
+    "Coefficients",
     "Comparison",
     "CorruptState",
     "DETECTORS",
+    "DUALS",
     "DriftEvent",
     "Form",
     "FourierForm",
@@ -95,6 +109,8 @@ __all__ = [
     "Progress",
     "Progressive",
     "RefitError",
+    "RefitRun",
+    "SOLUTION",
     "ScoreForm",
     "ShapeMismatch",
     "Solution",
@@ -104,16 +120,19 @@ __all__ = [
     "UnknownMember",
     "Unlearner",
     "UnlearningError",
+    "begin_refit",
     "certificates_of_members",
     "check_arrays",
     "class_label",
     "class_places",
     "class_text",
     "classes_of",
+    "coefficients_of",
     "columns_of",
     "compiled_signatures",
     "count_nonzeros",
     "dump",
+    "enter_refit",
     "gives_probabilities",
     "hash_names",
     "hash_row",
@@ -123,6 +142,7 @@ __all__ = [
     "numbers_in",
     "numeric_identity",
     "problems_of",
+    "refit_methods",
     "resolve_spec",
     "served_form",
     "solve",
@@ -130,6 +150,7 @@ __all__ = [
     "take_refit",
     "unlearner",
     "warm",
+    "why_no_reference",
     "why_not_as_served",
     "why_not_refit",
     "why_not_unlearn",

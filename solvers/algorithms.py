@@ -13,6 +13,7 @@ from solvers.errors import InvalidSpec
 from solvers.losses import NONSMOOTH_LOSSES
 from solvers.portfolio.fields import read_portfolio
 from solvers.refit import METHODS
+from solvers.semiparametric.fields import read_semiparametric
 from solvers.spec_fields import (
     Spec,
     read_average,
@@ -40,7 +41,7 @@ class Algorithm:
     read: Callable[[Mapping[str, Any], str], Spec]
     """From the specification with its features read, and its task; raises InvalidSpec."""
     stages_are_own: bool = False
-    """Whether its parts have stages and intercepts of their own, and the whole has none."""
+    """Whether the whole has no stages and no intercept: its parts have them, or it needs none."""
 
 
 def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
@@ -363,6 +364,13 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "romma": Algorithm("solvers.margin", "Romma", (), read_nothing),
     "alma": Algorithm("solvers.margin", "Alma", ("alpha", "C", "p", "normalize"), read_alma),
+    "semiparametric": Algorithm(
+        "solvers.semiparametric.learner",
+        "Semiparametric",
+        ("loss", "basis", "gamma", "C", "retain", "refit"),
+        read_semiparametric,
+        stages_are_own=True,
+    ),
     "portfolio": Algorithm(
         "solvers.portfolio.portfolio",
         "Portfolio",

@@ -1,16 +1,21 @@
 """Which models can be refitted on their window, and how what was computed enters them.
 
+Of linear models:
+
 A refit solves the problem that the learner itself has on its retained rows, elsewhere and in its
 own time (`window_problem.py`). What enters the model are numbers: the new dual variables of these
 rows, each row with a print by which it is found again, since the window moves on meanwhile. Rows
 that have come since keep their own, those that have left are left alone, and the part of u that
 other rows have put in stays as it is. So a refit is valid wherever it comes to stand; it is taken
 only as far as it brings the dual closer to the optimum.
+
+A semiparametric model takes the solution itself, with the rows of its kernel expansion.
 """
 
+import importlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +24,18 @@ from solvers._jit import Floats
 from solvers.certificate import Certificate
 from solvers.errors import RefitError
 from solvers.learner import Learner, State
+from solvers.semiparametric.fields import METHODS as KERNEL_METHODS
+
+if TYPE_CHECKING:
+    from solvers.semiparametric.learner import Semiparametric
 
 METHODS = ("sdca",)
-"""How a window can be solved: by dual coordinate ascent in permuted order."""
+"""How a window of linear models is solved: by dual coordinate ascent in permuted order."""
+
+DUALS = ("prints", "duals")
+"""What a refit of a linear model brings: see `take_refit`."""
+SOLUTION = ("prints", "duals", "beta", "dropped", "unique", "indptr", "indices", "values")
+"""What one of a semiparametric model brings: see `Semiparametric.take_solution`."""
 
 # A dual that falls by less than this share of the objective has not fallen, but by rounding.
 _ROUNDING = 1e-12
@@ -68,7 +82,7 @@ class Refittable(Learner, Protocol):
 def why_not_refit(spec: Mapping[str, Any]) -> str | None:
     """Why the model of a resolved specification cannot be refitted; None where it can."""
     algorithm = spec["algorithm"]
-    if algorithm == "dual_ascent":
+    if algorithm in ("dual_ascent", "semiparametric"):
         return None
     if algorithm == "portfolio":
         return (
@@ -79,6 +93,78 @@ def why_not_refit(spec: Mapping[str, Any]) -> str | None:
     return f"{algorithm} has no dual variables: {reason}"
 
 
+def why_no_reference(spec: Mapping[str, Any]) -> str | None:
+    """Why there is no least objective of the window to compare with; None where there is."""
+    if spec["algorithm"] == "semiparametric":
+        return "a refit of a semiparametric model solves just that problem, and tells its gap"
+    return why_not_refit(spec)
+
+
+def refit_methods(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """How the window of the model of a resolved specification can be solved; the default first."""
+    return KERNEL_METHODS if spec["algorithm"] == "semiparametric" else METHODS
+
+
+class Found(Protocol):
+    """What a refit has computed."""
+
+    @property
+    def arrays(self) -> Mapping[str, npt.NDArray[np.float64]]:
+        """All that is journalled of it."""
+
+    @property
+    def dropped(self) -> list[str] | None:
+        """Named functions that the window cannot tell from those before; None without any."""
+
+    @property
+    def coefficients_are_unique(self) -> bool | None:
+        """Whether the window pins their coefficients down; None without any."""
+
+
+class RefitRun(Protocol):
+    """A refit under way."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def epochs(self) -> int: ...
+
+    @property
+    def converged(self) -> bool | None:
+        """Whether the gap has come down to the tolerance; None where that is not known yet."""
+
+    @property
+    def relative_gap(self) -> float | None: ...
+
+    @property
+    def dual(self) -> float | None: ...
+
+    def run(
+        self, is_cancelled: Callable[[], bool] = ..., on_look: Callable[[Any], None] = ...
+    ) -> bool:
+        """Go on to the end; False where it was cancelled."""
+
+    def refitted(self) -> Found: ...
+
+
+def begin_refit(
+    problems: Sequence[tuple[Mapping[str, Any], State]], method: str, tol: float, max_epochs: int
+) -> RefitRun:
+    """A refit of what `problems_of` gave. `max_epochs` is for linear models.
+
+    Raises RefitError where no rows are retained.
+    """
+    # Imported when needed, as their kernels are those of the learner.
+    if problems[0][0]["algorithm"] == "semiparametric":
+        module: Any = importlib.import_module("solvers.semiparametric.refitting")
+        run: RefitRun = module.Refitting(problems, tol, method)
+        return run
+    module = importlib.import_module("solvers.window_problem")
+    run = module.Refitting(problems, tol, max_epochs)
+    return run
+
+
 def refittable(learner: Learner) -> Refittable:
     """The learner of a specification that `why_not_refit` finds nothing against."""
     return cast(Refittable, learner)
@@ -87,6 +173,21 @@ def refittable(learner: Learner) -> Refittable:
 def problems_of(learner: Learner) -> list[tuple[Mapping[str, Any], State]]:
     """Specification and state of each problem, as copies; see `window_problem.Refitting`."""
     return [(problem.spec, problem.state()) for problem in refittable(learner).problems]
+
+
+def enter_refit(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]]) -> int:
+    """Let the learner take what a refit has computed; how many of its rows are still retained.
+
+    arrays  `arrays` of what `RefitRun.refitted` gave
+
+    Raises RefitError where they do not fit the learner any more; then nothing has changed.
+    """
+    is_kernel = learner.spec["algorithm"] == "semiparametric"
+    if set(arrays) != set(SOLUTION if is_kernel else DUALS):
+        raise RefitError(f"it is of another kind of model: {', '.join(sorted(arrays))}")
+    if is_kernel:
+        return cast("Semiparametric", learner).take_solution(arrays)
+    return take_refit(learner, arrays["prints"], arrays["duals"])
 
 
 def take_refit(

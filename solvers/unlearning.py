@@ -36,6 +36,8 @@ def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
             "the shares of a portfolio's members come from the losses of all rows, "
             "and what a single row did to them is not kept"
         )
+    if algorithm == "semiparametric":
+        return "a semiparametric model serves rows of its window, solved for all of them at once"
     if algorithm != "dual_ascent":
         return f"{algorithm} keeps no dual variables, so what a single row did is not kept"
     if spec.get("compare_windows"):

@@ -52,6 +52,19 @@ class Refitted:
     converged: bool
     """Whether the relative gap has come down to the tolerance."""
 
+    @property
+    def arrays(self) -> dict[str, Floats]:
+        """What is journalled."""
+        return {"prints": self.prints, "duals": self.duals}
+
+    @property
+    def dropped(self) -> None:
+        """A linear model has no named functions."""
+
+    @property
+    def coefficients_are_unique(self) -> None:
+        """As `dropped`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -185,6 +198,16 @@ class Refitting:
     def converged(self) -> bool:
         """Whether the gap has come down to the tolerance."""
         return self.certificate.relative_gap <= self._tol
+
+    @property
+    def relative_gap(self) -> float:
+        """That of the certificate."""
+        return self.certificate.relative_gap
+
+    @property
+    def dual(self) -> float:
+        """That of the certificate."""
+        return self.certificate.dual
 
     def _certify(self) -> Certificate:
         certificate = summed([problem.certify() for problem in self._counted])

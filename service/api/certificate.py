@@ -10,7 +10,7 @@ from service.api.member_views import finite
 from service.api.models import catalog_of
 from service.errors import Problem
 from service.model import Model
-from solvers import RefitError
+from solvers import RefitError, why_no_reference
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -95,7 +95,7 @@ async def read_certificate(
 
 async def _reference(model: Model, member: str | None) -> ReferenceView:
     """Raises Problem 404 where there is none."""
-    why_not = model.refits.why_not
+    why_not = why_no_reference(model.replica.spec)
     if member is not None:
         why_not = "a member has no reference of its own"
     if why_not is not None:

@@ -19,7 +19,15 @@ from service.errors import Problem
 from service.journal.protocol import ModelRecord
 from service.model import Model
 from service.startup import Startup
-from solvers import Learner, MemberLearner, class_label, count_nonzeros, member_learner
+from solvers import (
+    Coefficients,
+    Learner,
+    MemberLearner,
+    class_label,
+    coefficients_of,
+    count_nonzeros,
+    member_learner,
+)
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -80,6 +88,16 @@ class Weight(BaseModel):
     weight: float
 
 
+class NamedCoefficient(BaseModel):
+    """That of one function of a semiparametric model's basis."""
+
+    name: str
+    value: float = Field(description="0 where it was dropped.")
+    dropped: bool = Field(
+        description="At the rows of the window it was zero, or depended on those before."
+    )
+
+
 class WeightsView(MaybeStale):
     """The served weights of largest magnitude."""
 
@@ -90,6 +108,15 @@ class WeightsView(MaybeStale):
     intercept: float | list[float] = Field(description="Multiclass: one for each class.")
     nonzeros: int
     weights: list[Weight]
+    coefficients: list[NamedCoefficient] | None = Field(
+        None,
+        description="Of a semiparametric model, once refitted, in the order of its basis."
+        " `weights` are those of its linear functions, `intercept` that of the constant.",
+    )
+    coefficients_are_unique: bool | None = Field(
+        None, description="Whether the window pins them down; else others are as good."
+    )
+    support: int | None = Field(None, description="Rows of the kernel expansion beside them.")
 
 
 IfNoneMatch = Annotated[
@@ -237,6 +264,7 @@ async def read_weights(
         if (unchanged := unless_known(response, if_none_match)) is not None:
             return unchanged
         seq, names = model.replica.seq, model.replica.names
+        found = coefficients_of(model.replica.learner)
         if member is None:
             weights, nonzeros, classes, intercept = _served(model.replica.learner)
         else:
@@ -257,8 +285,20 @@ async def read_weights(
         intercept=intercept,
         nonzeros=nonzeros,
         weights=shown,
+        **({} if found is None else _named(found)),
         **staleness(model),
     )
+
+
+def _named(found: Coefficients) -> dict[str, Any]:
+    terms = [
+        NamedCoefficient(name=one.name, value=one.value, dropped=one.dropped) for one in found.terms
+    ]
+    return {
+        "coefficients": terms,
+        "coefficients_are_unique": found.are_unique,
+        "support": found.support,
+    }
 
 
 def _served(learner: Learner) -> Served:

@@ -19,12 +19,18 @@ router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 class NewRefit(BaseModel, extra="forbid"):
     """How the window shall be solved."""
 
-    method: Literal["sdca"] = Field(
-        "sdca", description="Dual coordinate ascent in permuted order, for all losses."
+    method: Literal["sdca", "ipm", "pdsg", "mpd"] | None = Field(
+        None,
+        description="`sdca`: dual coordinate ascent in permuted order, for linear models. `ipm`,"
+        " `pdsg`, `mpd`: for semiparametric ones. Left out: as the model's `refit` has it, else the"
+        " default of the model.",
     )
     tol: float = Field(1e-3, ge=1e-12, le=1.0, description="Relative gap to come down to.")
     max_epochs: int = Field(
-        MAX_EPOCHS, ge=1, le=1_000_000, description="So many visits to each row at most."
+        MAX_EPOCHS,
+        ge=1,
+        le=1_000_000,
+        description="Of linear models: so many visits to each row at most.",
     )
 
 
@@ -48,7 +54,10 @@ class RefitView(BaseModel):
     )
     seq: int | None = Field(description="Of the last record before the window that it is of.")
     rows: int | None = Field(description="Of that window.")
-    epochs: int = Field(description="So many visits to each row so far.")
+    epochs: int = Field(
+        description="So many visits to each row so far; of a semiparametric model the working sets"
+        " solved for, at the end."
+    )
     relative_gap_before: float | None = Field(
         description="Of the window, at its dual variables as they were, not averaged."
     )
@@ -58,6 +67,13 @@ class RefitView(BaseModel):
     converged: bool | None = Field(description="Whether the gap has come down to `tol`.")
     entered_seq: int | None = Field(description="Of the control record that entered it.")
     retained: int | None = Field(description="How many of its rows were in the window there.")
+    dropped: list[str] | None = Field(
+        description="Of a semiparametric model: functions of its basis that at the rows of the"
+        " window are zero or depend on those before. Their coefficients are 0."
+    )
+    coefficients_are_unique: bool | None = Field(
+        description="Whether the window pins the other coefficients down; else others are as good."
+    )
     reason: str | None = Field(description="Why it did not enter the model.")
     created: datetime
     updated: datetime
@@ -88,8 +104,13 @@ async def begin_refit(
     asked = asked or NewRefit()
     if not model.replica.learner.samples:
         raise Problem(409, "cannot-refit", f"model {model_id!r} has no rows yet")
+    methods, own = model.refits.methods, model.replica.spec.get("refit")
+    method = asked.method or (own["method"] if own else methods[0])
+    if method not in methods:
+        detail = f"model {model_id!r} is refitted by {', '.join(methods)}, and not by {method}"
+        raise Problem(409, "cannot-refit", detail)
     try:
-        job = await model.refits.begin(asked.method, asked.tol, asked.max_epochs)
+        job = await model.refits.begin(method, asked.tol, asked.max_epochs)
     except UnderWay as error:
         raise Problem(409, "refit-under-way", str(error), job=error.job) from None
     response.headers["location"] = f"/models/{model_id}/refits/{job.job}"
@@ -155,6 +176,8 @@ def _view(model_id: str, job: Job) -> RefitView:
         converged=job.converged,
         entered_seq=job.entered_seq,
         retained=job.retained,
+        dropped=job.dropped,
+        coefficients_are_unique=job.coefficients_are_unique,
         reason=job.reason,
         created=_time(job.created_ms),
         updated=_time(job.updated_ms),

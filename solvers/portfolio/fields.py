@@ -156,6 +156,9 @@ def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) 
 
     if member.get("algorithm") == "portfolio":
         raise InvalidSpec("/algorithm", "portfolio", "one that is no portfolio itself")
+    if member.get("algorithm") == "semiparametric":
+        allowed = "another: members are not refitted, and it learns by that alone"
+        raise InvalidSpec("/algorithm", "semiparametric", allowed)
     if member.get("compare_windows"):
         raise InvalidSpec("/compare_windows", True, "left out: members are compared anyway")
     implied = {"task": task, "features": whole["features"]}

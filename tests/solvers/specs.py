@@ -182,6 +182,12 @@ _SPECS: dict[str, dict[str, Any]] = {
         "scaling": "balanced",
         "norm": "running",
     },
+    "semiparametric": {
+        "algorithm": "semiparametric",
+        "basis": ["constant", {"kind": "linear", "feature": 3}],
+        "retain": 30,
+        **_REGRESSION,
+    },
     "portfolio-eight": {"algorithm": "portfolio", "retain": 20},
     "portfolio-twelve": {"algorithm": "portfolio", "members": "twelve", "retain": 20},
     "portfolio-papers": {"algorithm": "portfolio", "members": "papers", "retain": 20},

@@ -1,4 +1,4 @@
-// Refits of a model that has dual variables, and how far it is from the optimum of its window.
+// Refits of a model that has a window to solve, and how far it is from the optimum of its window.
 
 import { call, complain, modelPath } from "./api.js";
 import { card, facts, h, right, table } from "./dom.js";
@@ -12,7 +12,9 @@ export function refitsCard(id, spec, signal) {
   const optimum = h("div", { role: "status" });
   const list = h("div");
   const element = card("Refits", h("p", { class: "row" }, begin, compare), optimum, list);
-  element.hidden = spec.algorithm !== "dual_ascent";
+  element.hidden = !["dual_ascent", "semiparametric"].includes(spec.algorithm);
+  // A refit of a semiparametric model tells that itself.
+  compare.hidden = spec.algorithm === "semiparametric";
 
   begin.addEventListener("click", () =>
     act(begin, () => call(modelPath(id, "/refit"), { method: "POST", body: {}, signal })),

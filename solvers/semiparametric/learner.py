@@ -1,0 +1,319 @@
+"""Regression by a Gaussian kernel beside named functions, solved on a window now and then.
+
+    h(x) = sum_i delta_i k(x, s_i) + sum_j beta_j psi_j(x)
+
+Learning a row scores it and puts it into the window, the last `retain` rows of a weight above 0.
+What is served stands until a refit brings the solution of a window (`refitting.py`): its support
+rows s_i with their delta, and beta. Before the first one the mean of all labels is served.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers._jit import Floats, Ints
+from solvers._refit import overlap, prints_of
+from solvers._scalar import unknown_label
+from solvers.batch import Batch
+from solvers.certificate import Certificate
+from solvers.errors import (
+    CorruptState,
+    InvalidRow,
+    NotExpressible,
+    RefitError,
+    ShapeMismatch,
+    SolverError,
+)
+from solvers.features import width_of
+from solvers.learner import Outcome, State, check_arrays, count_nonzeros
+from solvers.offline.semiparametric.window import expansion
+from solvers.semiparametric._score import (
+    FEATURE,
+    MEAN,
+    N_COLUMNS,
+    PERIOD,
+    POWER,
+    SHIFT,
+    WEIGHT,
+    add_basis,
+    judge,
+    learn_mean,
+)
+from solvers.semiparametric.view import Coefficient, Coefficients
+from solvers.served_form import Form
+from solvers.windows import DUAL, Ring
+
+_POWERS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
+_SHIFTS = {"sine": 0.0, "cosine": 0.25}
+_OTHERS = "the retained rows are others than those that it was computed of"
+
+
+class Semiparametric:
+    """The learner of `algorithm: semiparametric`; `spec` is a resolved one."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.spec = spec
+        self._dim = width_of(spec["features"])
+        self._epsilon, self._gamma = spec["loss"]["epsilon"], spec["gamma"]
+        self._terms = np.array([_numbers_of(term) for term in spec["basis"]], np.float64)
+        self._terms = self._terms.reshape(-1, N_COLUMNS)
+        self._ring = Ring(spec["retain"])
+        self._first = self._last = 0
+        self._samples = 0
+        self._mean = np.zeros(2)
+        self._is_fitted = False
+        self._support = _no_rows(self._dim)
+        self._delta = np.empty(0)
+        self._beta = np.zeros(len(self._terms))
+        self._dropped = np.zeros(len(self._terms), np.int64)
+        self._is_unique = True
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def learn(self, batch: Batch) -> Outcome:
+        """See Learner. O(support rows x entries) for each row."""
+        self._check(batch)
+        row = unknown_label(batch.labels, False)
+        if row >= 0:
+            label = float(batch.labels[row])
+            raise InvalidRow(row, f"the label must be a finite number, got {label!r}")
+        n = len(batch)
+        scores, losses = np.empty(n), np.empty(n)
+        updated, rejected = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        if self._is_fitted:
+            self._score(batch, scores)
+            judge(batch.labels, self._epsilon, scores, losses, rejected)
+        else:
+            learn_mean(
+                batch.labels, batch.weights, self._epsilon, scores, losses, updated, self._mean
+            )
+        self._samples += n - int(np.count_nonzero(rejected))
+        stays = np.flatnonzero(~rejected & (batch.weights > 0.0))[-self._ring.retain :]
+        if len(stays):
+            self._keep(batch if len(stays) == n else batch.take(stays))
+        return Outcome(scores, losses, updated, rejected)
+
+    def _keep(self, rows: Batch) -> None:
+        """The window goes on by these rows, at most as many as it holds."""
+        ring, n, nnz = self._ring, len(rows), rows.nnz
+        columns = np.stack([rows.labels, rows.weights, np.zeros(n)], axis=1)
+        first = max(self._first, self._last + n - ring.retain)
+        end = int(ring.starts[self._last])
+        if self._last + n > len(ring.rows) or end + nnz > len(ring.values):
+            starts, held, indices, values = ring.rows_between(first, self._last)
+            ring.hold(
+                np.concatenate([starts, starts[-1] + rows.indptr[1:]]),
+                np.concatenate([held, columns]),
+                np.concatenate([indices, rows.indices]),
+                np.concatenate([values, rows.values]),
+            )
+            first, self._last = 0, len(held) + n
+        else:
+            ring.starts[self._last + 1 : self._last + n + 1] = end + rows.indptr[1:]
+            ring.rows[self._last : self._last + n] = columns
+            ring.indices[end : end + nnz] = rows.indices
+            ring.values[end : end + nnz] = rows.values
+            self._last += n
+        self._first = first
+
+    # -- serving ---------------------------------------------------------------------------------
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        self._check(batch)
+        scores = np.full(len(batch), self._mean[MEAN])
+        if self._is_fitted:
+            self._score(batch, scores)
+        return scores
+
+    def _score(self, batch: Batch, out: Floats) -> None:
+        expansion(batch, self._support, self._delta, self._gamma, out)
+        add_basis(batch.indptr, batch.indices, batch.values, self._terms, self._beta, out)
+
+    def _check(self, batch: Batch) -> None:
+        if batch.dim != self._dim:
+            raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {self._dim}")
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """None: there are no classes."""
+        return None
+
+    @property
+    def weights(self) -> Floats:
+        """The coefficients of the linear terms, each at its feature: (dim,)."""
+        weights = np.zeros(self._dim)
+        for term, beta in zip(self.spec["basis"], self._beta.tolist(), strict=True):
+            if term["kind"] == "linear":
+                weights[term["feature"] - 1] += beta
+        return weights
+
+    @property
+    def intercept(self) -> float:
+        """The coefficient of the constant; before the first refit the mean, which is all."""
+        if not self._is_fitted:
+            return float(self._mean[MEAN])
+        terms = zip(self.spec["basis"], self._beta.tolist(), strict=True)
+        return float(sum(beta for term, beta in terms if term["kind"] == "constant"))
+
+    @property
+    def nonzeros(self) -> int:
+        """See Learner."""
+        return count_nonzeros(self.weights)
+
+    @property
+    def samples(self) -> int:
+        """See Learner."""
+        return self._samples
+
+    def certificate(self) -> Certificate | None:
+        """None: how far a solution is from the best one is told by the refit that brought it."""
+        return None
+
+    def coefficients(self) -> Coefficients | None:
+        """beta by name; None before the first refit."""
+        if not self._is_fitted:
+            return None
+        names = [term["name"] for term in self.spec["basis"]]
+        columns = zip(names, self._beta.tolist(), self._dropped.tolist(), strict=True)
+        found = tuple(Coefficient(name, beta, bool(gone)) for name, beta, gone in columns)
+        return Coefficients(found, self._is_unique, len(self._delta))
+
+    def form(self) -> Form:
+        """Raises NotExpressible: its weights are a part of what it serves."""
+        raise NotExpressible("a kernel expansion beside named functions is not said in any of them")
+
+    # -- refits ----------------------------------------------------------------------------------
+
+    @property
+    def problems(self) -> "list[Semiparametric]":
+        """See Refittable."""
+        return [self]
+
+    def window(self) -> tuple[Batch, Floats, Floats]:
+        """The retained rows, the oldest first, their prints, and their delta in what is served."""
+        held = self._ring.state(self._first, self._last)
+        rows = Batch(
+            held["ring_indptr"],
+            held["ring_indices"].astype(np.int32),
+            held["ring_values"],
+            held["ring_labels"],
+            held["ring_weights"],
+            self._dim,
+        )
+        return rows, prints_of(self._ring, self._first, self._last), held["ring_duals"]
+
+    def take_solution(self, arrays: Mapping[str, npt.NDArray[np.float64]]) -> int:
+        """Serve what a refit has found; how many of its rows are still retained.
+
+        prints, duals            (n,)  of the window as it was: a print and the delta of each row
+        beta, dropped            (K,)  of each term of the basis; 1 where it depends on earlier ones
+        unique                   (1,)  whether the window pins beta down
+        indptr, indices, values        the rows with delta != 0, as in Batch
+
+        Raises RefitError where none of the rows is retained in its order, or the arrays fit no
+        solution; then nothing has changed.
+        """
+        prints, duals, beta = arrays["prints"], arrays["duals"], arrays["beta"]
+        k = len(self._terms)
+        shapes = {"duals": prints.shape, "beta": (k,), "dropped": (k,), "unique": (1,)}
+        for name, shape in shapes.items():
+            if arrays[name].shape != shape or len(shape) != 1:
+                raise RefitError(f"{name} of shape {arrays[name].shape} do not fit {shape}")
+        if not (np.isfinite(duals).all() and np.isfinite(beta).all()):
+            raise RefitError("some number of it is not finite")
+        delta = duals[duals != 0.0]
+        support = self._rows_of(arrays, len(delta))
+        now = prints_of(self._ring, self._first, self._last)
+        count = int(overlap(prints, now, np.empty(max(1, len(now)), np.int64)))
+        if count == 0:
+            raise RefitError(_OTHERS)
+        self._support, self._delta, self._beta = support, delta.copy(), beta.copy()
+        self._dropped = (arrays["dropped"] != 0.0).astype(np.int64)
+        self._is_unique = bool(arrays["unique"][0] != 0.0)
+        self._is_fitted = True
+        held = self._ring.rows[self._first : self._last, DUAL]
+        held[:] = 0.0
+        held[:count] = duals[len(duals) - count :]
+        return count
+
+    def _rows_of(self, arrays: Mapping[str, npt.NDArray[np.float64]], n: int) -> Batch:
+        indptr, indices, values = (arrays[name] for name in ("indptr", "indices", "values"))
+        try:
+            with np.errstate(invalid="ignore"):
+                whole = indptr.astype(np.int64), indices.astype(np.int32)
+            return Batch(*whole, values.copy(), np.zeros(n), np.ones(n), self._dim)
+        except SolverError as error:
+            raise RefitError(f"its support rows are damaged: {error}") from error
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """See Learner."""
+        support = self._support
+        own: State = {
+            "samples": np.array(self._samples),
+            "mean": np.array(self._mean[MEAN]),
+            "weight": np.array(self._mean[WEIGHT]),
+            "is_fitted": np.array(int(self._is_fitted)),
+            "is_unique": np.array(int(self._is_unique)),
+            "beta": self._beta.copy(),
+            "dropped": self._dropped.copy(),
+            "support_indptr": support.indptr.copy(),
+            "support_indices": support.indices.astype(np.int64),
+            "support_values": support.values.copy(),
+            "support_delta": self._delta.copy(),
+        }
+        return own | self._ring.state(self._first, self._last)
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        k = (len(self._terms),)
+        numbers = ("samples", "mean", "weight", "is_fitted", "is_unique")
+        check_arrays(state, dict.fromkeys(numbers, ()) | {"beta": k, "dropped": k})
+        if int(state["samples"]) < 0:
+            raise CorruptState(f"samples is {int(state['samples'])}")
+        if float(state["weight"]) < 0.0:
+            raise CorruptState(f"weight is {float(state['weight'])}")
+        support, delta = self._support_in(state)
+        self._last = self._ring.restore(state, self._dim)
+        self._first = 0
+        self._samples = int(state["samples"])
+        self._mean[MEAN], self._mean[WEIGHT] = state["mean"], state["weight"]
+        self._is_fitted, self._is_unique = bool(state["is_fitted"]), bool(state["is_unique"])
+        self._beta = np.array(state["beta"], np.float64)
+        self._dropped = np.array(state["dropped"], np.int64)
+        self._support, self._delta = support, delta
+
+    def _support_in(self, state: Mapping[str, npt.NDArray[Any]]) -> tuple[Batch, Floats]:
+        names = ("support_indptr", "support_indices", "support_values", "support_delta")
+        missing = [name for name in names if name not in state]
+        if missing:
+            raise CorruptState(f"the state has no {missing[0]}")
+        indptr, indices, values, delta = (np.array(state[name]) for name in names)
+        if delta.ndim != 1 or not np.isfinite(delta).all():
+            raise CorruptState("the support rows and their delta do not fit together")
+        n = len(delta)
+        try:
+            rows = Batch(
+                indptr, indices.astype(np.int32), values, np.zeros(n), np.ones(n), self._dim
+            )
+        except SolverError as error:
+            raise CorruptState(f"the support rows are damaged: {error}") from error
+        return rows, delta
+
+
+def _numbers_of(term: Mapping[str, Any]) -> list[float]:
+    """A term as kernels read it: see `_score`."""
+    numbers = [0.0] * N_COLUMNS
+    numbers[FEATURE] = term.get("feature", 1) - 1
+    numbers[POWER] = _POWERS.get(term["kind"], 0.0)
+    numbers[PERIOD] = term.get("period", 0.0)
+    numbers[SHIFT] = _SHIFTS.get(term["kind"], 0.0)
+    return numbers
+
+
+def _no_rows(dim: int) -> Batch:
+    nothing: Ints = np.zeros(1, np.int64)
+    return Batch(nothing, np.empty(0, np.int32), np.empty(0), np.empty(0), np.empty(0), dim)
