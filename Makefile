@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo serve test lint bench soak chaos fuzz sbom audit clean
+.PHONY: demo serve test lint bench soak chaos fuzz sbom audit docs clean
 
 demo: $(STAMP)-core
 	$(BIN)/dualstream demo
@@ -69,6 +69,10 @@ audit: $(STAMP)-dev
 audit-by-%: $(STAMP)-supply
 	$(BIN)/python -m supply.audit $*
 
+# The guides as pages, in .cache/site; a warning is an error.
+docs: $(STAMP)-docs
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --quiet
+
 clean:
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -90,6 +94,10 @@ $(STAMP)-fuzz: pyproject.toml constraints.txt | $(BIN)/python
 $(STAMP)-supply: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev,supply]'
 	touch $@ $(STAMP)-dev $(STAMP)-core
+
+$(STAMP)-docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[docs]'
+	touch $@ $(STAMP)-core
 
 $(STAMP)-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev,bench]'
