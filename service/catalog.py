@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from service.codecs import RowLimits
 from service.contact import Contact
 from service.errors import Problem, unavailable, unknown_model, unreadable
 from service.held import Held, Pin
@@ -23,6 +24,7 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.record import RecordError
+from service.memory import bytes_of
 from service.model import Model
 from service.outside import REAL, Outside
 from service.recovery import Forked
@@ -66,11 +68,16 @@ class Catalog:
         self.telemetry = telemetry
         self.contact = Contact(journal)
         self.outside = outside
+        self.row_limits = RowLimits(
+            settings.max_rows, settings.max_nonzeros, settings.max_name_length
+        )
         self.desk = Desk()
         self.reference_desk = Desk()
         self._held = Held(settings.models_bytes, settings.models_held, telemetry.saw_eviction)
         # By the specs whose kernels are loaded: what a row took to learn, where that is known.
         self._warm: dict[bytes, float] = {}
+        # By the same specs, what a learner takes before its first row.
+        self._first_bytes: dict[bytes, int] = {}
         self._may_load = asyncio.Semaphore(LOADS_AT_ONCE)
         self._loading: dict[str, asyncio.Task[Model]] = {}
         # Where forks came by that could not be rebuilt, with their incarnations.
@@ -200,9 +207,11 @@ class Catalog:
         """Load and warm the family of a resolved spec, so that no request ever compiles."""
         if spec in self._warm:
             return
-        await asyncio.to_thread(make_learner, json.loads(spec))
+        learner = await asyncio.to_thread(make_learner, json.loads(spec))
         if len(self._warm) >= MOST_SPECS:
             self._warm.clear()
+            self._first_bytes.clear()
+        self._first_bytes[spec] = bytes_of(learner)
         self._warm[spec] = S_PER_ROW
 
     async def records(self) -> Any:
@@ -224,8 +233,8 @@ class Catalog:
         One of another spec is deleted and made anew, in one step, where `may_replace` says of it
         as it stands in the store that it may be.
 
-        Raises InvalidSpec, and Problem 409 when another spec has the id, or 412 when it may not be
-        replaced.
+        Raises InvalidSpec, and Problem 409 when another spec has the id, 412 when it may not be
+        replaced, 422 when it would take too much memory, 429 when there are too many models.
         """
         if not MODEL_ID.fullmatch(model_id):
             raise Problem(
@@ -236,6 +245,7 @@ class Catalog:
             )
         spec = resolve_spec(given)
         await self._warm_up(canonical(spec))
+        await self._check_room(model_id, canonical(spec))
         if may_replace is not None:
             record, created = await self._replace(model_id, spec, given, may_replace)
         else:
@@ -255,6 +265,27 @@ class Catalog:
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
         return await self.get(model_id), created
+
+    async def _check_room(self, model_id: str, spec: bytes) -> None:
+        """Raise Problem 422 for a spec that takes too much memory, 429 for one model too many.
+
+        Models that are made at the same time may all find room.
+        """
+        settings = self.settings
+        size = self._first_bytes.get(spec, 0)
+        if size > settings.max_model_bytes:
+            detail = (
+                f"a model of this spec takes {size} bytes of memory before its first row, at most "
+                f"{settings.max_model_bytes} are taken"
+            )
+            raise Problem(422, "model-too-large", detail)
+        if settings.max_models is None or await self.journal.count() < settings.max_models:
+            return
+        try:
+            await self.journal.get(model_id)
+        except UnknownModel:
+            detail = f"the store holds {settings.max_models} models, as many as it may; delete one"
+            raise Problem(429, "too-many-models", detail, retry_after_s=60) from None
 
     async def _replace(
         self,

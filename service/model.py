@@ -26,7 +26,7 @@ from service.receipts import Receipt
 from service.references import References
 from service.refits import Refits
 from service.replica import Replica
-from service.requests import AnyRequest, ControlRequest
+from service.requests import AnyRequest, ControlRequest, Request
 from service.states import Captured
 from service.trail import Lost
 from solvers import MemberLearner, member_learner
@@ -59,7 +59,8 @@ class Model:
         self._catalog = catalog
         self.record = record
         self.replica = replica
-        self.door = Door(replica.spec)
+        self.door = Door(replica.spec, catalog.row_limits)
+        self._most_bytes = catalog.settings.max_model_bytes
         self.committer = Committer(
             catalog.journal,
             replica,
@@ -88,11 +89,24 @@ class Model:
             self.clean_up.begin(LEFT_TO_OTHERS_S)
 
     async def submit(self, request: AnyRequest) -> Receipt:
-        """Make the request durable and apply it. Raises what the journal's append raises."""
+        """Make the request durable and apply it.
+
+        Raises Problem 429 for rows where the model takes more memory than it may, and what the
+        journal's append raises.
+        """
+        if self.bytes > self._most_bytes and isinstance(request, Request):
+            raise self._too_large()
         receipt = await self.committer.submit(request)
         if isinstance(request, ControlRequest):  # a new member takes more than a row does
             self._weigh()
         return receipt
+
+    def _too_large(self) -> Problem:
+        detail = (
+            f"model {self.record.id!r} takes {self.bytes} bytes of memory, more than the "
+            f"{self._most_bytes} that a model may; it predicts, and learns no more"
+        )
+        return Problem(429, "model-too-large", detail, retry_after_s=60)
 
     def remember_told(self, intake: Intake, receipt: Receipt) -> None:
         """Which names the journal has: a row left out as another's did not bring its own."""

@@ -72,6 +72,27 @@ class Settings(BaseSettings):
         description="Longest body that is learned as it arrives, also once it is inflated; unset"
         " sets no bound.",
     )
+    max_rows: int = Field(
+        1_000_000, ge=1, description="Most rows of a request, but for one learned as it arrives."
+    )
+    max_upload_rows: int | None = Field(
+        None, ge=1, description="Most rows of one that is; unset sets no bound."
+    )
+    max_nonzeros: int = Field(
+        100_000, ge=1, description="Most features of a row that are not 0; a longer row is refused."
+    )
+    max_name_length: int = Field(
+        1024,
+        ge=1,
+        le=1024,
+        description="Most characters of a feature's name, and of a text that is a value.",
+    )
+    max_models: int | None = Field(
+        None, ge=1, description="Most models of the store; unset sets no bound."
+    )
+    max_model_bytes: int = Field(
+        1024**3, ge=1, description="Memory of a model beyond which it learns no more."
+    )
     append_timeout_s: float = Field(
         5.0, gt=0, description="How long an append of unknown outcome is repeated."
     )

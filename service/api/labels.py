@@ -16,6 +16,7 @@ from service.api.http import (
 from service.api.learned import NOT_FINITE, first_errors
 from service.api.learning import fingerprint_of
 from service.api.models import catalog_of
+from service.codecs import check_rows
 from service.codecs.door import BadRow
 from service.errors import Problem, RowError
 from service.late_labels import (
@@ -111,11 +112,12 @@ class _Asked:
     """The labels of one request, good and bad, and how they are answered."""
 
     def __init__(self, model: Model, body: bytes) -> None:
-        """Raises Problem 400 for what is no JSON, 422 where there is no label."""
+        """Raises Problem 400 for what is no JSON, 413 for too many, 422 where there is none."""
         self._model = model
         self.labels: list[Label] = []
         self._bad: list[RowError] = []
         given, self._is_single = _parsed(body)
+        check_rows(len(given), model.door.limits.rows)
         for place, raw in enumerate(given):
             try:
                 self.labels.append(_label(model, place, raw))

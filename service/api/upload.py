@@ -19,7 +19,7 @@ from service.api.http import Head
 from service.api.learned import RowsRefused, first_errors
 from service.api.learning import INLINE_BYTES, fingerprint_of, learned_of
 from service.catalog import Catalog
-from service.codecs import CHUNK_BYTES, Chunk, Intake, parse_chunk
+from service.codecs import CHUNK_BYTES, Chunk, Intake, check_rows, parse_chunk
 from service.errors import Problem, RowError, as_problem
 from service.journal.protocol import ModelChanged
 from service.journal.record import KeyKind, make_key
@@ -65,6 +65,7 @@ class Upload:
         self._coming: asyncio.Task[Chunk | None] | None = None
         self._reading: asyncio.Task[_Read | None] | None = None
         self._is_stopped = False
+        self._rows_read = 0
         self.totals = Totals()
 
     async def learn(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
@@ -130,7 +131,10 @@ class Upload:
         if chunk is None:
             return None
         self._coming = _watched(_next_of(chunks))
-        return await self._read(chunk)
+        read = await self._read(chunk)
+        self._rows_read += read.intake.count
+        check_rows(self._rows_read, self._catalog.settings.max_upload_rows)
+        return read
 
     def stop(self) -> None:
         """Read no more: the server is about to end, and would wait for the body's end."""

@@ -7,7 +7,7 @@ import msgspec
 
 from service.api.http import Head, is_true
 from service.api.learning import INLINE_BYTES
-from service.codecs import Intake, ListedRows, media_type, parse_json
+from service.codecs import Intake, ListedRows, check_rows, media_type, parse_json
 from service.codecs.door import BadRow
 from service.errors import Problem
 from service.journal.protocol import Journal
@@ -24,15 +24,18 @@ _any = msgspec.json.Decoder()
 async def parse_waiting(model: Model, head: Head, body: bytes) -> Intake:
     """The rows of a prediction that is to remember them: each has an id of its own.
 
-    Raises Problem 415 for other bodies than JSON, and 400, 422 as for any.
+    Raises Problem 415 for other bodies than JSON, and 400, 413, 422 as for any.
     """
     kind, _ = media_type(head.content_type)
     if kind != "application/json":
         detail = f"{kind} is not accepted with remember=true, send application/json"
         raise Problem(415, "unsupported-media-type", detail)
     if len(body) <= INLINE_BYTES:
-        return parse_json(model.door, body, False, True)
-    return await asyncio.to_thread(parse_json, model.door, body, False, True)
+        intake = parse_json(model.door, body, False, True)
+    else:
+        intake = await asyncio.to_thread(parse_json, model.door, body, False, True)
+    check_rows(intake.count, model.door.limits.rows)
+    return intake
 
 
 async def let_wait(

@@ -43,6 +43,18 @@ def serve(
     max_upload_bytes: Annotated[
         int | None, flag("max-upload-bytes", help_of("max_upload_bytes"))
     ] = None,
+    max_rows: Annotated[int | None, flag("max-rows", help_of("max_rows"))] = None,
+    max_upload_rows: Annotated[
+        int | None, flag("max-upload-rows", help_of("max_upload_rows"))
+    ] = None,
+    max_nonzeros: Annotated[int | None, flag("max-nonzeros", help_of("max_nonzeros"))] = None,
+    max_name_length: Annotated[
+        int | None, flag("max-name-length", help_of("max_name_length"))
+    ] = None,
+    max_models: Annotated[int | None, flag("max-models", help_of("max_models"))] = None,
+    max_model_bytes: Annotated[
+        int | None, flag("max-model-bytes", help_of("max_model_bytes"))
+    ] = None,
     max_listeners: Annotated[int | None, flag("max-listeners", help_of("max_listeners"))] = None,
     append_timeout_s: Annotated[
         float | None, flag("append-timeout-s", help_of("append_timeout_s"))

@@ -2,6 +2,7 @@
 
 door.py        what a model takes: width, labels; one row's checks
 intake.py      what a body holds; rows on their way to a Batch
+limiting.py    how many rows, and how many non-zeros a row, are taken
 json_rows.py   application/json: one sample, a list of samples, columns; row by row
 json_lists.py  the same of many rows, by kernels
 ndjson.py      application/x-ndjson: one sample a line
@@ -19,7 +20,7 @@ from functools import lru_cache
 
 from service.codecs.arrow_rows import parse_arrow
 from service.codecs.csv_rows import parse_csv
-from service.codecs.door import LONGEST_KEY, Door, is_key
+from service.codecs.door import LONGEST_KEY, LONGEST_NAME, Door, RowLimits, is_key
 from service.codecs.intake import (
     Intake,
     ListedRows,
@@ -30,6 +31,7 @@ from service.codecs.intake import (
 )
 from service.codecs.json_lists import parse_json
 from service.codecs.libsvm import parse_libsvm
+from service.codecs.limiting import check_rows, without_long_rows
 from service.codecs.messages import parse_messages
 from service.codecs.ndjson import parse_ndjson
 from service.codecs.query import parse_named_row, parse_query_row
@@ -44,12 +46,15 @@ __all__ = [
     "Door",
     "Intake",
     "LONGEST_KEY",
+    "LONGEST_NAME",
     "PARSERS",
     "ListedRows",
+    "RowLimits",
     "Rows",
     "class_texts",
     "labels_and_classes",
     "as_batch",
+    "check_rows",
     "chunks_of",
     "is_key",
     "media_type",
@@ -94,20 +99,23 @@ def media_type(content_type: str | None) -> tuple[str, dict[str, str]]:
 def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: bool) -> Intake:
     """Read `body` for the model behind `door`; with `labelled` every row needs a label.
 
-    Raises Problem: 415 for an unknown content type, 400 for a body that is not of its type.
+    Raises Problem: 415 for an unknown content type, 400 for a body that is not of its type, 413 for
+    too many rows.
     """
     kind, _ = media_type(content_type)
     check_is_plain(body)
     if kind.startswith("text/") or kind == "application/x-ndjson":
         body = body.removeprefix(MARK)
-    return parse_chunk(door, content_type, body, labelled=labelled)
+    intake = parse_chunk(door, content_type, body, labelled=labelled)
+    check_rows(intake.count, door.limits.rows)
+    return intake
 
 
 def parse_chunk(door: Door, content_type: str | None, body: bytes, *, labelled: bool) -> Intake:
-    """As `parse_body`; no byte order mark is passed over."""
+    """As `parse_body`, of any number of rows; no byte order mark is passed over."""
     kind, parameters = media_type(content_type)
     parser = PARSERS.get(kind)
     if parser is None:
         accepted = ", ".join(PARSERS)
         raise Problem(415, "unsupported-media-type", f"{kind} is not accepted, send {accepted}")
-    return parser(door, body, labelled, parameters)
+    return without_long_rows(door, parser(door, body, labelled, parameters))

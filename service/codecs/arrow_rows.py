@@ -12,7 +12,7 @@ import numpy as np
 
 from service.codecs.arrow_plain import MOST_CELLS, MOST_ROWS, parse_plain, remember_schema
 from service.codecs.column_names import TableColumns, columns_of
-from service.codecs.door import LARGEST, LONGEST_NAME, BadRow, Door, Label, pointer_step
+from service.codecs.door import LARGEST, BadRow, Door, Label, pointer_step
 from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.records import features_of
 from service.codecs.row_arrays import RowArrays
@@ -254,7 +254,8 @@ class _Columns:
         kinds, codes = self._coded(column)
         if not kinds:
             kinds = [None]
-        is_good = [kind is not None and len(kind) <= LONGEST_NAME for kind in kinds]
+        longest = self._door.limits.name_length
+        is_good = [kind is not None and len(kind) <= longest for kind in kinds]
         self._usual &= np.array(is_good)[codes]
         shown = [f"{name}={kind}" for kind in kinds]
         return shown, codes, hash_names(shown, _bits(self._door))[codes]

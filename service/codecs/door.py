@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 # Larger numbers would overflow when squared and summed; nobody means them.
 LARGEST = 1e100
 LONGEST_NAME = 1024
-"""Characters of a feature's name, of a text value, of a class."""
+"""Characters of a feature's name, of a text value, of a class: no limit may be set above."""
 MAX_NAMES = 65_536
 """Names that a replica keeps, the first ones, to answer by name."""
 LONGEST_KEY = 255
@@ -48,6 +49,26 @@ def _places_of_indices(width: int) -> dict[str, int]:
     return {str(index): index - 1 for index in range(1, width + 1)}
 
 
+@dataclass(frozen=True, slots=True)
+class RowLimits:
+    """What a server takes of a request, whatever the model."""
+
+    rows: int = 1_000_000
+    """In a request that is taken as a whole."""
+    nonzeros: int = 100_000
+    """In a row."""
+    name_length: int = LONGEST_NAME
+    """Characters of a feature's name, and of a text that is a value."""
+
+
+DEFAULT_LIMITS = RowLimits()
+
+
+def too_many_nonzeros(found: int, most: int) -> str:
+    """Why a row of so many is not taken."""
+    return f"the row has {found} features that are not 0, at most {most} are taken"
+
+
 class BadRow(Exception):
     """One row cannot be taken: `pointer` within the sample, and the reason."""
 
@@ -74,7 +95,8 @@ def is_key(text: str) -> bool:
 class Door:
     """The checks that a model's spec asks of every row, made once per row."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], limits: RowLimits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
         features = spec["features"]
         self.dim = width_of(features)
         self.task: str = spec["task"]
@@ -160,6 +182,11 @@ class Door:
         return (*own, self._place_of) if self.is_hashed else own
 
     @property
+    def reads_exactly(self) -> bool:
+        """Whether bodies are read row by row: kernels know of no shorter names than the longest."""
+        return self.is_hashed and self.limits.name_length < LONGEST_NAME
+
+    @property
     def tells_names(self) -> bool:
         """Whether there is room for names that were not told yet."""
         return self.is_hashed and len(self._told) < MAX_NAMES
@@ -177,8 +204,9 @@ class Door:
         """Remember that these names stand in the journal now, in records up to `seq`."""
         if names and (seq is None or seq > self._told_since):
             self._told.update(name for _, name in names)
+            longest = self.limits.name_length
             # A longer one can be `name=text` of which both are short enough, or a name too long.
-            self._place_of |= {name: place for place, name in names if len(name) <= LONGEST_NAME}
+            self._place_of |= {name: place for place, name in names if len(name) <= longest}
             self._told_places.add({place for place, _ in names})
 
     def tell_names_again(self, since: int = 0) -> None:
@@ -234,9 +262,10 @@ class Door:
                 shown, number = name, self._number(f"/x/{pointer_step(name)}", value)
             place = place_of.get(shown)
             if place is None:
-                if len(name) > LONGEST_NAME or len(shown) - len(name) > LONGEST_NAME + 1:
+                longest = self.limits.name_length
+                if len(name) > longest or len(shown) - len(name) > longest + 1:
                     pointer = f"/x/{pointer_step(name[:50])}"
-                    raise BadRow(pointer, f"names and texts have at most {LONGEST_NAME} characters")
+                    raise BadRow(pointer, f"names and texts have at most {longest} characters")
                 place = places[shown]
                 if shown not in self._told:
                     new.append((place, shown))

@@ -6,7 +6,7 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from service.codecs.door import BadRow, Door, Features, Label
+from service.codecs.door import BadRow, Door, Features, Label, too_many_nonzeros
 from service.errors import RowError
 from solvers import Batch, class_places
 
@@ -146,6 +146,7 @@ class IntakeBuilder:
     def __init__(self, door: Door, labelled: bool, waiting: bool = False) -> None:
         self._door = door
         self._labelled = labelled
+        self._most_nonzeros = door.limits.nonzeros
         # Rows that wait for their labels need ids, by which these find them.
         self._waiting = waiting
         self._ids: set[str] = set()
@@ -167,6 +168,8 @@ class IntakeBuilder:
         """Add the row at `place` of the request; raises BadRow and adds nothing."""
         door, rows = self._door, self._rows
         indices, values, names = door.features(x)
+        if len(indices) > self._most_nonzeros:
+            raise BadRow("/x", too_many_nonzeros(len(indices), self._most_nonzeros))
         label = door.label(y) if self._labelled else 0.0
         if weight != 1.0:
             door.check_weight(weight)

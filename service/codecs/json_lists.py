@@ -41,7 +41,7 @@ _FEW, _ONE_IN = 8, 8
 
 def parse_json(door: Door, body: bytes, labelled: bool, waiting: bool = False) -> Intake:
     """As `parse_exactly`, and sooner."""
-    if len(body) >= FEW_BYTES and not waiting:
+    if len(body) >= FEW_BYTES and not waiting and not door.reads_exactly:
         intake = parse_quickly(door, body, labelled)
         if intake is not None:
             return intake

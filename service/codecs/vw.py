@@ -7,7 +7,7 @@ not read, unless the media type has the parameter tag=id: then it is the sample'
 
 import numpy as np
 
-from service.codecs.door import LONGEST_NAME, BadRow, Door, Label, pointer_step
+from service.codecs.door import BadRow, Door, Label, pointer_step
 from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.records import LineReader, features_of, parse_records, parse_slowly
 from service.codecs.row_arrays import RowArrays
@@ -50,7 +50,7 @@ class ExampleReader(LineReader):
         if not bar:
             raise BadRow("", "no | before the features")
         y, weight, tag = self._head(head)
-        x = features_of(self._door, _pairs(rest))
+        x = features_of(self._door, _pairs(rest, self._door.limits.name_length))
         build.take(place, x, y, weight, tag if self._tag_is_id else None)
 
     def _head(self, head: str) -> tuple[Label | None, float, str | None]:
@@ -77,7 +77,7 @@ class ExampleReader(LineReader):
         return text if number is None else number
 
 
-def _pairs(rest: str) -> list[tuple[str, float | bool | str]]:
+def _pairs(rest: str, longest: int) -> list[tuple[str, float | bool | str]]:
     """The features behind the first bar, by their names."""
     pairs: list[tuple[str, float | bool | str]] = []
     for space in rest.split("|"):
@@ -95,8 +95,8 @@ def _pairs(rest: str) -> list[tuple[str, float | bool | str]]:
                 raise BadRow("/x", f"a feature has no name: {token[:50]!r}")
             feature = prefix + feature
             pointer = f"/x/{pointer_step(feature[:50])}"
-            if len(feature) > LONGEST_NAME:
-                raise BadRow(pointer, f"names have at most {LONGEST_NAME} characters")
+            if len(feature) > longest:
+                raise BadRow(pointer, f"names have at most {longest} characters")
             value = _number(pointer, feature, text) if colon else 1.0
             pairs.append((feature, value * scale))
     return pairs

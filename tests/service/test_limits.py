@@ -1,0 +1,175 @@
+"""What a server takes of a request, of a model and of a store, each with its clear refusal."""
+
+import io
+import json
+
+import pyarrow as pa
+import pytest
+
+from service.api import hot
+from service.codecs import LONGEST_NAME, Door, RowLimits, parse_body, parse_messages
+from service.cuts import chunks
+from service.settings import Settings
+from solvers import resolve_spec
+from tests.service.conftest import SPEC, assert_problem
+
+HASHED = {"algorithm": "perceptron", "features": {"kind": "hashed", "bits": 10}}
+LIMITS = RowLimits(rows=400, nonzeros=4, name_length=6)
+PAD = 200
+"""Rows before the one in question: with them a body is long enough for kernels."""
+
+
+def samples_of(kind: str, rows: list[dict[str, float]]) -> bytes:
+    """A body of rows labelled 1."""
+    samples = [{"x": x, "y": 1} for x in rows]
+    if kind == "application/json":
+        return json.dumps({"samples": samples}).encode()
+    if kind == "application/x-ndjson":
+        return "\n".join(map(json.dumps, samples)).encode()
+    if kind == "text/x-vw":
+        lines = ["1 | " + " ".join(f"{name}:{value}" for name, value in x.items()) for x in rows]
+        return "\n".join(lines).encode()
+    if kind == "text/x-libsvm":
+        lines = ["1 " + " ".join(f"{name}:{value}" for name, value in x.items()) for x in rows]
+        return "\n".join(lines).encode()
+    names = sorted({name for x in rows for name in x})
+    table = {name: [x.get(name, 0.0) for x in rows] for name in names} | {"y": [1] * len(rows)}
+    if kind == "text/csv":
+        lines = [
+            ",".join(table),
+            *(",".join(map(str, row)) for row in zip(*table.values(), strict=True)),
+        ]
+        return "\n".join(lines).encode()
+    out = io.BytesIO()
+    batch = pa.record_batch(table)
+    with pa.ipc.new_stream(out, batch.schema) as stream:
+        stream.write_batch(batch)
+    return out.getvalue()
+
+
+KINDS = [
+    "application/json",
+    "application/x-ndjson",
+    "text/csv",
+    "text/x-vw",
+    "text/x-libsvm",
+    "application/vnd.apache.arrow.stream",
+]
+
+
+@pytest.mark.parametrize("pad", [0, PAD])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_has_the_limits(kind: str, pad: int):
+    features = {"kind": "indexed", "dim": 9}
+    if kind == "text/x-vw":
+        features = HASHED["features"]
+    spec = resolve_spec({"algorithm": "perceptron", "features": features})
+    door = Door(spec, RowLimits(rows=pad + 2, nonzeros=4))
+    fine = {str(k): 0.5 for k in (1, 2, 3, 4)}
+    rows = [fine] * pad + [fine | {"5": 0.5}, fine]
+    found = parse_body(door, kind, samples_of(kind, rows), labelled=True)
+    assert [error.index for error in found.errors] == [pad]
+    assert "5 features that are not 0, at most 4" in found.errors[0].reason
+    assert list(found.places) == [*range(pad), pad + 1]
+    assert len(found.rows) == pad + 1
+    assert {name for _, name in found.names} <= set(fine)
+    with pytest.raises(Exception, match="more than") as refused:
+        parse_body(door, kind, samples_of(kind, [fine, *rows]), labelled=True)
+    assert (refused.value.status, refused.value.slug) == (413, "too-many-rows")
+
+
+@pytest.mark.parametrize("pad", [0, PAD])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "text/x-libsvm"])
+def test_every_format_has_the_longest_name(kind: str, pad: int):
+    door = Door(resolve_spec(HASHED), LIMITS)
+    # Even where the journal has the name from another server, whose limit is another one.
+    door.told([(1, "longest")])
+    rows = [{"longer": 1.0}] * pad + [{"longest": 1.0}, {"longer": 1.0}]
+    body = samples_of(kind, rows)
+    if kind in ("text/csv", "application/vnd.apache.arrow.stream"):
+        with pytest.raises(Exception, match="at most 6 characters") as refused:
+            parse_body(door, kind, body, labelled=True)
+        assert refused.value.status == 422
+        return
+    found = parse_body(door, kind, body, labelled=True)
+    assert [error.index for error in found.errors] == [pad]
+    assert "at most 6 characters" in found.errors[0].reason
+    assert len(found.rows) == pad + 1
+
+
+def test_messages_of_an_input_have_them():
+    door = Door(resolve_spec(HASHED), LIMITS)
+    many = b",".join(b"f%d:1" % k for k in range(5))
+    messages = [
+        [(b"y", b"1"), (b"x", many)],
+        [(b"y", b"1"), (b"x.longest", b"1")],
+        [(b"y", b"1"), (b"x.text", b"longest")],
+        [(b"y", b"1"), (b"x.longer", b"longer")],
+    ]
+    found = parse_messages(door, messages, 1000)
+    assert [error.index for error in found.errors] == [0, 1, 2]
+    assert list(found.places) == [3]
+
+
+def test_no_longer_names_can_be_allowed_than_kernels_take():
+    assert Settings(max_name_length=LONGEST_NAME).max_name_length == LONGEST_NAME
+    with pytest.raises(ValueError, match="less than or equal"):
+        Settings(max_name_length=LONGEST_NAME + 1)
+
+
+def test_requests_of_every_kind_are_bounded(serve, monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 1024)
+    monkeypatch.setattr(hot, "CHUNK_BYTES", 1024)
+    client = serve(max_rows=2, max_upload_rows=300, max_nonzeros=2)
+    client.put("/models/m", json={**SPEC, "algorithm": "sgd"})
+    row = {"x": {"1": 1, "2": 1}, "y": 1}
+    three = {"samples": [row] * 3}
+    assert_problem(client.post("/models/m/learn", json=three), 413, "too-many-rows")
+    assert_problem(client.post("/models/m/predict", json=three), 413, "too-many-rows")
+    waiting = {"samples": [{"x": {}, "id": k} for k in range(3)]}
+    answer = client.post("/models/m/predict?remember=true", json=waiting)
+    assert_problem(answer, 413, "too-many-rows")
+    labels = {"labels": [{"id": k, "y": 1} for k in range(3)]}
+    assert_problem(client.post("/models/m/labels", json=labels), 413, "too-many-rows")
+    told = assert_problem(client.get("/models/m/predict?x=1:1,2:1,3:1"), 422, "invalid-rows")
+    assert told["errors"][0]["pointer"] == "/x"
+    # As it arrives: the chunks before the one too many are learned, and told.
+    lines = {"content-type": "text/x-libsvm"}
+    told = assert_problem(
+        client.post("/models/m/learn", content=b"1 1:1\n" * 1000, headers=lines),
+        413,
+        "too-many-rows",
+    )
+    assert told["chunks"] >= 1 and told["seq"] <= 300
+    assert client.get("/models/m").json()["seq"] == told["seq"]
+
+
+def test_a_store_takes_so_many_models(serve, store):
+    client = serve(store=store, max_models=2)
+    assert client.put("/models/a", json=SPEC).status_code == 201
+    assert client.put("/models/b", json=SPEC).status_code == 201
+    answer = client.put("/models/c", json=SPEC)
+    assert_problem(answer, 429, "too-many-models")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert client.put("/models/a", json=SPEC).status_code == 200
+    client.delete("/models/a")
+    assert client.put("/models/c", json=SPEC).status_code == 201
+
+
+def test_a_model_takes_so_much_memory(serve):
+    client = serve(max_model_bytes=100_000)
+    large = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 50_000}}
+    assert_problem(client.put("/models/large", json=large), 422, "model-too-large")
+    assert client.get("/models/large").status_code == 404
+    hashed = {"algorithm": "sgd", "features": {"kind": "hashed", "bits": 8}}
+    assert client.put("/models/m", json=hashed).status_code == 201
+    # Names are what grows: no more is learned, and nothing of the model is lost.
+    for turn in range(200):
+        x = {f"a name of some length {turn} {k}": 1 for k in range(50)}
+        answer = client.post("/models/m/learn", json={"samples": [{"x": x, "y": 1}] * 40})
+        if answer.status_code != 200:
+            break
+    assert_problem(answer, 429, "model-too-large")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert client.post("/models/m/predict", json={"x": {"a": 1}}).status_code == 200
+    assert client.get("/models/m").json()["seq"] == 40 * turn
