@@ -53,6 +53,7 @@ class Application:
         self._layers = layers
         self._catalog = hot._catalog
         self.startup = hot.startup
+        self.pressure = hot.pressure
         self.stop_streams = hot.stop_streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,6 +94,7 @@ def create_app(
         DefaultLabels(catalog, journal).run,
         telemetry.holdings.run,
         telemetry.stored.run,
+        catalog.pressure.run,
     ]
     if settings.redis_input:
         tasks.append(Intakes(catalog, has_inputs(journal)).run)

@@ -27,6 +27,7 @@ from service.journal.record import RecordError
 from service.memory import bytes_of
 from service.model import Model
 from service.outside import REAL, Outside
+from service.pressure import Pressure
 from service.recovery import Forked
 from service.refits import Desk
 from service.replica import Replica
@@ -68,6 +69,13 @@ class Catalog:
         self.telemetry = telemetry
         self.contact = Contact(journal)
         self.outside = outside
+        self.pressure = Pressure(
+            settings.max_in_flight,
+            settings.shed_after_s,
+            settings.request_timeout_s,
+            telemetry.saw_shed,
+            outside.clock,
+        )
         self.row_limits = RowLimits(
             settings.max_rows, settings.max_nonzeros, settings.max_name_length
         )

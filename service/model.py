@@ -60,6 +60,7 @@ class Model:
         self.record = record
         self.replica = replica
         self.door = Door(replica.spec, catalog.row_limits)
+        self._pressure = catalog.pressure
         self._most_bytes = catalog.settings.max_model_bytes
         self.committer = Committer(
             catalog.journal,
@@ -91,15 +92,21 @@ class Model:
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it.
 
-        Raises Problem 429 for rows where the model takes more memory than it may, and what the
-        journal's append raises.
+        Raises Problem 429 for rows where the model takes more memory than it may, OutcomeUnknown
+        where they wait too long, and what the journal's append raises.
         """
         if self.bytes > self._most_bytes and isinstance(request, Request):
             raise self._too_large()
-        receipt = await self.committer.submit(request)
-        if isinstance(request, ControlRequest):  # a new member takes more than a row does
-            self._weigh()
-        return receipt
+        future = self.committer.submit(request)
+        if isinstance(request, ControlRequest):
+            receipt = await future
+            self._weigh()  # a new member takes more than a row does
+            return receipt
+        number = self._pressure.enter(future)
+        try:
+            return await future
+        finally:
+            self._pressure.leave(number)
 
     def _too_large(self) -> Problem:
         detail = (

@@ -10,7 +10,7 @@ import uvicorn
 
 from service.api.health import without_password
 from service.app import Application, create_app
-from service.receiving import BodyProtocol
+from service.receiving import refusing_by
 from service.settings import Settings
 from service.telemetry.sharing import Sharing
 
@@ -61,7 +61,7 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
         app,
         host=settings.host,
         port=settings.port,
-        http=BodyProtocol,
+        http=refusing_by(app.pressure),
         log_level="warning",
         access_log=False,
         server_header=False,

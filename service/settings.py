@@ -93,6 +93,17 @@ class Settings(BaseSettings):
     max_model_bytes: int = Field(
         1024**3, ge=1, description="Memory of a model beyond which it learns no more."
     )
+    max_in_flight: int = Field(
+        1024, ge=1, description="Requests that wait, per worker, beyond which learning is refused."
+    )
+    shed_after_s: float = Field(
+        0.05,
+        gt=0,
+        description="The longest wait, of 288 requests or more, beyond which learning is refused.",
+    )
+    request_timeout_s: float = Field(
+        30.0, gt=0, description="How long rows wait to be journalled and learned."
+    )
     append_timeout_s: float = Field(
         5.0, gt=0, description="How long an append of unknown outcome is repeated."
     )

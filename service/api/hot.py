@@ -48,6 +48,7 @@ from service.codecs import (
 from service.errors import Problem
 from service.journal.protocol import ModelChanged
 from service.model import Model
+from service.pressure import LEARN
 from service.schemas import Learned, LearnedStream
 from service.settings import Settings
 from service.startup import Startup
@@ -77,6 +78,7 @@ class HotPath:
         self._catalog = catalog
         self._versions = LoadedVersions(settings.versions_held, settings.versions_bytes)
         self.startup = startup
+        self.pressure = catalog.pressure
         self._max_body_bytes = settings.max_body_bytes
         self._max_upload_bytes = settings.max_upload_bytes
         self._telemetry = telemetry
@@ -181,6 +183,7 @@ class HotPath:
                 return await _as_wanted(head, told_of, headers)
         else:
             body = await read_body(receive, head, self._max_body_bytes)
+        self.pressure.check(LEARN)
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt = None

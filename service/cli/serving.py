@@ -55,6 +55,11 @@ def serve(
     max_model_bytes: Annotated[
         int | None, flag("max-model-bytes", help_of("max_model_bytes"))
     ] = None,
+    max_in_flight: Annotated[int | None, flag("max-in-flight", help_of("max_in_flight"))] = None,
+    shed_after_s: Annotated[float | None, flag("shed-after-s", help_of("shed_after_s"))] = None,
+    request_timeout_s: Annotated[
+        float | None, flag("request-timeout-s", help_of("request_timeout_s"))
+    ] = None,
     max_listeners: Annotated[int | None, flag("max-listeners", help_of("max_listeners"))] = None,
     append_timeout_s: Annotated[
         float | None, flag("append-timeout-s", help_of("append_timeout_s"))

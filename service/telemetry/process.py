@@ -83,6 +83,13 @@ class ProcessCounts:
             "Default labels that were journalled.",
             registry=registry,
         )
+        self._shed = Counter(
+            "dualstream_shed",
+            "Requests refused for want of time, by what they asked: learn or predict.",
+            ["kind"],
+            registry=registry,
+        )
+        self._shed_of = {kind: self._shed.labels(kind) for kind in ("learn", "predict")}
         self._by_model = {
             name: Counter(f"dualstream_{name}", text, ["model"], registry=registry)
             for name, text in BY_MODEL.items()
@@ -107,6 +114,9 @@ class ProcessCounts:
 
     def saw_eviction(self) -> None:
         self._evictions.inc()
+
+    def saw_shed(self, kind: str) -> None:
+        self._shed_of[kind].inc()
 
     def saw_label(self, model: str, delay_s: float) -> None:
         self._label_delays.observe(delay_s)

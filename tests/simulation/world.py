@@ -86,6 +86,9 @@ class Telemetry:
     def saw_default_labels(self, rows: int) -> None:
         pass
 
+    def saw_shed(self, kind: str) -> None:
+        pass
+
 
 class Worker:
     """A process with a catalog; it may die at any of its awaits and be started again."""
