@@ -51,7 +51,8 @@ class Application:
 
     def __init__(self, layers: ASGIApp, hot: HotPath) -> None:
         self._layers = layers
-        self._catalog = hot._catalog
+        self._catalog, self._versions = hot._catalog, hot._versions
+        self._telemetry = hot._telemetry
         self.startup = hot.startup
         self.pressure = hot.pressure
         self.stop_streams = hot.stop_streams
