@@ -37,12 +37,14 @@ soak: $(STAMP)-bench
 	$(BIN)/python -m load_tests.soak --minutes $(SOAK_MINUTES)
 
 # Many rounds of what `make test` samples; writes load_tests/RELIABILITY.md.
-chaos: $(STAMP)-dev
+chaos: $(STAMP)-bench
 	tests/fetch_tool.sh redis
+	tests/fetch_tool.sh wrk
 	tests/fetch_tool.sh strace
 	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
 	  $(BIN)/python -m pytest tests/chaos tests/journal/test_journal_processes.py
+	$(BIN)/python -m load_tests overload --rows short
 
 # Whatever reads bytes from outside: property tests with many more examples, then a fuzzer.
 FUZZ_MINUTES ?= 30

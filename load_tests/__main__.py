@@ -22,6 +22,7 @@ BENCHMARKS = (
     "many_models",
     "ingest",
     "latency",
+    "overload",
     "cutting_planes",
     "newcomer",
     "offline",

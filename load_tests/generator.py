@@ -26,6 +26,7 @@ class Order(msgspec.Struct):
     seconds: float
     connections: int
     core: int
+    may_refuse: bool = False
 
 
 class Done(msgspec.Struct):
@@ -66,7 +67,9 @@ def main() -> None:
     requests = [post(order.target, body) for body in order.bodies.read_bytes().splitlines()]
     os.sched_setaffinity(0, {order.core})
     urgency = be_urgent()
-    found = drive(order.url, requests, order.rate, order.seconds, order.connections)
+    found = drive(
+        order.url, requests, order.rate, order.seconds, order.connections, order.may_refuse
+    )
     sys.stdout.buffer.write(msgspec.json.encode(Done(urgency, found)))
 
 

@@ -26,11 +26,17 @@ _ACK = re.compile(rb'"seq":(\d+),"count":')
 
 @dataclass
 class Drive:
-    """What a run came to: latencies and slips in seconds, in no order, and the seqs of learns."""
+    """What a run came to: latencies and slips in seconds, in no order, and the seqs of learns.
+
+    Where requests may be refused, `refusals` are the latencies of those that were, and `unsent`
+    says of how many the time came when every connection was still waiting for an answer.
+    """
 
     latencies: list[float] = field(default_factory=list)
     slips: list[float] = field(default_factory=list)
     acks: list[int] = field(default_factory=list)
+    refusals: list[float] = field(default_factory=list)
+    unsent: int = 0
 
     @property
     def latencies_ms(self) -> list[float]:
@@ -58,14 +64,20 @@ def post(target: str, body: bytes, content_type: str = "application/json") -> by
 
 
 def drive(
-    url: str, requests: Sequence[bytes], rate: float, seconds: float, connections: int
+    url: str,
+    requests: Sequence[bytes],
+    rate: float,
+    seconds: float,
+    connections: int,
+    may_refuse: bool = False,
 ) -> Drive:
     """Send requests in turn, so many a second.
 
-    Raises RuntimeError where one is refused, or nothing is answered for long.
+    Where the server `may_refuse`, one that finds no free connection is not sent; else it waits.
+    Raises RuntimeError where one is refused that may not be, or nothing is answered for long.
     """
     with _connected(url, connections) as (held, epoll), _no_collections():
-        return _Driving(requests, rate, int(rate * seconds), held, epoll).run()
+        return _Driving(requests, rate, int(rate * seconds), held, epoll, may_refuse).run()
 
 
 class _Driving:
@@ -78,7 +90,9 @@ class _Driving:
         total: int,
         held: dict[int, _Connection],
         epoll: select.epoll,
+        may_refuse: bool,
     ) -> None:
+        self._may_refuse = may_refuse
         self._requests, self._rate, self._total = requests, rate, total
         self._held, self._epoll = held, epoll
         self._idle = deque(held.values())
@@ -88,15 +102,17 @@ class _Driving:
 
     def run(self) -> Drive:
         done, heard = self._drive, self._begins
-        while len(done.latencies) < self._total:
+        while len(done.latencies) + len(done.refusals) + done.unsent < self._total:
             now = self._send_due()
-            may_send = self._idle and self._sent < self._total
+            may_send = (self._idle or self._may_refuse) and self._sent < self._total
             select.select([self._epoll], [], [], max(0.0, self._due - now) if may_send else 1.0)
             for descriptor, _ in self._epoll.poll(0):
                 connection = self._held[descriptor]
-                if _receive(connection, done):
+                status = _receive(connection, done, self._may_refuse)
+                if status:
                     heard = connection.free_since = time.perf_counter()
-                    done.latencies.append(heard - connection.due)
+                    kept = done.latencies if status == 200 else done.refusals
+                    kept.append(heard - connection.due)
                     self._idle.append(connection)
                 # Many answers may be there at once: who is due does not wait for them.
                 self._send_due()
@@ -113,9 +129,15 @@ class _Driving:
             connection.socket.sendall(self._requests[self._sent % len(self._requests)])
             now = time.perf_counter()
             self._drive.slips.append(now - max(connection.due, connection.free_since))
-            self._sent += 1
-            self._due = self._begins + self._sent / self._rate
+            self._advance()
+        while self._may_refuse and self._due <= now and self._sent < self._total:
+            self._drive.unsent += 1
+            self._advance()
         return now
+
+    def _advance(self) -> None:
+        self._sent += 1
+        self._due = self._begins + self._sent / self._rate
 
 
 @contextmanager
@@ -146,24 +168,27 @@ def _no_collections() -> Iterator[None]:
         gc.enable()
 
 
-def _receive(connection: _Connection, run: Drive) -> bool:
-    """Whether the answer is whole now. Raises RuntimeError where it refuses."""
+def _receive(connection: _Connection, run: Drive, may_refuse: bool) -> int:
+    """The status of the answer, 0 before it is whole. Raises RuntimeError where it refuses."""
     received = connection.socket.recv(1 << 16)
     if not received:
         raise RuntimeError("the server closed a connection")
     connection.received += received
     head, end, body = connection.received.partition(b"\r\n\r\n")
     if not end:
-        return False
+        return 0
     size = _SIZE.search(head)
     if size is None:
         raise RuntimeError(f"an answer does not tell its length: {head!r}")
     if len(body) < int(size[1]):
-        return False
+        return 0
+    if may_refuse and head.startswith(b"HTTP/1.1 503"):
+        connection.received = b""
+        return 503
     if not head.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(f"refused: {body.decode()}")
     seq = _ACK.search(body)
     if seq is not None:
         run.acks.append(int(seq[1]))
     connection.received = b""
-    return True
+    return 200

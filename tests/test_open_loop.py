@@ -53,6 +53,13 @@ def test_latency_counts_from_when_a_request_was_due():
     assert run.acks == [7] * count
 
 
+def test_what_is_refused_or_cannot_be_sent_is_counted_where_it_may_be():
+    with server(response(b"503 Service Unavailable", b"{}"), 0.05) as url:
+        run = drive(url, [post("/learn", b"{}")], 1000.0, 0.02, connections=1, may_refuse=True)
+    assert not run.latencies and len(run.refusals) + run.unsent == 20
+    assert run.refusals and run.unsent and min(run.refusals) >= 0.05
+
+
 def test_predictions_acknowledge_no_row():
     with server(response(b"200 OK", b'{"model":"bench","seq":7,"score":0.5}')) as url:
         run = drive(url, [post("/predict", b"{}")], 1000.0, 0.003, connections=1)

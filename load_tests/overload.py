@@ -1,0 +1,159 @@
+"""Five times as many requests as can be learned: what becomes of those that are, and of all else.
+
+Open loop, as for latency, over so many connections that what is refused soon leaves one free. A
+request whose time comes when none is free is counted, and not sent. Beside the load a client of its
+own asks /livez, and the server's memory is read.
+"""
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from load_tests.generator import Order, drive_apart
+from load_tests.http import GENERATOR_CORE, Load, Side, as_json, send
+from load_tests.latency import BODIES, MOST_SLIP_MS, store
+from load_tests.measure import Row
+from load_tests.open_loop import Drive
+from load_tests.soak import resident_bytes
+from service.demo.adult import adult_lines
+
+TITLE = "Overload"
+TIMES, HALF = 5.0, 0.5
+SECONDS, SHORT_SECONDS, HALF_SECONDS = 60.0, 5.0, 5.0
+CONNECTIONS = 1000
+PROBE_S = 0.02
+MOST_REFUSAL_MS, MOST_LIVEZ_MS, MOST_TIMES, MOST_GROWTH = 50.0, 100.0, 5.0, 0.05
+WARM_SHARE = 0.2
+"""Of the time, after which memory has to be flat."""
+
+_about: list[str] = []
+
+
+@dataclass
+class Beside:
+    """What is seen beside the load, until it is stopped: seconds of /livez, resident bytes."""
+
+    side: Side
+    livez_s: list[float] = field(default_factory=list)
+    resident: list[int] = field(default_factory=list)
+    _is_over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> "Beside":
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        with httpx.Client(base_url=self.side.url, timeout=30) as client:
+            while not self._is_over.wait(PROBE_S):
+                began = time.perf_counter()
+                client.get("/livez").raise_for_status()
+                self.livez_s.append(time.perf_counter() - began)
+                self.resident.append(resident_bytes(self.side.server))
+
+    @property
+    def growth(self) -> float:
+        """Of memory: from after the warm-up to the most."""
+        settled = self.resident[int(WARM_SHARE * len(self.resident)) :]
+        return max(settled) / settled[0] - 1.0
+
+
+def rows(length: str = "") -> list[Row]:
+    """None: there is no peer. With `short` a few seconds. What is measured stands in `about`."""
+    _about.clear()
+    seconds = SHORT_SECONDS if length == "short" else SECONDS
+    with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder:
+        bodies = Path(folder) / "bodies"
+        bodies.write_text("\n".join(map(as_json, adult_lines()[:BODIES])) + "\n")
+        lines = []
+        for name in ("SQLite normal", "Redis everysec"):
+            with store(name, Path(folder)) as side:
+                lines.append(measured(name, side, Load(bodies), seconds))
+    _about.extend(told(lines, seconds))
+    return []
+
+
+def measured(name: str, side: Side, load: Load, seconds: float) -> str:
+    """A line of the table."""
+    capacity = statistics.median(send(load, side) for _ in range(3))
+    half = _driven(side, load, HALF * capacity, HALF_SECONDS)
+    with Beside(side) as beside:
+        run = _driven(side, load, TIMES * capacity, seconds)
+    assert side.check is not None
+    wrong = side.void or side.check([*half.acks, *run.acks])
+    return line_of(name, capacity, half, run, beside, wrong)
+
+
+def _driven(side: Side, load: Load, rate: float, seconds: float) -> Drive:
+    core = int(GENERATOR_CORE)
+    bodies, target = load.bodies, side.target
+    order = Order(side.url, target, bodies, rate, seconds, CONNECTIONS, core, may_refuse=True)
+    return drive_apart(order).drive
+
+
+def line_of(name: str, capacity: float, half: Drive, run: Drive, beside: Beside, wrong: str) -> str:
+    before, after = half.latency_ms(0.99), run.latency_ms(0.99)
+    refusal, livez = _p99_ms(run.refusals), _p99_ms(beside.livez_s)
+    missed = [
+        what
+        for what, is_met in (
+            ("learns", after <= MOST_TIMES * before),
+            ("refusals", refusal <= MOST_REFUSAL_MS),
+            ("/livez", livez <= MOST_LIVEZ_MS),
+            ("memory", beside.growth <= MOST_GROWTH),
+            ("slip", run.slip_ms(0.99) <= MOST_SLIP_MS),
+            ("none refused at 50%", not half.refusals),
+        )
+        if not is_met
+    ]
+    verdict = f"void: {wrong}" if wrong else f"gate MISSED: {', '.join(missed)}"
+    cells = [
+        name,
+        f"{capacity:,.0f}",
+        f"{len(run.latencies):,} / {len(run.refusals):,} / {run.unsent:,}",
+        f"{before:.1f}",
+        f"{after:.1f} ({after / before:.1f}x)",
+        f"{refusal:.1f}",
+        f"{livez:.1f}",
+        f"{max(beside.resident) / 1e6:.1f} MB, {beside.growth:+.1%}",
+        f"{run.slip_ms(0.99):.2f}",
+        verdict if wrong or missed else "gate met",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _p99_ms(seconds: Sequence[float]) -> float:
+    return float(1000.0 * np.quantile(seconds, 0.99)) if seconds else 0.0
+
+
+def told(lines: Sequence[str], seconds: float) -> list[str]:
+    return [
+        f"`python -m load_tests overload`: {TIMES:g} times the highest rate of wrk, {seconds:g} s, "
+        f"open loop over {CONNECTIONS:,} connections; durable single-sample JSON learn, one "
+        "worker. A request whose time comes when every connection waits is not sent. Of learns "
+        f"that are answered p99 from when they were due, against p99 at {HALF:.0%} of the rate: at "
+        f"most {MOST_TIMES:g}x; of refusals at most {MOST_REFUSAL_MS:g} ms, of /livez "
+        f"{MOST_LIVEZ_MS:g} ms; memory after a fifth of the time grows by {MOST_GROWTH:.0%} at "
+        f"most, the generator's p99 slip is {MOST_SLIP_MS:g} ms at most. The history is checked "
+        "afterwards.",
+        "",
+        "| store | highest rate, requests/s | learned / refused / not sent | p99 at 50%, ms "
+        "| p99 of learns, ms | p99 of refusals, ms | p99 of /livez, ms | memory | slip, ms | |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *lines,
+    ]
+
+
+def about() -> list[str]:
+    return _about
