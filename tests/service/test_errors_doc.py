@@ -43,8 +43,8 @@ def _slugs_of(value: ast.expr) -> list[tuple[set[str], str]]:
 
 
 def test_every_problem_is_told_of_with_its_status():
-    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| \S", DOCUMENTS["docs/ERRORS.md"], re.MULTILINE)
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\w, ]+) \| \S", DOCUMENTS["docs/ERRORS.md"], re.M)
     code = problems_in_code()
     assert [slug for slug, _ in rows] == sorted(code)
     for slug, status in rows:
-        assert code[slug] <= {status}, slug
+        assert code[slug] <= set(status.split(", ")), slug
