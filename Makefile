@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo serve test lint bench soak chaos fuzz sbom audit docs clean
+.PHONY: demo serve test lint bench soak chaos fuzz image-check sbom audit docs clean
 
 demo: $(STAMP)-core
 	$(BIN)/dualstream demo
@@ -54,6 +54,11 @@ fuzz: $(STAMP)-fuzz
 	  tests/service/test_compression.py \
 	  tests/solvers/test_libsvm.py tests/solvers/test_batch.py tests/journal/test_record.py
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
+
+# Builds the image, runs it with a read-only root and uses it; needs root, and no engine.
+image-check: | $(BIN)/python
+	tests/fetch_tool.sh buildah
+	$(BIN)/python -m tests.image
 
 # What the server is made of; in an environment with the server and nothing else.
 SBOM := .cache/sbom

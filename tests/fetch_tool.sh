@@ -1,12 +1,21 @@
 #!/usr/bin/env bash
-# Usage: fetch_tool.sh chromium | prometheus | redis | strace | wrk
+# Usage: fetch_tool.sh buildah | chromium | prometheus | redis | strace | wrk
 # Puts a program under .cache/NAME when the machine has none: Debian's own packages, downloaded and
 # unpacked without root and without a system service. Where that cannot be, says what to install.
-# Chromium, of a hundred packages, is installed where root asks, and has to be there for others.
+# Chromium and buildah, of many packages, are installed where root asks, and have to be there for
+# others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name="$1"
 case "$name" in
+  buildah)
+    if ! command -v buildah >/dev/null || ! command -v debootstrap >/dev/null; then
+      { [ "$(id -u)" = 0 ] && apt-get -qq update &&
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends buildah \
+          debootstrap >/dev/null; } || echo "no buildah found: install it and debootstrap" >&2
+    fi
+    exit 0
+    ;;
   chromium)
     if ! command -v chromium >/dev/null; then
       { [ "$(id -u)" = 0 ] && apt-get -qq update &&
@@ -32,7 +41,7 @@ case "$name" in
     packages=(wrk libluajit-5.1-2 libluajit-5.1-common libssl3)
     ;;
   *)
-    echo "usage: $0 chromium | prometheus | redis | strace | wrk" >&2
+    echo "usage: $0 buildah | chromium | prometheus | redis | strace | wrk" >&2
     exit 2
     ;;
 esac

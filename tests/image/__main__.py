@@ -1,0 +1,98 @@
+"""Build the image from the Dockerfile and run it as a stranger would: python -m tests.image
+
+Needs root and no engine: buildah builds and runs it, debootstrap makes the image it starts from
+where none can be pulled.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.image.base import base_image
+from tests.image.buildah import COMMAND, STORE, buildah, described
+from tests.image.index import mounts, pip_configuration
+
+ROOT = Path(__file__).parent.parent.parent
+IMAGE = "localhost/dualstream:checked"
+# What .dockerignore has to keep out, as no image needs it.
+NEVER_INSIDE = ("tests", "load_tests", ".git", ".venv", ".cache", "docs", "examples")
+
+
+def build() -> str:
+    """Build it; returns the mark that stood in the secret."""
+    configuration, mark = pip_configuration()
+    with tempfile.NamedTemporaryFile("w", dir=STORE) as secret:
+        secret.write(configuration)
+        secret.flush()
+        seen = [word for mount in mounts(configuration) for word in ("--volume", mount)]
+        command = [*COMMAND, "build", "--isolation=chroot", "--pull=false", "--format=docker"]
+        command += ["--secret", f"id=pip,src={secret.name}", *seen, "--tag", IMAGE, str(ROOT)]
+        log = STORE / "build.log"
+        with log.open("w") as said:
+            if subprocess.run(command, stdout=said, stderr=said).returncode != 0:
+                raise SystemExit(f"the build failed, see {log}:\n{log.read_text()[-2000:]}")
+    return mark
+
+
+def check_contents(root: Path, mark: str) -> None:
+    """No secret in a layer or in the configuration, and nothing that the server does not need."""
+    assert mark not in json.dumps(described(IMAGE)), "a secret is in the image's configuration"
+    found = subprocess.run(["grep", "-rlF", "--devices=skip", mark, str(root)], capture_output=True)
+    assert not found.stdout, f"a secret is in a layer: {found.stdout.decode()}"
+    inside = {path.name for path in (root / "app").iterdir()}
+    assert not inside & set(NEVER_INSIDE), inside
+
+
+def run(container: str, root: Path) -> dict[str, object]:
+    """Start, use and stop it in namespaces of its own; what was seen."""
+    done = subprocess.run(
+        ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        + [sys.executable, "-m", "tests.image.running", IMAGE, container, str(root)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    if done.returncode != 0:
+        raise SystemExit("the image does not run as it should")
+    return json.loads(done.stdout)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Say what was measured, or what is missing."""
+    if os.geteuid() != 0:
+        raise SystemExit("image-check needs root: buildah changes roots and mounts")
+    missing = [name for name in ("buildah", "debootstrap", "unshare") if not shutil.which(name)]
+    if missing:
+        raise SystemExit(f"install these first: {' '.join(missing)}")
+    STORE.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    say(f"base: {base_image((ROOT / 'Dockerfile').read_text())}")
+    based = time.monotonic()
+    mark = build()
+    built = time.monotonic()
+    container = buildah("from", "--pull-never", IMAGE)
+    try:
+        root = Path(buildah("mount", container))
+        check_contents(root, mark)
+        seen = run(container, root)
+    finally:
+        buildah("rm", container)
+    size = buildah("images", "--format", "{{.Size}}", IMAGE)
+    say(f"image: {size}; base ready in {based - started:.0f} s, built in {built - based:.0f} s")
+    say(f"ran with a read-only root as user {seen['user']}: healthy after {seen['healthy_s']} s")
+    say(f"kernels: {seen['kernel_files']} baked files, all hit; none compiled at start")
+    say(f"learned {seen['learned']}\nread back after a restart: {seen['read_back']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The image that the Dockerfile starts from: pulled, or made of Debian's own packages."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.image.buildah import COMMAND, STORE, buildah, has_image
+
+MIRROR = "http://deb.debian.org/debian"
+PACKAGES = "python3,python3-pip,ca-certificates"
+# Where programs are looked for, as in the image that it stands for.
+PATH = "PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin"
+
+
+def base_image(dockerfile: str) -> str:
+    """Have the image of the FROM line at hand; says where it is from."""
+    name = next(line.split()[1] for line in dockerfile.splitlines() if line.startswith("FROM "))
+    full = f"docker.io/library/{name}"
+    if has_image(full):
+        return f"{full}, kept from an earlier run"
+    if subprocess.run([*COMMAND, "pull", full], capture_output=True).returncode == 0:
+        return f"{full}, pulled"
+    python, _, suite = name.removeprefix("python:").partition("-slim-")
+    _bootstrap(full, suite, python)
+    return f"{full}, a stand-in of Debian {suite}'s packages, as no registry was reached"
+
+
+def _bootstrap(name: str, suite: str, python: str) -> None:
+    root = STORE / "debian"
+    shutil.rmtree(root, ignore_errors=True)
+    command = [
+        "debootstrap",
+        "--variant=minbase",
+        f"--include={PACKAGES}",
+        suite,
+        str(root),
+        MIRROR,
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    if not (root / "usr" / "bin" / f"python{python}").exists():
+        raise SystemExit(f"Debian {suite} has no Python {python}")
+    # In an image pip may install beside Debian's packages, and `python` is this one.
+    (root / "usr" / "lib" / f"python{python}" / "EXTERNALLY-MANAGED").unlink(missing_ok=True)
+    (root / "usr" / "bin" / "python").symlink_to("python3")
+    for kept in ("var/cache/apt", "var/lib/apt/lists"):
+        shutil.rmtree(root / kept)
+    container = buildah("from", "scratch")
+    # Debian's tree has links at its top (/bin, /lib) that have to stay links.
+    made = Path(buildah("mount", container))
+    subprocess.run(["cp", "-a", f"{root}/.", str(made)], check=True)
+    buildah("config", "--env", PATH, "--cmd", "python3", container)
+    buildah("commit", "--quiet", "--rm", container, name)
+    shutil.rmtree(root)

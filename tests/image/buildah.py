@@ -1,0 +1,42 @@
+"""buildah with a store of its own: images are built and run without an engine or a daemon.
+
+Layers are whole copies (`vfs`) and commands run in a chroot: neither an overlay file system nor
+the right to make a container is needed, only root.
+"""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+STORE = Path(__file__).parent.parent.parent / ".cache" / "image"
+COMMAND = (
+    "buildah",
+    *("--root", str(STORE / "images")),
+    *("--runroot", str(STORE / "run")),
+    *("--storage-driver", "vfs"),
+)
+
+
+def buildah(*arguments: str) -> str:
+    """What it says on standard output; raises CalledProcessError with its errors shown."""
+    done = subprocess.run([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.strip()
+
+
+def has_image(name: str) -> bool:
+    return (
+        subprocess.run([*COMMAND, "inspect", "--type=image", name], capture_output=True).returncode
+        == 0
+    )
+
+
+def described(image: str) -> dict[str, Any]:
+    """The image in Docker's own format, with its configuration and its history."""
+    return json.loads(buildah("inspect", "--type=image", image))
+
+
+def run_command(container: str, command: Sequence[str]) -> list[str]:
+    """The command that runs `command` in a container, as the image's user."""
+    return [*COMMAND, "run", "--isolation=chroot", container, "--", *command]

@@ -1,0 +1,160 @@
+"""The image's command in namespaces of its own, with a root that nobody can write.
+
+How the root is made read-only: in a mount namespace the container's tree is bound over itself and
+remounted read-only, as an engine does for `--read-only`; buildah binds that into its chroot, and a
+bind of a read-only mount is read-only. Only /data is a volume, and writable. The network namespace
+has nothing but loopback, so that port 8000 is free and nothing is asked of anybody; the namespace
+of processes takes all of them along when this ends.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.image.buildah import STORE, buildah, described, run_command
+
+URL = "http://127.0.0.1:8000"
+READY_WITHIN_S = 120.0
+STOPPED_WITHIN_S = 30.0
+# What a browser loads, and what describes the API.
+PAGES = (
+    *("/", "/docs", "/openapi.json", "/static/js/main.js", "/static/dashboard.css"),
+    *("/static/vendor/uplot/uPlot.iife.min.js", "/static/vendor/swagger-ui/swagger-ui-bundle.js"),
+)
+MUST_NOT_WRITE = ("/new", "/tmp/new", "/app/new", "/opt/kernels/new", "/usr/local/new")
+
+
+class Running:
+    """A container of an image at `root`.
+
+    Its volume, /data, is one that buildah makes and keeps beside the container, writable.
+    """
+
+    def __init__(self, image: str, container: str, root: Path) -> None:
+        self.configuration = described(image)["Docker"]["config"]
+        self.container, self.root = container, root
+        self.user = (root / "data").stat().st_uid
+        self.data = volume(container)
+
+    def run(self, *command: str) -> tuple[bool, str]:
+        """Whether a command in the container went well, and what it said."""
+        # With a read-only root Debian's buildah breaks down as it tidies up, after the command:
+        # what the command said is whole, and its exit code lost.
+        told = ["sh", "-c", '"$@" 2>&1 && echo "went well"; true', "sh", *command]
+        asked = run_command(self.container, told)
+        said = subprocess.run(asked, capture_output=True, text=True).stdout
+        return said.endswith("went well\n"), said.removesuffix("went well\n").strip()
+
+    @contextmanager
+    def served(self) -> Iterator[float]:
+        """The image's command until it is healthy, which took so many seconds; ended by SIGTERM."""
+        command = [*self.configuration["Entrypoint"], *self.configuration["Cmd"]]
+        started = time.monotonic()
+        log = (STORE / "run.log").open("a")
+        process = subprocess.Popen(run_command(self.container, command), stdout=log, stderr=log)
+        check = self.configuration["Healthcheck"]["Test"]
+        assert check[0] == "CMD", check
+        while not self.run(*check[1:])[0]:
+            assert process.poll() is None, "the image's command ended"
+            assert time.monotonic() - started < READY_WITHIN_S, "never healthy"
+            time.sleep(0.1)
+        yield time.monotonic() - started
+        os.kill(first_process_of(self.user), signal.SIGTERM)
+        process.wait(STOPPED_WITHIN_S)
+
+
+def volume(container: str) -> Path:
+    """Where buildah keeps what the image declares as its one volume."""
+    found = json.loads(buildah("inspect", container))["ContainerID"]
+    kept = STORE / "images" / "vfs-containers" / found / "userdata" / "buildah-volumes"
+    [folder] = kept.iterdir()
+    return folder
+
+
+def first_process_of(user: int) -> int:
+    """The process of a user, in this namespace, that no other one of that user has started."""
+    parents = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and folder.stat().st_uid == user:
+            after_name = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            parents[int(folder.name)] = int(after_name[1])
+    [found] = [process for process, parent in parents.items() if parent not in parents]
+    return found
+
+
+def raise_loopback() -> None:
+    """Bring `lo` up, which a new network namespace has down."""
+    up, running, set_flags = 0x1, 0x40, 0x8914
+    with socket.socket() as asked:
+        fcntl.ioctl(asked, set_flags, struct.pack("16sh14x", b"lo", up | running))
+
+
+def make_read_only(container: str, root: Path) -> None:
+    # The places that buildah mounts at have to be there before: a first run leaves all but one.
+    subprocess.run(run_command(container, ["true"]), check=True)
+    (root / "run" / ".containerenv").touch()
+    for options in (["--bind", str(root), str(root)], ["-o", "remount,bind,ro", str(root)]):
+        subprocess.run(["mount", *options], check=True)
+
+
+def asked(path: str, body: Any = None, method: str = "GET") -> bytes:
+    headers = {"content-type": "application/json"}
+    sent = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(URL + path, sent, headers, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.read()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def check(running: Running) -> dict[str, Any]:
+    """Start, learn a sample, stop, start again and read it back; what was seen."""
+    _, user = running.run("id", "-u")
+    assert user == str(running.user) != "0", user
+    for path in MUST_NOT_WRITE:
+        _, said = running.run("touch", path)
+        assert "Read-only file system" in said, f"{path}: {said}"
+    assert running.run("touch", "/data/new")[0]
+    with running.served() as first_s:
+        asked("/models/clicks", method="PUT")
+        learned = json.loads(asked("/models/clicks/learn", {"x": {"site": "news"}, "y": 1}, "POST"))
+        for page in PAGES:
+            assert asked(page), page
+    with running.served() as again_s:
+        told = json.loads(asked("/models/clicks"))
+    baked, used = files(running.root / "opt" / "kernels"), files(running.data / ".kernels")
+    assert len(baked) > 100
+    compiled = sorted(name for name in baked | used if baked.get(name) != used.get(name))
+    assert not compiled, f"kernels compiled at start: {compiled}"
+    return {
+        "user": int(user),
+        "healthy_s": [round(first_s, 1), round(again_s, 1)],
+        "learned": learned,
+        "read_back": told,
+        "kernel_files": len(baked),
+    }
+
+
+if __name__ == "__main__":
+    image, container, root = sys.argv[1:]
+    raise_loopback()
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    make_read_only(container, Path(root))
+    json.dump(check(Running(image, container, Path(root))), sys.stdout)
