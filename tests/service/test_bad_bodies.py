@@ -12,7 +12,9 @@ import zstandard
 
 from service.codecs import as_batch, parse_body
 from service.codecs.column_names import MOST_COLUMNS
+from service.codecs.door import Door, RowLimits
 from service.errors import Problem
+from solvers import resolve_spec
 from tests.service.test_chunks import cut
 from tests.service.test_formats import (
     ARROW,
@@ -137,8 +139,10 @@ def test_a_million_columns_are_refused(media):
 def test_a_million_features_of_a_row_are_taken_where_they_have_room():
     values = [k % 7 + 1 for k in range(MILLION)]
     pairs = " ".join(f"{k + 1}:{x}" for k, x in enumerate(values))
-    batch = as_batch([read(LIBSVM, f"1 {pairs}", WIDE).rows])
-    assert batch.values.tolist() == values and batch.indices.tolist() == [*range(MILLION)]
+    assert_one_bad(LIBSVM, f"1 {pairs}", "at most 100000", WIDE)
+    door = Door(resolve_spec(WIDE), RowLimits(MILLION, MILLION, 1024))
+    batch = as_batch([parse_body(door, LIBSVM, f"1 {pairs}".encode(), labelled=True).rows])
+    assert np.array_equal(batch.values, values) and np.array_equal(batch.indices, range(MILLION))
 
 
 @pytest.mark.parametrize("media", [JSON, *LINES])

@@ -28,7 +28,7 @@ from tests.service.exported import (
     source_of,
     trained,
 )
-from tests.service.test_readme import ROOT
+from tests.service.documents import ROOT
 
 X = rows(1000, 3)
 LINEAR = {
