@@ -16,6 +16,7 @@ from service.api.export import FormatName
 from service.export import FORMATS
 from solvers import NotExpressible
 from tests.service.conftest import assert_problem
+from tests.service.documents import ROOT
 from tests.service.exported import (
     BALANCED,
     COUNTS,
@@ -28,7 +29,6 @@ from tests.service.exported import (
     source_of,
     trained,
 )
-from tests.service.documents import ROOT
 
 X = rows(1000, 3)
 LINEAR = {
