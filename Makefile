@@ -17,7 +17,8 @@ test: $(STAMP)-dev
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh strace
 	tests/fetch_tool.sh chromium
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m service.kernels
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 
 lint: $(STAMP)-dev
 	$(BIN)/ruff check .

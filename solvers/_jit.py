@@ -70,6 +70,7 @@ SHARED_KERNELS = (
     "portfolio/_columns.py",
     "portfolio/_roots.py",
     "portfolio/_rule.py",
+    "text/_memo.py",
     "text/_read.py",
 )
 """The files whose kernels those of other files may call."""

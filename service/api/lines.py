@@ -7,7 +7,7 @@ import msgspec
 from starlette.types import Scope, Send
 
 from service.api.http import NDJSON, Headers
-from service.errors import Problem, as_problem
+from service.errors import Problem, as_problem, let_go
 
 log = logging.getLogger("dualstream.http")
 
@@ -54,4 +54,5 @@ def problem_of(error: Exception, scope: Scope) -> Problem:
     if problem is None:
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
         problem = Problem(500, "internal-error", "the server failed; its log says why")
+    let_go(error)
     return problem

@@ -39,6 +39,10 @@ _FIELDS = {b"x": X_COLUMN, b"y": Y_COLUMN, b"weight": WEIGHT_COLUMN}
 _FEW, _ONE_IN = 8, 8
 
 
+_DEEPEST, _LONGEST = 16, 64 * 1024
+"""Of a value that is gone through piece by piece: no row is as deep, and few are as long."""
+
+
 def parse_json(door: Door, body: bytes, labelled: bool, waiting: bool = False) -> Intake:
     """As `parse_exactly`, and sooner."""
     if len(body) >= FEW_BYTES and not waiting and not door.reads_exactly:
@@ -109,6 +113,8 @@ class _Rows:
             depth += (found in b"{[") - (found in b"}]")
             if depth == 0:
                 return start, token.end()
+            if depth > _DEEPEST or token.end() - start > _LONGEST:
+                break
         raise _Unusual
 
     def _next(self, at: int, expected: bytes) -> bytes:
@@ -178,7 +184,7 @@ class _Samples(_Rows):
             self._text, self._ascii_only, COMMA, a.dim, a.label_kind, a.is_telling, POWERS_OF_TEN,
             a.indptr, a.indices, a.values, a.labels, a.weights, a.places, a.spare, a.held,
             a.told, a.seen, a.name_places, a.name_ends, a.names, a.counts,
-            a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
+            a.label_slots, a.label_ends, a.label_text, a.buffer, a.memo, a.at,
         )  # fmt: skip
 
 
@@ -249,7 +255,7 @@ class _Columns(_Rows):
             self._text, self._ascii_only, field, a.dim, a.label_kind, a.is_telling, POWERS_OF_TEN,
             a.indptr, a.indices, a.values, a.labels, a.weights, a.spare, a.held,
             a.told, a.seen, a.name_places, a.name_ends, a.names, a.counts,
-            a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
+            a.label_slots, a.label_ends, a.label_text, a.buffer, a.memo, a.at,
         )  # fmt: skip
 
 

@@ -8,7 +8,16 @@ from service.codecs.door import MAX_NAMES, Door
 from service.codecs.intake import Intake, ListedRows
 from service.errors import RowError
 from solvers import Batch
-from solvers.text import LABELS, LONGEST_NAME, NO_LABELS, NUMBERS, PLACES, label_slot, slot_of
+from solvers.text import (
+    LABELS,
+    LONGEST_NAME,
+    MEMO_NUMBERS,
+    NO_LABELS,
+    NUMBERS,
+    PLACES,
+    label_slot,
+    slot_of,
+)
 
 # Longer labels are read again each time.
 _LONGEST_LABEL = 256
@@ -35,6 +44,7 @@ class RowArrays:
         self.buffer = np.empty(3 * LONGEST_NAME + 2, np.uint8)
         self.counts = np.zeros(4, np.int64)
         self.at = np.zeros(4, np.int64)
+        self.memo = np.zeros(MEMO_NUMBERS, np.int64)
         self._ready_names(min(entries, MAX_NAMES), text)
         self._ready_labels(min(rows, LABELS))
 
@@ -44,7 +54,7 @@ class RowArrays:
         if not self.is_telling:
             most = text = 0
         slots = 1 << max(1, (2 * most).bit_length())
-        self.seen = np.full(slots, -1, np.int32)
+        self.seen = np.zeros(slots, np.int32)
         self.name_places, self.name_ends = np.empty(most, np.int32), np.zeros(most + 1, np.int64)
         self.names = np.empty(text, np.uint8)
         self._told: list[tuple[int, str]] = []
@@ -105,8 +115,8 @@ class RowArrays:
     def _tell(self, names: list[tuple[int, str]]) -> None:
         for place, name in names:
             slot = slot_of(self.seen, place)
-            if self.seen[slot] != place and len(self._told) < len(self.name_places):
-                self.seen[slot] = place
+            if not self.seen[slot] and len(self._told) < len(self.name_places):
+                self.seen[slot] = ~place
                 self._told.append((place, name))
 
     def drain_names(self) -> None:

@@ -1,10 +1,12 @@
 """Kernels that read rows from the bytes of text formats; the service says what the formats are.
 
 _read.py      what they share: numbers, names, labels, the end of a row
+_memo.py      names and texts that were read before
 _json.py      samples in lines or in a list, and columns
 _csv.py       records of fields
 _vw.py        lines of Vowpal Wabbit's format
 _columns.py   rows of a table that stands as columns
+lines.py      how many lines there are
 
 Each reads on until a line is not of the usual form, and says where it stopped.
 """
@@ -27,6 +29,7 @@ from solvers.text._json import (
     read_column,
     read_samples,
 )
+from solvers.text._memo import MEMO_NUMBERS
 from solvers.text._read import (
     LABELS,
     LONGEST_NAME,
@@ -39,6 +42,7 @@ from solvers.text._read import (
     slot_of,
 )
 from solvers.text._vw import read_examples
+from solvers.text.lines import count_lines
 
 __all__ = [
     "COMMA",
@@ -48,6 +52,7 @@ __all__ = [
     "LABELS",
     "LINE_FEED",
     "LONGEST_NAME",
+    "MEMO_NUMBERS",
     "NOTHING",
     "NO_LABELS",
     "NUMBERS",
@@ -59,6 +64,7 @@ __all__ = [
     "WEIGHT_COLUMN",
     "X_COLUMN",
     "Y_COLUMN",
+    "count_lines",
     "label_slot",
     "read_column",
     "read_examples",
@@ -74,7 +80,7 @@ class PlaceTable:
     """A set of places that kernels can look things up in."""
 
     def __init__(self) -> None:
-        self.slots: Indices = np.full(2, -1, np.int32)
+        self.slots: Indices = np.zeros(2, np.int32)
         self._count = 0
 
     def add(self, places: Collection[int]) -> None:

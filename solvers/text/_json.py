@@ -30,6 +30,23 @@ from solvers._jit import (
     kernel,
     types,
 )
+from solvers.text._memo import (
+    CHANGES,
+    LEAD,
+    LEAD_BYTES,
+    NAME_BYTES,
+    PLACE,
+    SHORT,
+    STEP_NUMBERS,
+    copy_bytes,
+    forget_since,
+    know_text,
+    known_text,
+    next_step,
+    short_text,
+    string_end,
+    text_slot,
+)
 from solvers.text._read import (
     LONGEST_NAME,
     NO_LABELS,
@@ -148,15 +165,86 @@ def number(text: Bytes, start: int, powers: Floats) -> tuple[float, int]:
     return (-x if text[start] == 45 else x), p
 
 
+@kernel(i8(RO_U1, i8, i8, RO_F8, I4, F8, i8, I8), inline=True)
+def read_indexed(
+    text: Bytes,
+    p: int,
+    dim: int,
+    powers: Floats,
+    indices: Indices,
+    values: Floats,
+    nnz: int,
+    counts: Ints,
+) -> int:
+    """The features of the object whose brace is at p, by index up to dim.
+
+    Returns the place behind it, or -1. counts[1] entries are there afterwards.
+    """
+    p = skip_space(text, p + 1)
+    if text[p] == 125:
+        counts[1] = nnz
+        return p + 1
+    while True:
+        if text[p] != 34:
+            return -1
+        place, p = read_index(text, p + 1, dim)
+        if p < 0:
+            return -1
+        p = skip_space(text, p + 1)
+        if text[p] != 58:
+            return -1
+        p = skip_space(text, p + 1)
+        x = 1.0
+        if text[p] == 116 or text[p] == 102:
+            x = 1.0 if text[p] == 116 else 0.0
+            p = word_end(text, p)
+        else:
+            x, p = number(text, p, powers)
+        if p < 0:
+            return -1
+        indices[nnz] = place
+        values[nnz] = x
+        nnz += 1
+        p = skip_space(text, p)
+        if text[p] == 125:
+            counts[1] = nnz
+            return p + 1
+        if text[p] != 44:
+            return -1
+        p = skip_space(text, p + 1)
+
+
+@kernel(i8(U1, i8, i8, b1, RO_I4, I4, I4, I8, U1, I8))
+def place_of(
+    buffer: Bytes,
+    length: int,
+    mask: int,
+    is_telling: bool,
+    told: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+) -> int:
+    """The place of the name that the buffer holds, told where it has to be; -1: no room."""
+    place = hash_bytes(buffer, length) & mask
+    if is_telling and not tell_name(
+        told, seen, place, buffer, length, name_places, name_ends, names, counts
+    ):
+        return -1
+    return place
+
+
 @kernel(
     i8(
         RO_U1, i8, b1, i8, b1, RO_F8,
         I4, F8, i8,
-        RO_I4, I4, I4, I8, U1, I8, U1,
+        RO_I4, I4, I4, I8, U1, I8, U1, I8,
     ),
     inline=True,
 )  # fmt: skip
-def read_object(
+def read_named(
     text: Bytes,
     p: int,
     ascii_only: bool,
@@ -173,6 +261,7 @@ def read_object(
     names: Bytes,
     counts: Ints,
     buffer: Bytes,
+    memo: Ints,
 ) -> int:
     """The features of the object whose brace is at p, hashed, or by index with dim >= 0.
 
@@ -182,47 +271,63 @@ def read_object(
     if text[p] == 125:
         counts[1] = nnz
         return p + 1
+    step = 0
     while True:
         if text[p] != 34:
             return -1
-        start = p + 1
-        if dim >= 0:
-            place, p = read_index(text, start, dim)
-        else:
-            p = read_string(text, start, ascii_only, buffer, 0)
-        if p < 0:
+        step = next_step(text, p, ascii_only, step, memo)
+        if step < 0:
             return -1
-        length = p - start
-        p = skip_space(text, p + 1)
-        if text[p] != 58:
-            return -1
-        p = skip_space(text, p + 1)
+        at = step * STEP_NUMBERS
+        name = memo[at + LEAD] + 1
+        p += memo[at + LEAD_BYTES]
         x = 1.0
         if text[p] == 34:
-            if dim >= 0:
-                return -1
-            buffer[length] = 61
             start = p + 1
-            p = read_string(text, start, ascii_only, buffer, length + 1)
-            if p < 0:
-                return -1
-            length += 1 + p - start
+            place = slot = -1
+            size, a, b, c = short_text(text, start, ascii_only)
+            if size < SHORT:
+                p = start + size
+                if text[p] != 34:
+                    return -1
+                slot = text_slot(step, size, a, b, c, memo)
+                place = known_text(step, size, a, b, c, slot, memo)
+            else:
+                p, _ = string_end(text, start, ascii_only)
+                if p < 0:
+                    return -1
+            if place < 0:
+                length = copy_bytes(text, name, name + memo[at + NAME_BYTES], buffer, 0)
+                buffer[length] = 61
+                length = copy_bytes(text, start, p, buffer, length + 1)
+                place = place_of(
+                    buffer, length, -dim - 1, is_telling,
+                    told, seen, name_places, name_ends, names, counts,
+                )  # fmt: skip
+                if place < 0:
+                    return -1
+                if slot >= 0:
+                    know_text(step, size, a, b, c, slot, place, memo)
             p += 1
-        elif text[p] == 116 or text[p] == 102:
-            x = 1.0 if text[p] == 116 else 0.0
-            p = word_end(text, p)
-            if p < 0:
-                return -1
         else:
-            x, p = number(text, p, powers)
+            if text[p] == 116 or text[p] == 102:
+                x = 1.0 if text[p] == 116 else 0.0
+                p = word_end(text, p)
+            else:
+                x, p = number(text, p, powers)
             if p < 0:
                 return -1
-        if dim < 0:
-            place = hash_bytes(buffer, length) & (-dim - 1)
-            if is_telling and not tell_name(
-                told, seen, place, buffer, length, name_places, name_ends, names, counts
-            ):
-                return -1
+            place = memo[at + PLACE]
+            if place < 0:
+                length = copy_bytes(text, name, name + memo[at + NAME_BYTES], buffer, 0)
+                place = place_of(
+                    buffer, length, -dim - 1, is_telling,
+                    told, seen, name_places, name_ends, names, counts,
+                )  # fmt: skip
+                if place < 0:
+                    return -1
+                memo[at + PLACE] = place
+                memo[CHANGES] += 1
         indices[nnz] = place
         values[nnz] = x
         nnz += 1
@@ -296,7 +401,7 @@ def weight_end(text: Bytes, p: int) -> int:
 @kernel(
     i8(
         RO_U1, i8, b1, i8, b1, RO_F8, I8, I4, F8, i8, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8, U1,
+        RO_I4, I4, I4, I8, U1, I8, U1, I8,
     ),
     inline=True,
 )  # fmt: skip
@@ -320,14 +425,18 @@ def read_x(
     names: Bytes,
     counts: Ints,
     buffer: Bytes,
+    memo: Ints,
 ) -> int:
     """Read the features at p into `row`; the place behind them, or -1."""
     nnz = indptr[row]
     if text[p] == 123:
-        p = read_object(
-            text, p, ascii_only, dim, is_telling, powers, indices, values, nnz,
-            told, seen, name_places, name_ends, names, counts, buffer,
-        )  # fmt: skip
+        if dim >= 0:
+            p = read_indexed(text, p, dim, powers, indices, values, nnz, counts)
+        else:
+            p = read_named(
+                text, p, ascii_only, dim, is_telling, powers, indices, values, nnz,
+                told, seen, name_places, name_ends, names, counts, buffer, memo,
+            )  # fmt: skip
     elif text[p] == 91 and dim >= 0:
         p = read_list(text, p, dim, powers, indices, values, nnz, counts)
     else:
@@ -395,7 +504,7 @@ def read_weight(text: Bytes, p: int, powers: Floats, weights: Floats, row: int) 
         RO_U1, i8, b1, i8, i8, b1, RO_F8,
         I8, I4, F8, F8, F8, i8, I4, F8,
         RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1,
+        RO_I4, RO_I8, RO_U1, U1, I8,
     ),
     inline=True,
 )  # fmt: skip
@@ -425,6 +534,7 @@ def read_sample(
     label_ends: Ints,
     label_text: Bytes,
     buffer: Bytes,
+    memo: Ints,
 ) -> int:
     """Read the sample that begins at p into `row`; the place of what is next behind it, or -1.
 
@@ -440,6 +550,8 @@ def read_sample(
         if text[p] != 34:
             return -1
         field = text[p + 1]
+        if field == LINE_FEED:  # nothing may be looked at behind the text's end
+            return -1
         if field == 119:
             p = weight_end(text, p + 1)
             if p < 0:
@@ -487,7 +599,7 @@ def read_sample(
         RO_U1, b1, i8, i8, i8, b1, RO_F8,
         I8, I4, F8, F8, F8, I8, I4, F8,
         RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1, I8,
+        RO_I4, RO_I8, RO_U1, U1, I8, I8,
     )
 )  # fmt: skip
 def read_samples(
@@ -516,6 +628,7 @@ def read_samples(
     label_ends: Ints,
     label_text: Bytes,
     buffer: Bytes,
+    memo: Ints,
     at: Ints,
 ) -> int:
     """Read samples until one is not of the usual form, or there is no other; what it came to.
@@ -532,7 +645,7 @@ def read_samples(
     buffer  (2 LONGEST_NAME + 1,) uint8     for the name at hand
     """
     p, line, place, row = at[0], at[1], at[2], at[3]
-    told_here = counts[0]
+    told_here, changes = counts[0], memo[CHANGES]
     came_to = ENDED
     while p < text.shape[0]:
         start = p
@@ -546,15 +659,16 @@ def read_samples(
             text, p, ascii_only, dim, label_kind, is_telling, powers,
             indptr, indices, values, labels, weights, row, spare, held,
             told, seen, name_places, name_ends, names, counts,
-            label_slots, label_ends, label_text, buffer,
+            label_slots, label_ends, label_text, buffer, memo,
         )  # fmt: skip
         is_last = p >= 0 and separator == COMMA and text[p] == BRACKET
         if p < 0 or (text[p] != separator and not is_last):
             p = start
             came_to = STOPPED
             forget_names(seen, name_places, counts, told_here)
+            forget_since(memo, changes)
             break
-        told_here = counts[0]
+        told_here, changes = counts[0], memo[CHANGES]
         places[row] = place
         row += 1
         place += 1
@@ -571,7 +685,7 @@ def read_samples(
         RO_U1, b1, i8, i8, i8, b1, RO_F8,
         I8, I4, F8, F8, F8, I4, F8,
         RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1, I8,
+        RO_I4, RO_I8, RO_U1, U1, I8, I8,
     )
 )  # fmt: skip
 def read_column(
@@ -599,6 +713,7 @@ def read_column(
     label_ends: Ints,
     label_text: Bytes,
     buffer: Bytes,
+    memo: Ints,
     at: Ints,
 ) -> int:
     """Read one field of many rows, which stands in a list; what it came to, as `read_samples`.
@@ -607,7 +722,7 @@ def read_column(
     at      (4,) int64          byte, -, -, rows: where to read on
     """
     p, row = at[0], at[3]
-    told_here = counts[0]
+    told_here, changes = counts[0], memo[CHANGES]
     while True:
         start = p
         counts[2] = counts[3] = 0
@@ -628,9 +743,10 @@ def read_column(
             p = skip_space(text, p)
         if p < 0 or (text[p] != COMMA and text[p] != BRACKET):
             forget_names(seen, name_places, counts, told_here)
+            forget_since(memo, changes)
             at[0], at[3] = start, row
             return STOPPED
-        told_here = counts[0]
+        told_here, changes = counts[0], memo[CHANGES]
         row += 1
         p += 1
         if text[p - 1] == BRACKET:

@@ -43,6 +43,7 @@ LABELS = 4096
 """Labels, as they are written, that a table holds."""
 
 _MOST = 1e100  # no number of a row is beyond this
+_FEW = 6  # entries that are sorted sooner one by one
 _MASK = 0xFFFFFFFF
 _C1, _C2, _C3 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
 _F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
@@ -174,13 +175,14 @@ def hash_bytes(text: Bytes, length: int) -> int:
 
 @kernel(i8(RO_I4, i8))
 def slot_of(table: Indices, place: int) -> int:
-    """Where `place` stands in an open table of them, or would stand: an empty slot holds -1.
+    """Where `place` stands in an open table of them, or would stand.
 
-    table (2^k,) int32, never full.
+    table (2^k,) int32, never full. A slot holds ~place, an empty one 0: so memory that is not
+    touched need not be made ready.
     """
     last = table.shape[0] - 1
     slot: Any = (np.int64(place) * 0x9E3779B1 >> 7) & last
-    while table[slot] >= 0 and table[slot] != place:
+    while table[slot] != 0 and table[slot] != ~place:
         slot = (slot + 1) & last
     return int(slot)
 
@@ -189,7 +191,7 @@ def slot_of(table: Indices, place: int) -> int:
 def add_places(table: Indices, places: Ints) -> None:
     """Let an open table hold these places, too."""
     for i in range(places.shape[0]):
-        table[slot_of(table, places[i])] = places[i]
+        table[slot_of(table, places[i])] = ~places[i]
 
 
 @kernel(b1(RO_I4, I4, i8, U1, i8, I4, I8, U1, I8))
@@ -212,16 +214,16 @@ def tell_name(
     places, ends (n,), text (bytes,)      the names kept; name i ends at ends[i + 1]
     count  (1,)   int64   how many there are
     """
-    if told[slot_of(told, place)] == place:
+    if told[slot_of(told, place)] != 0:
         return True
     slot = slot_of(seen, place)
-    if seen[slot] == place:
+    if seen[slot] != 0:
         return True
     n = count[0]
     start = ends[n]
     if n >= places.shape[0] or start + length > text.shape[0]:
         return False
-    seen[slot] = place
+    seen[slot] = ~place
     for i in range(length):
         text[start + i] = name[i]
     places[n] = place
@@ -235,7 +237,7 @@ def forget_names(seen: Indices, places: Indices, count: Ints, kept: int) -> None
     """Take the names back that came last, all but the first `kept`."""
     while count[0] > kept:
         count[0] -= 1
-        seen[slot_of(seen, places[count[0]])] = -1
+        seen[slot_of(seen, places[count[0]])] = 0
 
 
 @kernel(i8(RO_U1, i8, i8, RO_I4, RO_I8, RO_U1))

@@ -31,7 +31,7 @@ TARGETS = {
     "libsvm": Target(text.libsvm, ("solvers/libsvm.py", "service/codecs/libsvm.py")),
     "ndjson": Target(
         text.ndjson,
-        (*_ROWS, "service/codecs/ndjson.py", "solvers/text/_ndjson.py"),
+        (*_ROWS, "service/codecs/ndjson.py", "solvers/text/_json.py", "solvers/text/_memo.py"),
     ),
     "csv": Target(text.csv, (*_ROWS, "service/codecs/csv_rows.py", "solvers/text/_csv.py")),
     "vw": Target(text.vw, (*_ROWS, "service/codecs/vw.py", "solvers/text/_vw.py")),

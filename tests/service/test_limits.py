@@ -173,3 +173,32 @@ def test_a_model_takes_so_much_memory(serve):
     assert int(answer.headers["retry-after"]) >= 1
     assert client.post("/models/m/predict", json={"x": {"a": 1}}).status_code == 200
     assert client.get("/models/m").json()["seq"] == 40 * turn
+
+
+def test_what_is_refused_leaves_nothing_behind(serve):
+    """Nothing waits for the collector of rings, which seldom comes: bodies would with it."""
+    client = serve(max_body_bytes=2**21)
+    client.put("/models/m", json=SPEC)
+    long = b"x" * 2**20
+    bomb = zstandard.ZstdCompressor().compress(b" " * 2**24)
+    packed = {"content-encoding": "zstd"}
+    asked = (
+        ("POST", "/models/m/learn", long, {}, 400),
+        ("POST", "/models/m/learn", bomb, packed | {"content-type": "text/csv"}, 413),
+        ("POST", "/models/m/learn", bomb, packed, 413),
+        ("POST", "/models/m/predict", b'{"x": {"1": null}}', {}, 422),
+        ("POST", "/models/nobody/learn", long, {}, 404),
+        ("PUT", "/models/n", long, {}, 400),
+        ("POST", "/models/m/rollback", long, {"content-type": "application/json"}, 400),
+        ("POST", "/models/m/labels", long, {}, 400),
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        for method, path, body, headers, status in asked:
+            answer = client.request(method, path, content=body, headers=headers)
+            assert answer.status_code == status, answer.text
+            left = [one for one in gc.get_objects() if isinstance(one, Problem)]
+            assert not left, (method, path, left)
+    finally:
+        gc.enable()

@@ -1,0 +1,83 @@
+"""Compile all kernels at once, by as many processes as there are cores: python -m service.kernels.
+
+Whoever imports a module with kernels compiles those that no cache holds, one after the other: more
+than a minute for all of them. numba compiles in one thread, so here each of several processes
+compiles a part of the modules, for the cache that all share. `python -m service.kernels MODULE...`
+compiles some of them, in this process.
+"""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+PACKAGES = ("solvers", "service")
+
+
+def folder_of(package: str) -> Path:
+    """Where its files are; nothing is imported."""
+    spec = find_spec(package)
+    assert spec is not None and spec.submodule_search_locations is not None, package
+    return Path(spec.submodule_search_locations[0])
+
+
+def kernel_modules() -> dict[str, int]:
+    """The modules that have kernels, with how much there is to compile: bytes of source."""
+    modules = {}
+    for package in PACKAGES:
+        folder = folder_of(package)
+        for path in sorted(folder.rglob("*.py")):
+            if re.search(rb"^@kernel\(", path.read_bytes(), re.MULTILINE):
+                name = ".".join((package, *path.relative_to(folder).with_suffix("").parts))
+                modules[name] = path.stat().st_size
+    return modules
+
+
+def shares(modules: dict[str, int], jobs: int) -> list[list[str]]:
+    """The modules in `jobs` parts of about the same size: the largest first, to who has least."""
+    parts: list[list[str]] = [[] for _ in range(jobs)]
+    sizes = [0] * jobs
+    for name in sorted(modules, key=lambda name: (-modules[name], name)):
+        least = sizes.index(min(sizes))
+        parts[least].append(name)
+        sizes[least] += modules[name]
+    return [part for part in parts if part]
+
+
+def compile_here(modules: Sequence[str]) -> None:
+    """Import these modules, and those that they need, alone; the process is of no use after it.
+
+    Their package would import all that a server does, in its order: the same work in every process.
+    So its place is taken by an empty one.
+    """
+    package = ModuleType("solvers")
+    package.__path__ = [str(folder_of("solvers"))]
+    sys.modules["solvers"] = package
+    for name in modules:
+        importlib.import_module(name)
+
+
+def begin(modules: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A process that compiles these."""
+    flags = ["-P"] if sys.flags.safe_path else []
+    command = [sys.executable, *flags, "-m", "service.kernels", *modules]
+    return subprocess.Popen(command)  # noqa: S603 - this interpreter, with names of modules
+
+
+def main(modules: Sequence[str]) -> int:
+    """The exit code."""
+    if modules:
+        compile_here(modules)
+        return 0
+    parts = shares(kernel_modules(), len(os.sched_getaffinity(0)))
+    processes = [begin(part) for part in parts]
+    return max(abs(process.wait()) for process in processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""All kernels compiled by several processes: each has its part, and together they miss none."""
+
+import subprocess
+import sys
+
+import pytest
+
+import service.journal.record  # noqa: F401 - its kernels are the service's
+import solvers
+from service.kernels import kernel_modules, shares
+from solvers._jit import DISABLED
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 200])
+def test_each_module_is_in_one_share_and_none_is_much_larger(jobs):
+    modules = kernel_modules()
+    parts = shares(modules, jobs)
+    assert sorted(sum(parts, [])) == sorted(modules)
+    sizes = [sum(modules[name] for name in part) for part in parts]
+    assert len(sizes) <= jobs
+    assert max(sizes) <= max(min(sizes) + max(modules.values()), max(modules.values()))
+
+
+@pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+def test_the_modules_are_all_that_have_kernels():
+    solvers.warm()
+    kernels = {name.rpartition(".")[0] for name in solvers.compiled_signatures()}
+    kernels = {name for name in kernels if name.startswith(("solvers.", "service."))}
+    assert "service.journal._kernels" in kernels
+    assert set(kernel_modules()) == kernels
+
+
+@pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+def test_a_part_is_compiled_with_what_it_needs_and_nothing_else():
+    code = (
+        "from service.kernels import compile_here; compile_here(['solvers.portfolio._rule']);"
+        "from solvers._jit import compiled_signatures; print(*compiled_signatures())"
+    )
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = {name.rpartition(".")[0] for name in run.stdout.split()}
+    assert {"solvers.portfolio._rule", "solvers._scalar"} <= found
+    assert not found & {"solvers.asset", "solvers.text._json", "solvers.portfolio._fused"}
