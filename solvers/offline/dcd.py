@@ -4,6 +4,10 @@ Hsieh, Chang, Lin, Keerthi, Sundararajan, "A dual coordinate descent method for 
 SVM" (2008), Algorithm 3 and appendix, as LIBLINEAR runs it: random order, and rows that stay at a
 bound leave the pass until the rest is solved. Their alpha_i is C b_i with b_i = y_i lambda_i in
 [0, U], U = 1 for the hinge and infinite for its square, and C_i = a_i = c_i / (rho Delta).
+
+Passes find out soon which rows of the squared hinge are active, and are slow to find their b_i to
+the last digits; with few columns, equations in all active b_i at once are solved after the first
+passes (finite_newton.py). What is found so is taken only where the dual rises by it.
 """
 
 import math
@@ -30,12 +34,17 @@ from solvers._jit import (
 from solvers._scalar import prefetch
 from solvers.offline._shuffle import shuffle
 from solvers.offline._sweep import CURVATURE, DUAL, LABEL, STEP
+from solvers.offline.finite_newton import FiniteNewton
 from solvers.offline.methods import Method, Option, Start, first_duals
 from solvers.offline.problem import Bounds, Problem
 
 # What a pass leaves in `out`.
 _MOST, _LEAST, _GAP = range(3)
 _SOLVED = 1e-12
+_PASSES = 0.25
+"""So many passes, for each that it costs, come before a step on all active rows: a few or more."""
+_STEPS = 50
+"""Of those, at most; finitely many do, and rounding may not know which is the last."""
 
 RO_I4_2D = types.Array(i4, 2, "C", readonly=True)
 _AHEAD = 12  # as in _sweep.py
@@ -64,6 +73,12 @@ class Descent:
         self.weights = problem.from_duals(self.duals)
         self.promise = math.nan
         self._forget()
+        self._newton: FiniteNewton | None = None
+        self._passes, self._due = 0, 1.0
+        self._dual = math.nan
+        self._steps = _STEPS
+        if not options["newton"] or problem.loss.gamma == 0.0:
+            self._due = math.inf
 
     @property
     def duals(self) -> Floats:
@@ -75,6 +90,38 @@ class Descent:
         self._most, self._least = math.inf, -math.inf
 
     def advance(self) -> float:
+        if self._passes >= self._due:
+            epochs = self._step()
+            if epochs:
+                return epochs
+        self._passes += 1
+        return self._pass()
+
+    def _step(self) -> float:
+        """A step on all active rows; 0 where there is none yet, or no more."""
+        if self._newton is None:
+            newton = FiniteNewton(self._problem, self.weights)
+            self._due = _PASSES * newton.cost
+            if self._passes < self._due:
+                return 0.0
+            self._newton = newton
+        point = self._newton.step() if self._steps else None
+        if point is None:
+            self._due = math.inf
+            return 0.0
+        self._steps -= 1
+        problem = self._problem
+        if math.isnan(self._dual):
+            self._dual = problem.bounds(self.weights, self.duals, self.weights).dual
+        found = problem.bounds(point.dashed, problem.labels * point.multipliers, point.dashed)
+        if found.dual > self._dual:
+            self._dual = found.dual
+            self._table[:, DUAL], self.weights = point.multipliers, point.dashed
+            self.promise = found.gap
+            self._forget()
+        return point.epochs
+
+    def _pass(self) -> float:
         active = self._active
         shuffle(self._order, active, self._rng.random(active))
         problem = self._problem
@@ -199,6 +246,6 @@ def descend(
 METHOD = Method(
     begin=Descent,
     losses=("hinge", "squared_hinge"),
-    options={"shrinking": Option(True)},
+    options={"shrinking": Option(True), "newton": Option(True)},
     takes_fixed=True,
 )
