@@ -142,7 +142,9 @@ async def lost(store: str, model: str) -> str:
         controls = 0
         entries = await journal.read(model, record.incarnation, 0)
         while entries:
-            controls += sum(entry.body[1] & 1 for entry in entries)
+            # The server is still there, and may enter a refit after the state was computed.
+            known = [entry for entry in entries if entry.seq <= replica.seq]
+            controls += sum(entry.body[1] & 1 for entry in known)
             entries = await journal.read(model, record.incarnation, entries[-1].seq)
         rows = replica.seq - controls
         learned = replica.learner.samples

@@ -38,7 +38,7 @@ class Verdict:
     member: MemberView | None = None
     """The member that was added or promoted, as it stood right after."""
     rows: int | None = None
-    """How many rows of a refit were still retained."""
+    """How many rows of a refit were still retained, or of a quarantine were learned."""
 
 
 Arrays = Mapping[str, np.ndarray]
@@ -131,13 +131,15 @@ def obey(subject: Subject, control: Control) -> Verdict:
         if kind.take is not None:
             return Verdict(rows=kind.take(subject, order, control.arrays))
         return Verdict(member=kind.do(subject, order))
-    except (MemberError, InvalidSpec, UnlearningError, RefitError) as error:
+    except (MemberError, InvalidSpec, UnlearningError, RefitError, PauseError) as error:
         return Verdict(refusal=str(error))
 
 
 def copy_named_by(control: Control) -> str | None:
     """The digest of the copy that a control restores."""
     return str(control.fields["digest"]) if control.kind == "rollback" else None
+    records: int | None = None
+    """Of weights: how many rows had been learned or rejected by the state at `seq`."""
 
 
 def copy_needed_by(subject: Subject, control: Control) -> str | None:
@@ -225,7 +227,13 @@ def _rollback(subject: Subject, order: Rollback) -> None:
     subject.become(order.digest)
 
 
-def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int:
+
+def records_of(subject: "Subject") -> int:
+    """How many rows the state has learned or rejected."""
+    return subject.learner.samples + subject.rejected
+
+
+def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int | None:
     if (why_not := why_not_refit(subject.learner.spec)) is not None:
         raise RefitError(why_not)
     since = subject.retained.unlearned_seq
@@ -234,7 +242,28 @@ def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int:
             f"a sample was unlearned at seq {since}, and it was computed of seq {order.seq}, "
             "when that was still there"
         )
-    return enter_refit(subject.learner, arrays)
+    if order.records is not None:
+        _check_follows(subject, order.seq, order.records, int(arrays["rows"][0]))
+    retained = enter_refit(subject.learner, arrays)
+    if order.records is not None:
+        # Or a guard would take the solution for something wrong, and go back to before it.
+        _norm_is_another(subject)
+    return retained
+
+
+def _check_follows(subject: Subject, seq: int, records: int, rows: int) -> None:
+    """Raise RefitError unless only rows came since `seq`, and fewer than the weights are of.
+
+    Weights say nothing of the state that they were computed of: these counts do. A rollback takes
+    rows away and a seq of its own, and any other control takes a seq without a row.
+    """
+    since = subject.seq - seq
+    if records_of(subject) - records != since:
+        raise RefitError(
+            f"the model was changed by hand since seq {seq}, of which the weights were computed"
+        )
+    if since >= rows:
+        raise RefitError(f"{since} rows came since, as many as the weights were computed of")
 
 
 def _nothing(subject: Subject, order: Any) -> None:
@@ -252,8 +281,8 @@ class Kind:
     """Looks at nothing but the model's spec; its InvalidSpec stops the replica."""
     arrays: tuple[tuple[str, ...], ...] = ((),)
     """The numbers that have to come with it: those of one of these names."""
-    take: Callable[[Subject, Any, Arrays], int] | None = None
-    """As `do`, of one with numbers: how many rows they are of. RefitError: it is refused."""
+    take: Callable[[Subject, Any, Arrays], int | None] | None = None
+    """As `do`, and tells of how many rows, where it is known. RefitError, too: it is refused."""
 
 
 KINDS = {
@@ -263,6 +292,6 @@ KINDS = {
     "demote": Kind(Demote, _demote),
     "rollback": Kind(Rollback, _rollback),
     "unlearn": Kind(Unlearn, _unlearn),
-    "refit": Kind(Refit, arrays=(DUALS, SOLUTION), take=_refit),
+    "refit": Kind(Refit, arrays=(DUALS, SOLUTION, WEIGHTS), take=_refit),
 }
 _KIND_OF = {kind.fields: name for name, kind in KINDS.items()}

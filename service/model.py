@@ -162,7 +162,7 @@ class Model:
     def is_idle(self) -> bool:
         """Whether nothing is appended, applied, written, cleaned up or refitted just now."""
         is_busy = self._snapshot is not None or self.clean_up.is_busy
-        is_busy = is_busy or self.refits.is_busy or self.references.is_busy
+        is_busy = is_busy or self.refits.is_busy or self.references.is_busy or self.pausing.is_busy
         return self.committer.is_idle and not is_busy
 
     async def close(self) -> None:

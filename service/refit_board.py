@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from service.journal.protocol import CursorMove, CursorMoved, Journal
+from service.journal.protocol import Change, CursorMove, CursorMoved, Journal
 from service.outside import REAL, Outside
 from service.replica import Replica
 
@@ -30,6 +30,8 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     method: str
     tol: float
     max_epochs: int
+    window_rows: int | None = None
+    """Of how many of the journal's last records; None where rows are retained."""
     due: int | None = None
     """The count of samples that it fell due at; None where somebody asked for it."""
     seq: int | None = None
@@ -83,8 +85,8 @@ class Board:
         """All that are known. Raises ModelChanged, JournalUnavailable."""
         return _jobs(await self._stored())
 
-    async def begin(self, job: Job) -> None:
-        """Put a new job on the board. Raises UnderWay where one is."""
+    async def begin(self, job: Job, told: Change | None = None) -> None:
+        """Put a new job on the board, and in the log of changes. Raises UnderWay where one is."""
 
         def add(jobs: list[Job]) -> list[Job]:
             for other in jobs:
@@ -92,7 +94,7 @@ class Board:
                     raise UnderWay(other.job)
             return [job, *jobs][:KEPT]
 
-        await self._change(add)
+        await self._change(add, told)
 
     async def write(self, job: Job) -> Job:
         """Let the board say this of a job; what it said before."""
@@ -108,30 +110,39 @@ class Board:
         await self._change(put)
         return before
 
-    async def ask_to_end(self, name: str) -> None:
-        """Tell whoever computes the job to leave it."""
+    async def ask_to_end(self, name: str, told: Change | None = None) -> None:
+        """Tell whoever computes the job to leave it, once; and the log of changes."""
 
-        def ask(jobs: list[Job]) -> list[Job]:
-            return [
+        def ask(jobs: list[Job]) -> list[Job] | None:
+            asked = [
                 msgspec.structs.replace(job, is_asked_to_end=True) if job.job == name else job
                 for job in jobs
             ]
+            return None if asked == jobs else asked
 
-        await self._change(ask)
+        await self._change(ask, told)
 
     async def _stored(self) -> str | None:
         return await self._journal.cursor(self._replica.id, self._replica.incarnation, CURSOR)
 
-    async def _change(self, change: Callable[[list[Job]], list[Job]]) -> None:
-        """Compare and set until nobody came in between. Raises what an append raises."""
+    async def _change(
+        self, change: Callable[[list[Job]], list[Job] | None], told: Change | None = None
+    ) -> None:
+        """Compare and set until nobody came in between; None leaves all as it is.
+
+        Raises what an append raises.
+        """
         replica = self._replica
         where = (replica.id, replica.incarnation)
         while True:
             before = await self._stored()
-            new = msgspec.json.encode(change(_jobs(before))).decode()
+            jobs = change(_jobs(before))
+            if jobs is None:
+                return
+            move = CursorMove(CURSOR, before, msgspec.json.encode(jobs).decode())
+            nonce = self._outside.nonce()
             try:
-                move = CursorMove(CURSOR, before, new)
-                await self._journal.append(*where, self._outside.nonce(), replica.seq, (), move)
+                await self._journal.append(*where, nonce, replica.seq, (), move, None, told)
                 return
             except CursorMoved:
                 continue

@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from service.controls import Refit
+from service.auditing import Author
+from service.controls import Refit, records_of
 from service.journal.protocol import (
     Journal,
     JournalError,
@@ -28,8 +29,19 @@ from service.journal.protocol import (
 )
 from service.journal.record import KeyKind, make_key
 from service.refit_board import UNDER_WAY, Board, Job, UnderWay, now_ms
+from service.refit_rows import last_rows
 from service.requests import ControlRequest
-from solvers import RefitError, RefitRun, begin_refit, problems_of, refit_methods, why_not_refit
+from solvers import (
+    WINDOW_ROWS,
+    Batch,
+    RefitError,
+    RefitRun,
+    begin_refit,
+    problems_of,
+    refit_methods,
+    takes_weights,
+    why_not_refit,
+)
 
 if TYPE_CHECKING:
     from service.model import Model
@@ -79,12 +91,15 @@ class Refits:
         # A model that leaves memory is free at once: nothing that it has refers back to it.
         self._whose = weakref.ref(model)
         self._desk = desk
+        self._journal = journal
         self._board = Board(model.replica, journal, model.outside)
         self._here: dict[str, tuple[Job, threading.Event, asyncio.Task[None]]] = {}
         self._others: set[asyncio.Task[None]] = set()
         spec = model.replica.spec
         self.why_not = why_not_refit(spec)
         """Why the model cannot be refitted; None where it can."""
+        self.is_of_journal = takes_weights(spec)
+        """Whether the window is read from the journal, as the model retains no rows."""
         self._own = spec.get("refit")
         self.methods = () if self.why_not is not None else refit_methods(spec)
         """How its window can be solved; the first, if nothing else is asked for."""
@@ -99,14 +114,28 @@ class Refits:
     # -- asked for -------------------------------------------------------------------------------
 
     async def begin(
-        self, method: str, tol: float, max_epochs: int = MAX_EPOCHS, due: int | None = None
+        self,
+        method: str,
+        tol: float,
+        max_epochs: int = MAX_EPOCHS,
+        due: int | None = None,
+        rows: int | None = None,
+        by: Author | None = None,
     ) -> Job:
-        """Compute a refit from now on. Raises UnderWay, and what the store raises."""
+        """Compute a refit from now on, for whoever asked, or because the spec says so.
+
+        rows  of how many of the last records, for a model that retains no rows
+
+        Raises UnderWay, and what the store raises.
+        """
+        if rows is None and self.is_of_journal:
+            rows = (self._own or {}).get("rows", WINDOW_ROWS)
         job = Job(
             job=self._model.outside.nonce().hex()[:12],
             method=method,
             tol=tol,
             max_epochs=max_epochs,
+            window_rows=rows,
             due=due,
             created_ms=now_ms(),
             updated_ms=now_ms(),
@@ -115,9 +144,14 @@ class Refits:
         ended = [task for other, _, task in self._here.values() if other.status not in UNDER_WAY]
         if ended:
             await asyncio.wait(ended)
-        await self._board.begin(job)
+        told = None
+        if by is not None:
+            how = {"method": method, "tol": tol, "max_epochs": max_epochs}
+            how |= {} if rows is None else {"rows": rows}
+            told = by.change("refit_begin", job=job.job, **how)
+        await self._board.begin(job, told)
         ending = threading.Event()
-        task = asyncio.create_task(self._run(job, ending))
+        task = asyncio.create_task(self._run(job, ending, by))
         self._here[job.job] = job, ending, task
         task.add_done_callback(lambda _: self._here.pop(job.job, None))
         return job
@@ -130,14 +164,14 @@ class Refits:
         """The job of this name."""
         return next((job for job in await self.all() if job.job == name), None)
 
-    async def end(self, name: str) -> None:
+    async def end(self, name: str, by: Author) -> None:
         """Let whoever computes the job leave it, if it is not entering the model by then."""
-        if name in self._here:
-            job, ending, task = self._here[name]
+        here = self._here.get(name)
+        await self._board.ask_to_end(name, by.change("refit_cancel", job=name))
+        if here is not None:
+            _, ending, task = here
             ending.set()
             await asyncio.wait([task], timeout=BEAT_S)
-        else:
-            await self._board.ask_to_end(name)
 
     def _as_here(self, job: Job) -> Job:
         return self._here[job.job][0] if job.job in self._here else job
@@ -199,14 +233,14 @@ class Refits:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _run(self, job: Job, ending: threading.Event) -> None:
+    async def _run(self, job: Job, ending: threading.Event, by: Author | None) -> None:
         beating = asyncio.create_task(self._beat(job, ending))
         model = self._model
         name = model.record.id
         try:
             async with self._desk.turn():
                 job.status = "running"
-                await self._compute(job, ending)
+                await self._compute(job, ending, by)
         except asyncio.CancelledError:
             ending.set()
             job.status, job.reason = "lost", "its process has left it"
@@ -227,14 +261,25 @@ class Refits:
         model.saw_refit(job.status == "done")
         log.info("model %r: the refit %s of seq %s is %s", name, job.job, job.seq, job.status)
 
-    async def _compute(self, job: Job, ending: threading.Event) -> None:
+    async def _compute(self, job: Job, ending: threading.Event, by: Author | None) -> None:
         model = self._model
         if not ending.is_set():
             await model.refresh()
             async with model.committer.between_groups():
                 job.seq = model.replica.seq
+                records = records_of(model.replica)
                 problems = problems_of(model.replica.learner)
-            found = await self._desk.run(_solve, problems, job, ending)
+            rows = None
+            if job.window_rows is not None:
+                asked = job.seq, job.window_rows
+                rows = await last_rows(
+                    self._journal, model.replica, *asked, self._desk.run, ending.is_set
+                )
+                if rows is None and not ending.is_set():
+                    raise RefitError("no row that it has learned is in the kept journal")
+            found: Any = None
+            if not ending.is_set():
+                found = await self._desk.run(_solve, problems, rows, job, ending)
         if ending.is_set():
             job.status = "cancelled"
             return
@@ -248,10 +293,11 @@ class Refits:
                 f"a sample was unlearned at seq {since}, after the window at {job.seq}"
             )
         job.status = "entering"
-        order = Refit(job.job, job.seq, job.method)
+        counted = None if job.window_rows is None else records
+        order = Refit(job.job, job.seq, job.method, counted)
         key = f"seq-{job.seq}" if job.due is None else f"every-{job.due}"
         # Two results are never equal, and stand for the same all the same.
-        request = ControlRequest.of(order, make_key(KeyKind.REFIT, key), b"refit", arrays)
+        request = ControlRequest.of(order, make_key(KeyKind.REFIT, key), b"refit", arrays, by)
         receipt = await self._submit(request)
         job.entered_seq = receipt.placed.seq
         verdict = receipt.verdict
@@ -288,18 +334,19 @@ class Refits:
                 continue
 
 
-def _solve(problems: Any, job: Job, ending: threading.Event) -> Any:
+def _solve(problems: Any, rows: Batch | None, job: Job, ending: threading.Event) -> Any:
     """In the thread. Raises RefitError."""
 
     def look(run: RefitRun) -> None:
         job.epochs, job.converged = run.epochs, run.converged
         job.relative_gap, job.dual = run.relative_gap, run.dual
 
-    run = begin_refit(problems, job.method, job.tol, job.max_epochs)
+    run = begin_refit(problems, job.method, job.tol, job.max_epochs, rows)
     job.rows = run.rows
-    job.relative_gap_before, job.dual_before = run.relative_gap, run.dual
+    job.relative_gap_before, job.dual_before = run.relative_gap_before, run.dual_before
     if not run.run(ending.is_set, look):
         return None
+    job.relative_gap_before = run.relative_gap_before
     found = run.refitted()
     job.dropped, job.coefficients_are_unique = found.dropped, found.coefficients_are_unique
     return found

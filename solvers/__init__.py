@@ -40,10 +40,17 @@ from solvers.refit import (
     begin_refit,
     enter_refit,
     problems_of,
-    refit_methods,
     take_refit,
     why_no_reference,
+)
+from solvers.refit_methods import (
+    ALL_METHODS,
+    MAX_WINDOW_ROWS,
+    WINDOW_ROWS,
+    refit_methods,
+    takes_weights,
     why_not_refit,
+    why_not_method,
 )
 from solvers.semiparametric.view import Coefficients, coefficients_of
 from solvers.served import AsServed, why_not_as_served
@@ -70,6 +77,7 @@ from solvers.state import dump, load
 from solvers.unlearning import Unlearner, unlearner, why_not_unlearn
 
 __all__ = [
+from solvers.weights_refit import WEIGHTS
     "APPLY_VERSION",
     "AsServed",
     "BadLine",

@@ -12,7 +12,7 @@ from typing import Any
 from solvers.errors import InvalidSpec
 from solvers.losses import NONSMOOTH_LOSSES
 from solvers.portfolio.fields import read_portfolio
-from solvers.refit import METHODS
+from solvers.refit_methods import MAX_WINDOW_ROWS, METHODS, WINDOW_ROWS
 from solvers.semiparametric.fields import read_semiparametric
 from solvers.spec_fields import (
     Spec,
@@ -66,18 +66,26 @@ def read_dual_ascent(spec: Mapping[str, Any], task: str) -> Spec:
     }
 
 
-def _refit(spec: Mapping[str, Any]) -> Spec:
-    """How often the model is refitted by itself; not there where it is not."""
+def _refit(spec: Mapping[str, Any], is_of_journal: bool = False) -> Spec:
+    """How often the model is refitted by itself; not there where it is not.
+
+    Whether the method fits the rest of the specification is looked at last, by resolve_spec; ""
+    is the default one.
+    """
     refit = spec.get("refit")
     if refit is None:
         return {}
-    takes = ("every", "method", "tol")
+    takes = ("every", "method", "tol", *(("rows",) if is_of_journal else ()))
     refit = read_object(refit, "/refit", takes, "null or an object with every")
     every = read_whole(refit, "/refit", "every", 10_000, 100, 1_000_000_000)
-    if refit.get("method", "sdca") not in METHODS:
-        raise InvalidSpec("/refit/method", refit["method"], f"one of {', '.join(METHODS)}")
+    method = refit.get("method", "")
+    if method not in ("", *METHODS):
+        raise InvalidSpec("/refit/method", method, f"one of {', '.join(METHODS)}")
     tol = read_number(refit, "/refit", "tol", 1e-3, 1e-12, 1.0, "a number in [1e-12, 1]")
-    return {"refit": {"every": every, "method": refit.get("method", "sdca"), "tol": tol}}
+    read: Spec = {"every": every, "method": method, "tol": tol}
+    if is_of_journal:
+        read["rows"] = read_whole(refit, "/refit", "rows", WINDOW_ROWS, 1, MAX_WINDOW_ROWS)
+    return {"refit": read}
 
 
 def _rho_or_strength(spec: Mapping[str, Any]) -> Spec:
@@ -172,8 +180,8 @@ def read_passive_aggressive(spec: Mapping[str, Any], task: str) -> Spec:
     if variant == "pa":
         if "C" in spec:
             raise InvalidSpec("/C", spec["C"], "left out where variant is pa")
-        return {"variant": variant}
-    return {"variant": variant, "C": _positive(spec, "", "C", 1.0)}
+        return {"variant": variant, **_refit(spec, True)}
+    return {"variant": variant, "C": _positive(spec, "", "C", 1.0), **_refit(spec, True)}
 
 
 def read_alma(spec: Mapping[str, Any], task: str) -> Spec:
@@ -212,7 +220,8 @@ def read_gradient_steps(spec: Mapping[str, Any], task: str) -> Spec:
         raise InvalidSpec("/mu", mu, f"below 1 / rho = {1.0 / rho}")
     loss = read_loss(spec, task)
     average = read_average({"average": spec.get("average")}, loss["kind"])
-    return {"loss": short_form(loss), "rho": rho, "mu": mu, "average": average}
+    fields = {"loss": short_form(loss), "rho": rho, "mu": mu, "average": average}
+    return fields | _refit(spec, True)
 
 
 def read_dual_averaging(spec: Mapping[str, Any], task: str) -> Spec:
@@ -266,6 +275,7 @@ def read_asset(spec: Mapping[str, Any], task: str) -> Spec:
         "step": step,
         "average": average,
         "bound": bound,
+        **_refit(spec, True),
     }
 
 
@@ -280,6 +290,7 @@ def read_fobos(spec: Mapping[str, Any], task: str) -> Spec:
         "loss": short_form(read_loss(spec, task)),
         "lambda": read_number(spec, "", "lambda", 0.001, *_NOT_NEGATIVE),
         "gamma": read_number(spec, "", "gamma", 2.0, *_POSITIVE),
+        **_refit(spec, True),
     }
 
 
@@ -332,35 +343,35 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "sgd": Algorithm(
         "solvers.first_order",
         "FirstOrder",
-        ("loss", "rho", "mu", "average"),
+        ("loss", "rho", "mu", "average", "refit"),
         read_gradient_steps,
     ),
     "spg": Algorithm(
         "solvers.first_order",
         "FirstOrder",
-        ("loss", "rho", "mu", "average"),
+        ("loss", "rho", "mu", "average", "refit"),
         read_gradient_steps,
     ),
     "ogd": Algorithm("solvers.first_order", "FirstOrder", ("C",), read_ogd),
     "asset": Algorithm(
-        "solvers.asset", "Asset", ("lambda", "step", "average", "bound"), read_asset
+        "solvers.asset", "Asset", ("lambda", "step", "average", "bound", "refit"), read_asset
     ),
     "truncated_gradient": Algorithm(
         "solvers.truncated_gradient",
         "TruncatedGradient",
-        ("loss", "lambda", "gamma", "period", "theta"),
+        ("loss", "lambda", "gamma", "period", "theta", "refit"),
         read_truncated_gradient,
     ),
     "fobos": Algorithm(
         "solvers.truncated_gradient",
         "TruncatedGradient",
-        ("loss", "lambda", "gamma"),
+        ("loss", "lambda", "gamma", "refit"),
         read_fobos,
     ),
     "dc": Algorithm("solvers.dc", "DC", ("surrogate", "inner", "C", "step"), read_dc),
     "perceptron": Algorithm("solvers.margin", "Perceptron", (), read_nothing),
     "passive_aggressive": Algorithm(
-        "solvers.margin", "PassiveAggressive", ("variant", "C"), read_passive_aggressive
+        "solvers.margin", "PassiveAggressive", ("variant", "C", "refit"), read_passive_aggressive
     ),
     "romma": Algorithm("solvers.margin", "Romma", (), read_nothing),
     "alma": Algorithm("solvers.margin", "Alma", ("alpha", "C", "p", "normalize"), read_alma),

@@ -17,6 +17,9 @@ as for all learners. D_G^2 is the running mean over the first 100 rows and stays
 has no mean to begin with. `average: {"from": K}` serves the mean of the iterates from step K on,
 weighted by eta, as the algorithm has it; `{"kappa": k}` the fading one of all learners.
 
+Weights that were solved for may take the place of g (`_take_weights`); then D, an upper bound of
+how far they are from the best, stands for D_Z, and j counts from there.
+
 g is kept as `scale` v, and the average as k (P v + z) / S with P v moved into z where `scale` is
 small: see dual_ascent.py, which keeps it in the same way and for the same reasons. |g|^2 is carried
 along, and summed anew at times.
@@ -27,6 +30,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from solvers._jit import (
     B1,
@@ -48,14 +52,17 @@ from solvers._jit import (
 )
 from solvers._scalar import clip
 from solvers.batch import Batch
-from solvers.learner import Outcome
+from solvers.errors import CorruptState, RefitError
+from solvers.learner import Outcome, State, check_arrays
 from solvers.losses import make_loss
 from solvers.table import SAMPLES, TableLearner
 
 # The numbers of a learner, in two arrays: first its state, then what its specification fixes.
 SCALE, SQUARE, NORM_SUM, AVG_P, AVG_K, AVG_S, B, AVG_B = range(8)
 LAMBDA, KAPPA, BOUND, BIAS = range(8, 12)
-N_FLOATS = 12
+# D in the place of D_Z, once the weights were solved for; 0 before.
+DISTANCE = 12
+N_FLOATS = 13
 assert SAMPLES == 0
 STEPS, NORM_ROWS = 1, 2
 AVERAGED, FROM, STRONGLY_CONVEX, RESUM_EVERY = range(3, 7)
@@ -118,6 +125,54 @@ class Asset(TableLearner):
         served: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
         served[-1] += b
         return served
+
+    def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
+        """With steps of D_Z the first rows would throw the weights away: the schedule is another.
+
+        `sqrt`: D = reach in the place of D_Z, and j begins at 1 again. `strongly_convex`: a step
+        1 / (lambda j) makes a row the j-th part of the weights, and j goes on from `rows`.
+        """
+        floats, ints = self._floats, self._ints
+        self._w[:] = 0.0
+        self._w[:, 0], floats[SCALE], floats[B] = weights, 1.0, 0.0
+        radius = 1.0 / math.sqrt(floats[LAMBDA])
+        if (bound := floats[BOUND]) > 0.0:
+            floats[B] = min(max(float(weights[-1]), -bound), bound)
+            self._w[-1, 0] = 0.0
+        square = square_of(self._w)
+        if not square < _INFINITY:
+            raise RefitError("the weights are too large")
+        if square > radius * radius:
+            floats[SCALE] = radius / math.sqrt(square)
+            square = radius * radius
+        floats[SQUARE] = square
+        # The average of these weights alone; with `from`, of none as yet.
+        counts = 1.0 if ints[AVERAGED] and not ints[FROM] else 0.0
+        floats[AVG_P], floats[AVG_K], floats[AVG_S] = counts * floats[SCALE], 1.0, counts
+        floats[AVG_B] = counts * floats[B]
+        if ints[STRONGLY_CONVEX]:
+            ints[STEPS] = rows
+        else:
+            ints[STEPS] = 0
+            cold = math.sqrt(radius * radius + bound * bound)
+            floats[DISTANCE] = min(max(reach, 1e-150), cold)
+
+    def state(self) -> State:
+        """See Learner. D is in it once there is one."""
+        state = super().state()
+        if self._floats[DISTANCE] > 0.0:
+            state["distance"] = np.array(self._floats[DISTANCE])
+        return state
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        has_distance = "distance" in state
+        if has_distance:
+            check_arrays(state, {"distance": ()})
+            if not state["distance"] > 0.0:
+                raise CorruptState(f"distance is {float(state['distance'])}")
+        super().restore(state)
+        self._floats[DISTANCE] = state["distance"] if has_distance else 0.0
 
 
 @kernel(types.UniTuple(f8, 3)(RO_F8, RO_I8))
@@ -209,6 +264,8 @@ def learn_rows(
     averaged, first_averaged, is_strong = k[AVERAGED] != 0, k[FROM], k[STRONGLY_CONVEX] != 0
     radius = 1.0 / math.sqrt(lam)
     distance = math.sqrt(radius * radius + bound * bound)
+    if f[DISTANCE] > 0.0:
+        distance = f[DISTANCE]
     flush_below = 1e-3 if averaged else 1e-9
     fv, fz, served_b = served_factors(f, k)
     end_of_w = w.shape[0] - 1

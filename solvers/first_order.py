@@ -107,6 +107,15 @@ class FirstOrder(TableLearner):
         served: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
         return served
 
+    def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
+        """The step mu is one for all rows, and stays."""
+        floats = self._floats
+        self._w[:, 0], floats[SCALE] = weights, 1.0
+        if self._ints[AVERAGED]:
+            self._w[:, 1] = 0.0
+            # The average of these weights alone.
+            floats[AVG_P] = floats[AVG_K] = floats[AVG_S] = 1.0
+
 
 @kernel(types.UniTuple(f8, 2)(RO_F8, RO_I8))
 def served_factors(f: Floats, k: Ints) -> tuple[float, float]:

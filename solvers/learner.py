@@ -34,13 +34,15 @@ class Outcome:
     """Multiclass: the classes known after the last row, in the order in which they were met."""
     log_losses: Floats | None = None
     """Multiclass: -log of the probability of the row's class, where the loss gives any."""
+    set_aside: Flags | None = None
+    """Whether a rejected row was not even tried, as learning pauses; None where none was."""
 
     def __len__(self) -> int:
         return len(self.scores)
 
     def __getitem__(self, rows: slice) -> "Outcome":
         """Some rows in a row; the columns are views."""
-        predicted, log_losses = self.predicted, self.log_losses
+        predicted, log_losses, set_aside = self.predicted, self.log_losses, self.set_aside
         return Outcome(
             self.scores[rows],
             self.losses[rows],
@@ -49,6 +51,7 @@ class Outcome:
             None if predicted is None else predicted[rows],
             self.classes,
             None if log_losses is None else log_losses[rows],
+            None if set_aside is None else set_aside[rows],
         )
 
     @classmethod
@@ -66,7 +69,33 @@ class Outcome:
             np.concatenate(predicted) if predicted else None,
             outcomes[-1].classes,
             np.concatenate(log_losses) if log_losses else None,
+            _set_aside(outcomes),
         )
+
+    @classmethod
+    def of_rows_set_aside(cls, like: "Outcome", rows: int) -> "Outcome":
+        """Of so many rows that were not tried, with the columns and classes of `like`."""
+        nan = np.full(rows, np.nan)
+        rejected = np.ones(rows, np.bool_)
+        return cls(
+            nan,
+            nan.copy(),
+            np.zeros(rows, np.bool_),
+            rejected,
+            None if like.predicted is None else np.full(rows, -1, like.predicted.dtype),
+            like.classes,
+            None if like.log_losses is None else nan.copy(),
+            rejected.copy(),
+        )
+
+
+def _set_aside(outcomes: Sequence[Outcome]) -> Flags | None:
+    """Which rows of consecutive batches were set aside; None where none was."""
+    if all(o.set_aside is None for o in outcomes):
+        return None
+    return np.concatenate(
+        [np.zeros(len(o), np.bool_) if o.set_aside is None else o.set_aside for o in outcomes]
+    )
 
 
 class Learner(Protocol):

@@ -113,6 +113,10 @@ class PassiveAggressive(Perceptron):
         super().__init__(spec)
         self._ints[KIND] = {"pa": PA, "pa1": PA1, "pa2": PA2}[spec["variant"]]
 
+    def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
+        """There is no step size: each row's step is as long as its own loss asks for."""
+        self._v[:] = weights
+
 
 class Romma(Perceptron):
     """The learner of `algorithm: romma`. Its weights are derived: scale v."""

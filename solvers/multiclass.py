@@ -25,13 +25,14 @@ from solvers._scalar import log1pexp
 from solvers.batch import Batch
 from solvers.certificate import Certificate, summed
 from solvers.class_names import MAX_CLASSES, names_of, names_state
-from solvers.errors import InvalidRow, NotExpressible, UnlearningError
+from solvers.errors import InvalidRow, NotExpressible, RefitError, UnlearningError
 from solvers.learner import Learner, Outcome, State
 from solvers.refit import DualProblem, refittable
 from solvers.rewind import Rewind, learn_in_pieces
 from solvers.served_form import Form, joined_scores, served_form
 from solvers.spec_fields import Spec
 from solvers.unlearning import unlearner
+from solvers.weights_refit import taking_weights
 
 LOG_LOSS_CAP = -math.log(1e-15)
 """The log-loss of a class that was not known, and the largest of one that was."""
@@ -322,6 +323,28 @@ class Multiclass:
             rows.append(refittable(learner).take_duals(prints[own], duals[own], share))
         self._rewind.forget()
         return min(rows)
+
+    def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
+        """See TakesWeights."""
+        places = self._rest.places_of(batch)
+        rows, _ = taking_weights(self._rest.none_of_them).window(batch)
+        own = [np.where(places == place, 1.0, -1.0) for place in range(len(self._rest.learners))]
+        return rows, [np.full(len(batch), -1.0), *own]
+
+    def served(self) -> Floats:
+        """See TakesWeights."""
+        learners = (self._rest.none_of_them, *self._rest.learners)
+        return np.concatenate([taking_weights(one).served() for one in learners])
+
+    def take_weights(self, weights: Floats, reach: Floats, rows: int) -> None:
+        """See TakesWeights. A class that was met since is what none of them was then."""
+        learners = (self._rest.none_of_them, *self._rest.learners)
+        if not 1 <= len(weights) <= len(learners):
+            raise RefitError(f"weights of {len(weights)} problems, and there are {len(learners)}")
+        self._rewind.forget()
+        for place, learner in enumerate(learners):
+            own = slice(place, place + 1) if place < len(weights) else slice(0, 1)
+            taking_weights(learner).take_weights(weights[own], reach[own], rows)
 
     def state(self) -> State:
         """See Learner."""

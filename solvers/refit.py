@@ -1,6 +1,6 @@
-"""Which models can be refitted on their window, and how what was computed enters them.
+"""A refit of a model on its window, and how what was computed enters it.
 
-Of linear models:
+Of linear models with dual variables:
 
 A refit solves the problem that the learner itself has on its retained rows, elsewhere and in its
 own time (`window_problem.py`). What enters the model are numbers: the new dual variables of these
@@ -9,7 +9,8 @@ that have come since keep their own, those that have left are left alone, and th
 other rows have put in stays as it is. So a refit is valid wherever it comes to stand; it is taken
 only as far as it brings the dual closer to the optimum.
 
-A semiparametric model takes the solution itself, with the rows of its kernel expansion.
+A semiparametric model takes the solution itself, with the rows of its kernel expansion; one whose
+state is its weights takes weights, solved for on rows of its journal (`weights_problem.py`).
 """
 
 import importlib
@@ -21,16 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers._jit import Floats
+from solvers.batch import Batch
 from solvers.certificate import Certificate
 from solvers.errors import RefitError
 from solvers.learner import Learner, State
-from solvers.semiparametric.fields import METHODS as KERNEL_METHODS
+from solvers.refit_methods import takes_weights
+from solvers.weights_refit import WEIGHTS, enter_weights
 
 if TYPE_CHECKING:
     from solvers.semiparametric.learner import Semiparametric
-
-METHODS = ("sdca",)
-"""How a window of linear models is solved: by dual coordinate ascent in permuted order."""
 
 DUALS = ("prints", "duals")
 """What a refit of a linear model brings: see `take_refit`."""
@@ -41,14 +41,6 @@ SOLUTION = ("prints", "duals", "beta", "dropped", "unique", "indptr", "indices",
 _ROUNDING = 1e-12
 _LEAST_SHARE = 2.0**-6
 """Less of the way is not worth the while."""
-
-_DERIVED = {
-    "rda": "its weights are computed from the sum of all gradients, and no rows are retained",
-    "rda_plus": "its weights are computed from the sum of all gradients",
-    "romma": "its weights are computed from what it accumulates, and no rows are retained",
-    "alma": "its weights are computed from what it accumulates, and no rows are retained",
-    "dc": "its loss is not convex, and no rows are retained",
-}
 
 
 class DualProblem(Protocol):
@@ -77,32 +69,6 @@ class Refittable(Learner, Protocol):
         Averages restart. Raises RefitError where a number would not be finite. Where it raises, or
         returns 0, the learner may have changed in part: see `take_refit`.
         """
-
-
-def why_not_refit(spec: Mapping[str, Any]) -> str | None:
-    """Why the model of a resolved specification cannot be refitted; None where it can."""
-    algorithm = spec["algorithm"]
-    if algorithm in ("dual_ascent", "semiparametric"):
-        return None
-    if algorithm == "portfolio":
-        return (
-            "the shares of its members come from losses that they had as they were; "
-            "of a model of its own, a member of algorithm dual_ascent can be refitted"
-        )
-    reason = _DERIVED.get(algorithm, "no rows are retained, and so there is no window to solve")
-    return f"{algorithm} has no dual variables: {reason}"
-
-
-def why_no_reference(spec: Mapping[str, Any]) -> str | None:
-    """Why there is no least objective of the window to compare with; None where there is."""
-    if spec["algorithm"] == "semiparametric":
-        return "a refit of a semiparametric model solves just that problem, and tells its gap"
-    return why_not_refit(spec)
-
-
-def refit_methods(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """How the window of the model of a resolved specification can be solved; the default first."""
-    return KERNEL_METHODS if spec["algorithm"] == "semiparametric" else METHODS
 
 
 class Found(Protocol):
@@ -135,7 +101,15 @@ class RefitRun(Protocol):
         """Whether the gap has come down to the tolerance; None where that is not known yet."""
 
     @property
+    def relative_gap_before(self) -> float | None:
+        """That of the model as it was; None where that is not known yet."""
+
+    @property
     def relative_gap(self) -> float | None: ...
+
+    @property
+    def dual_before(self) -> float | None:
+        """The dual of the model as it was; None where it has none."""
 
     @property
     def dual(self) -> float | None: ...
@@ -149,44 +123,61 @@ class RefitRun(Protocol):
 
 
 def begin_refit(
-    problems: Sequence[tuple[Mapping[str, Any], State]], method: str, tol: float, max_epochs: int
+    problems: Sequence[tuple[Mapping[str, Any], State]],
+    method: str,
+    tol: float,
+    max_epochs: int,
+    rows: Batch | None = None,
 ) -> RefitRun:
     """A refit of what `problems_of` gave. `max_epochs` is for linear models.
 
-    Raises RefitError where no rows are retained.
+    rows  the last ones that the model has learned, for one that takes weights
+
+    Raises RefitError where there are no rows.
     """
     # Imported when needed, as their kernels are those of the learner.
-    if problems[0][0]["algorithm"] == "semiparametric":
+    spec, state = problems[0]
+    if spec["algorithm"] == "semiparametric":
         module: Any = importlib.import_module("solvers.semiparametric.refitting")
         run: RefitRun = module.Refitting(problems, tol, method)
-        return run
-    module = importlib.import_module("solvers.window_problem")
-    run = module.Refitting(problems, tol, max_epochs)
+    elif takes_weights(spec):
+        module = importlib.import_module("solvers.weights_problem")
+        run = module.Refitting(spec, state, rows, method, tol, max_epochs)
+    else:
+        module = importlib.import_module("solvers.window_problem")
+        run = module.Refitting(problems, tol, max_epochs, method)
     return run
 
 
 def refittable(learner: Learner) -> Refittable:
-    """The learner of a specification that `why_not_refit` finds nothing against."""
+    """The learner of a specification that can be refitted, and takes no weights."""
     return cast(Refittable, learner)
 
 
 def problems_of(learner: Learner) -> list[tuple[Mapping[str, Any], State]]:
-    """Specification and state of each problem, as copies; see `window_problem.Refitting`."""
+    """Specification and state of each problem, as copies; of the whole where it takes weights."""
+    if takes_weights(learner.spec):
+        return [(learner.spec, learner.state())]
     return [(problem.spec, problem.state()) for problem in refittable(learner).problems]
 
 
-def enter_refit(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]]) -> int:
-    """Let the learner take what a refit has computed; how many of its rows are still retained.
+def enter_refit(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]]) -> int | None:
+    """Let the learner take what a refit has computed.
 
     arrays  `arrays` of what `RefitRun.refitted` gave
 
-    Raises RefitError where they do not fit the learner any more; then nothing has changed.
+    Returns how many of its rows are still retained, None of a learner that retains none. Raises
+    RefitError where they do not fit the learner any more; then nothing has changed.
     """
     is_kernel = learner.spec["algorithm"] == "semiparametric"
-    if set(arrays) != set(SOLUTION if is_kernel else DUALS):
+    has_weights = takes_weights(learner.spec)
+    if set(arrays) != set(SOLUTION if is_kernel else WEIGHTS if has_weights else DUALS):
         raise RefitError(f"it is of another kind of model: {', '.join(sorted(arrays))}")
     if is_kernel:
         return cast("Semiparametric", learner).take_solution(arrays)
+    if has_weights:
+        enter_weights(learner, arrays)
+        return None
     return take_refit(learner, arrays["prints"], arrays["duals"])
 
 

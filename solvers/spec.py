@@ -10,6 +10,7 @@ from solvers.errors import InvalidSpec
 from solvers.features.fields import has_stages, read_features, read_map, read_scaling
 from solvers.learner import Learner
 from solvers.spec_fields import (
+from solvers.refit_methods import METHODS, refit_methods, why_not_method, why_not_refit
     Spec,
     read_choice,
     read_flag,
@@ -81,6 +82,18 @@ def make_learner(spec: Mapping[str, Any]) -> Learner:
     if not has_stages(resolved):
         return _make_core(resolved)
     # Imported when needed, as its kernels are compiled then.
+def _refit_method(resolved: Spec) -> str:
+    """The method by which the model is refitted by itself."""
+    if (why_not := why_not_refit(resolved)) is not None:
+        raise InvalidSpec("/refit", resolved["refit"], f"left out, as {why_not}")
+    methods, method = refit_methods(resolved), resolved["refit"]["method"]
+    if not method:
+        return methods[0]
+    if (why_not := why_not_method(resolved, method)) is not None:
+        raise InvalidSpec("/refit/method", method, f"one of {', '.join(methods)}, as {why_not}")
+    return str(method)
+
+
     module: Any = importlib.import_module("solvers.features.make")
     learner: Learner = module.make_staged(resolved, _make_core)
     return learner
@@ -112,6 +125,9 @@ def warm(*algorithms: str) -> int:
 def _load(algorithm: Algorithm) -> Any:
     return importlib.import_module(algorithm.module)
 
+    if not algorithms:
+        for name in ("window_problem", "weights_problem", *(f"offline.{m}" for m in METHODS)):
+            importlib.import_module(f"solvers.{name}")
 
 def _labels(spec: Mapping[str, Any], task: str) -> list[str] | None:
     labels = spec.get("labels")

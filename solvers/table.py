@@ -18,6 +18,7 @@ from solvers.errors import CorruptState, InvalidRow
 from solvers.features import Features
 from solvers.learner import Outcome, State, check_arrays, count_nonzeros
 from solvers.losses import Loss, make_loss
+from solvers.weights_refit import check_weights
 
 SAMPLES = 0
 """Where `samples` stands among a learner's whole numbers."""
@@ -33,6 +34,8 @@ def loss_of(spec: Mapping[str, Any]) -> Loss:
 
 class TableLearner:
     """The Learner protocol, but for `_learn_rows`, `predict` and `_served`.
+
+    And TakesWeights for those that have `_take_weights`.
 
     STATE_FLOATS, STATE_INTS   name and place of those numbers that are state; the others are what
                                the specification fixes
@@ -106,6 +109,24 @@ class TableLearner:
     def certificate(self) -> Certificate | None:
         """None: there is no dual."""
         return None
+
+    def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
+        """See TakesWeights."""
+        labels = batch.labels
+        return batch, [np.where(labels == 0.0, -1.0, labels) if self._binary else labels]
+
+    def served(self) -> Floats:
+        """See TakesWeights."""
+        return self._served()[None, :]
+
+    def take_weights(self, weights: Floats, reach: Floats, rows: int) -> None:
+        """See TakesWeights."""
+        check_weights(weights, reach, 1, self._features.width)
+        self._take_weights(weights[0], float(reach[0]), rows)
+
+    def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
+        """Go on from these weights (width,), which are finite."""
+        raise NotImplementedError
 
     def state(self) -> State:
         """See Learner."""

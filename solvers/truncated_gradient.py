@@ -98,6 +98,17 @@ class TruncatedGradient(TableLearner):
         current_weights(self._w, self._floats, self._ints, served)
         return served
 
+    def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
+        """t stays, and with it the step, which has come down to sqrt(2 / t) / gamma.
+
+        lambda |w|_1 tells nothing of how far the best weights are from those of a small gap, so
+        that there is no other step to begin anew with.
+        """
+        cuts = self._ints[STEPS] // self._ints[PERIOD]
+        is_cut = np.abs(weights) <= self._floats[THETA]
+        self._w[:, 0] = weights
+        self._w[:, 1] = np.where(is_cut, self._floats[CUT_SUM], float(cuts))
+
 
 @kernel(f8(f8, f8, f8, i8, f8, f8, i8))
 def current(

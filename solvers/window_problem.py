@@ -12,6 +12,7 @@ A `reference` is the same for the retained rows alone, without the part of all o
 value is a lower bound of what any weights reach on these rows.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +21,18 @@ import numpy as np
 
 from solvers import _odca, _odca_general
 from solvers._jit import Floats
-from solvers._odca import BIAS, DELTA, ENTROPY, LAST, LOSS, RHO, STRENGTH
-from solvers._refit import prints_of, row_losses
-from solvers._unlearn import first_that_counts, forget_average, sum_anew
+from solvers._odca import BIAS, DELTA, ENTROPY, LAST, LENGTH, LOSS, RHO, SCALE, STRENGTH
+from solvers._refit import prints_of, row_losses, take_in
+from solvers._unlearn import first_that_counts, forget_average, sum_anew, sum_of
+from solvers.batch import Batch
 from solvers.certificate import Certificate, row_sums, summed
 from solvers.dual_ascent import DualAscent
-from solvers.errors import RefitError
+from solvers.errors import RefitError, SolverError
 from solvers.learner import State
+from solvers.offline.solve import solve
 from solvers.regularizers import l2_sums
 from solvers.visits import draw_visits
-from solvers.windows import DUAL
+from solvers.windows import DUAL, LABEL, WEIGHT
 
 # Coordinates that one visit may touch, summed over a piece: some 10 ms of work.
 _PIECE = 2_000_000
@@ -106,21 +109,72 @@ class WindowProblem(DualAscent):
         forget_average(self._w, self._floats)
         self._begin_average()
 
-    def visit_all(self, epoch: int, is_cancelled: Callable[[], bool]) -> bool:
-        """Visit each row once, in an order that `epoch` decides; False where it was cancelled."""
-        order = np.argsort(draw_visits(0, epoch * self.rows, self.rows), kind="stable")
-        visits = (order + 0.5) / self.rows
+    def visit_all(self, first: int, epochs: int, is_cancelled: Callable[[], bool]) -> bool:
+        """Visit each row once in each of some epochs, in the order that the number of each decides.
+
+        False where it was cancelled. The GIL is taken once for each piece of work, so that who
+        answers requests meanwhile seldom waits for it.
+        """
         touched = len(self._w) if self._ints[ENTROPY] else 100
         piece = max(16, _PIECE // touched)
+        at_once = max(1, piece // self.rows)
         ring = self._ring
-        for begin in range(0, self.rows, piece):
-            if is_cancelled():
-                return False
-            self._kernels.replay(
-                visits, begin, min(begin + piece, self.rows), ring.starts, ring.indices,
-                ring.values, ring.rows, self._w, self._floats, self._ints,
-            )  # fmt: skip
+        for epoch in range(first, first + epochs, at_once):
+            count = min(at_once, first + epochs - epoch)
+            drawn = draw_visits(0, epoch * self.rows, count * self.rows).reshape(count, self.rows)
+            order = np.argsort(drawn, axis=1, kind="stable").ravel()
+            visits = (order + 0.5) / self.rows
+            for begin in range(0, len(visits), piece):
+                if is_cancelled():
+                    return False
+                self._kernels.replay(
+                    visits, begin, min(begin + piece, len(visits)), ring.starts, ring.indices,
+                    ring.values, ring.rows, self._w, self._floats, self._ints,
+                )  # fmt: skip
         return True
+
+    def solve(
+        self, method: str, tol: float, max_epochs: int, is_cancelled: Callable[[], bool]
+    ) -> int | None:
+        """Take the dual variables that an offline method finds; its epochs, None if cancelled.
+
+        Raises RefitError where it cannot solve the window.
+        """
+        floats, ring = self._floats, self._ring
+        first, last = self.first, self.first + self.rows
+        starts, columns, indices, values = ring.rows_between(first, last)
+        decay = self._window.beta ** np.arange(self.rows - 1, -1, -1.0)
+        room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+        rows = Batch.from_csr(
+            starts, indices, values, columns[:, LABEL], columns[:, WEIGHT] * decay,
+            dim=len(self._w) - 1,
+        )  # fmt: skip
+        asked: dict[str, Any] = {
+            "loss": self.spec["loss"],
+            "rho": room / floats[DELTA],
+            "max_epochs": max_epochs,
+            "intercept": "penalized" if floats[BIAS] else "none",
+            "callback": lambda progress: is_cancelled(),
+        }
+        if not self._ints[LENGTH]:
+            held = np.zeros(len(self._w))
+            sum_of(ring, floats, held, first, last)
+            asked["fixed"] = floats[SCALE] * self._w[:, 0] - held
+            asked["total"] = float(floats[DELTA])
+        duals, epochs = self.duals(), 0.0
+        # The gap there is of a primal without what the other rows lose: the learner's decides.
+        inner = tol
+        while epochs < max_epochs and self.certify().relative_gap > tol:
+            try:
+                found = solve(rows, method, duals=duals, tol=inner, **asked)
+            except SolverError as error:
+                raise RefitError(f"{method} cannot solve the window: {error}") from error
+            if found.status == "cancelled":
+                return None
+            assert found.duals is not None
+            duals, epochs, inner = found.duals, epochs + max(1.0, found.epochs), inner / 4.0
+            take_in(self.prints(), duals, 1.0, ring, self._w, floats, self._ints)
+        return math.ceil(epochs)
 
     def certify(self) -> Certificate:
         """The certificate of the iterate."""
@@ -169,25 +223,32 @@ class Refitting:
 
     tol         the relative gap to come down to, as certificates have it
     max_epochs  so many visits to each row at most
+    method      one that fits the problem: see `refit_methods.why_not_method`
     alone       whether the retained rows are taken for all there are: for a reference
 
     Raises RefitError where no rows are retained.
     """
 
     def __init__(
-        self, problems: Problems, tol: float, max_epochs: int, *, alone: bool = False
+        self,
+        problems: Problems,
+        tol: float,
+        max_epochs: int,
+        method: str = "sdca",
+        *,
+        alone: bool = False,
     ) -> None:
         self._problems = [WindowProblem(spec, state) for spec, state in problems]
         # Of several, the first is none of the known classes, which no certificate counts.
         self._counted = self._problems[1:] or self._problems
-        self._tol, self.max_epochs = tol, max_epochs
+        self._tol, self.max_epochs, self._method = tol, max_epochs, method
         if not self.rows:
             raise RefitError("no row is retained")
         if alone:
             for problem in self._problems:
                 problem.leave_alone()
         self.epochs = 0
-        self.certificate = self._certify()
+        self.certificate = self._before = self._certify()
 
     @property
     def rows(self) -> int:
@@ -200,9 +261,19 @@ class Refitting:
         return self.certificate.relative_gap <= self._tol
 
     @property
+    def relative_gap_before(self) -> float:
+        """That of the window as it was."""
+        return self._before.relative_gap
+
+    @property
     def relative_gap(self) -> float:
         """That of the certificate."""
         return self.certificate.relative_gap
+
+    @property
+    def dual_before(self) -> float:
+        """That of the window as it was."""
+        return self._before.dual
 
     @property
     def dual(self) -> float:
@@ -224,12 +295,15 @@ class Refitting:
         `is_cancelled` is asked every some milliseconds; `on_look` is told of each look at the gap:
         after the first epochs each, and then after a fifth more of them.
         """
+        on_look(self)
+        if self._method != "sdca":
+            return self._solve(is_cancelled, on_look)
         unfinished = list(self._problems)
         look = 1
-        on_look(self)
         while unfinished and self.epochs < self.max_epochs:
+            epochs = min(look, self.max_epochs) - self.epochs
             for problem in unfinished:
-                if not problem.visit_all(self.epochs, is_cancelled):
+                if not problem.visit_all(self.epochs, epochs, is_cancelled):
                     return False
             self.epochs += 1
             if self.epochs >= look or self.epochs == self.max_epochs:

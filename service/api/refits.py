@@ -6,12 +6,14 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from service.api.access import author_of
 from service.api.member_views import finite
 from service.api.models import catalog_of
 from service.errors import Problem
 from service.model import Model
 from service.refit_board import Job, UnderWay
 from service.refits import MAX_EPOCHS
+from solvers import ALL_METHODS, MAX_WINDOW_ROWS, why_not_method
 
 router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 
@@ -19,11 +21,11 @@ router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 class NewRefit(BaseModel, extra="forbid"):
     """How the window shall be solved."""
 
-    method: Literal["sdca", "ipm", "pdsg", "mpd"] | None = Field(
+    method: Literal[ALL_METHODS] | None = Field(  # type: ignore[valid-type]
         None,
-        description="`sdca`: dual coordinate ascent in permuted order, for linear models. `ipm`,"
-        " `pdsg`, `mpd`: for semiparametric ones. Left out: as the model's `refit` has it, else the"
-        " default of the model.",
+        description="`ipm`, `pdsg`, `mpd`: for semiparametric models; the others: for linear ones,"
+        " where they solve the model's problem. Left out: as the model's `refit` has it, else the"
+        " default of the model. docs/REFIT.md says which fits what.",
     )
     tol: float = Field(1e-3, ge=1e-12, le=1.0, description="Relative gap to come down to.")
     max_epochs: int = Field(
@@ -31,6 +33,13 @@ class NewRefit(BaseModel, extra="forbid"):
         ge=1,
         le=1_000_000,
         description="Of linear models: so many visits to each row at most.",
+    )
+    rows: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_WINDOW_ROWS,
+        description="Of a model that retains no rows: of how many of the last records of its"
+        " journal. Left out: as the model's `refit` has it, else 10,000.",
     )
 
 
@@ -59,14 +68,17 @@ class RefitView(BaseModel):
         " solved for, at the end."
     )
     relative_gap_before: float | None = Field(
-        description="Of the window, at its dual variables as they were, not averaged."
+        description="Of the window, at its dual variables as they were, not averaged; of a model"
+        " that retains no rows at the weights served, known at the end."
     )
     relative_gap: float | None = Field(description="Of the window, as far as it has come.")
     dual_before: float | None
     dual: float | None
     converged: bool | None = Field(description="Whether the gap has come down to `tol`.")
     entered_seq: int | None = Field(description="Of the control record that entered it.")
-    retained: int | None = Field(description="How many of its rows were in the window there.")
+    retained: int | None = Field(
+        description="How many of its rows were in the window there; null where none are retained."
+    )
     dropped: list[str] | None = Field(
         description="Of a semiparametric model: functions of its basis that at the rows of the"
         " window are zero or depend on those before. Their coefficients are 0."
@@ -90,7 +102,10 @@ class RefitList(BaseModel):
     "/refit",
     response_model=RefitView,
     status_code=202,
-    responses={409: {"description": "The model cannot be refitted, or is being; and why."}},
+    responses={
+        409: {"description": "The model cannot be refitted, or is being; and why."},
+        422: {"description": "What is asked for does not fit the model; and why."},
+    },
 )
 async def begin_refit(
     model_id: str, request: Request, response: Response, asked: NewRefit | None = None
@@ -101,16 +116,22 @@ async def begin_refit(
         detail = f"model {model_id!r} cannot be refitted: {model.refits.why_not}"
         raise Problem(409, "cannot-refit", detail)
     await model.refresh()
+    check_not_paused(model)
     asked = asked or NewRefit()
+    spec, refits = model.replica.spec, model.refits
+    own = spec.get("refit")
+    method = asked.method or (own["method"] if own else refits.methods[0])
+    if (why_not := why_not_method(spec, method)) is not None:
+        detail = f"model {model_id!r} is refitted by {', '.join(refits.methods)}: {why_not}"
+        raise Problem(422, "invalid-refit", detail)
+    if asked.rows is not None and not refits.is_of_journal:
+        detail = f"model {model_id!r} is refitted on the rows that it retains: leave out `rows`"
+        raise Problem(422, "invalid-refit", detail)
     if not model.replica.learner.samples:
         raise Problem(409, "cannot-refit", f"model {model_id!r} has no rows yet")
-    methods, own = model.refits.methods, model.replica.spec.get("refit")
-    method = asked.method or (own["method"] if own else methods[0])
-    if method not in methods:
-        detail = f"model {model_id!r} is refitted by {', '.join(methods)}, and not by {method}"
-        raise Problem(409, "cannot-refit", detail)
     try:
-        job = await model.refits.begin(method, asked.tol, asked.max_epochs)
+        by = author_of(request)
+        job = await refits.begin(method, asked.tol, asked.max_epochs, rows=asked.rows, by=by)
     except UnderWay as error:
         raise Problem(409, "refit-under-way", str(error), job=error.job) from None
     response.headers["location"] = f"/models/{model_id}/refits/{job.job}"
@@ -140,7 +161,7 @@ async def cancel_refit(model_id: str, job: str, request: Request, response: Resp
     """End a refit that is under way; one that has ended is told as it did."""
     model = await catalog_of(request).get(model_id)
     if (await _known(model, job)).is_under_way:
-        await model.refits.end(job)
+        await model.refits.end(job, author_of(request))
     found = await _known(model, job)
     response.status_code = 202 if found.is_under_way else 200
     return _view(model_id, found)

@@ -11,7 +11,7 @@ stand for rows in a fingerprint.
       u16 | u32 bytes of the whole part, the checksum included (u32 when wide)
       u8 | u32  count of records (u32 when wide); 1 in a control
       key           when flagged: u16 bytes of what follows; u8 kind (1 request, 2 chunk,
-                    3 sample id, 4 label, 5 refit), the key itself
+                    3 sample id, 4 label, 5 refit, 6 pause), the key itself
       fingerprint   when flagged: 16 bytes
       content       the columns of `count` rows, or a control, or nothing when count is 0
       u32       CRC32C of all bytes before it

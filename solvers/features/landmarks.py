@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from solvers._jit import Floats
 from solvers.batch import Batch
 from solvers.class_names import class_places, names_of, names_state
-from solvers.errors import CorruptState, NotExpressible, SolverError
+from solvers.errors import CorruptState, NotExpressible, RefitError, SolverError
 from solvers.features.nystroem import Nystroem
 from solvers.features.wrapped import ClassLearner, Wrapped, WrappedClasses
 from solvers.learner import Learner, Outcome, State, check_arrays, under
@@ -103,6 +104,20 @@ class Landmarks(Wrapped):
 
     def _behind(self, batch: Batch) -> Batch:
         return batch if self._map.rank else self._empty(batch)
+
+    def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
+        """See TakesWeights."""
+        self._check_map()
+        return super().window(batch)
+
+    def take_weights(self, weights: Floats, reach: Floats, rows: int) -> None:
+        """See TakesWeights."""
+        self._check_map()
+        super().take_weights(weights, reach, rows)
+
+    def _check_map(self) -> None:
+        if not self._map.rank:
+            raise RefitError("it has no landmarks yet, and so no map")
 
     def form(self) -> Form:
         """See served_form."""

@@ -86,6 +86,11 @@ class Staged(Wrapped):
         self._prefix.forget()
         return rows
 
+    def take_weights(self, weights: Floats, reach: Floats, rows: int) -> None:
+        """See TakesWeights."""
+        super().take_weights(weights, reach, rows)
+        self._prefix.forget()
+
     def state(self) -> State:
         """See Learner: arrays of the learner and of each stage, by the name of their owner."""
         arrays = {f"core.{name}": array for name, array in self._learner.state().items()}

@@ -14,6 +14,7 @@ from solvers.learner import Learner, Outcome, State
 from solvers.multiclass import ClassScores
 from solvers.refit import DualProblem, refittable
 from solvers.rewind import learn_in_pieces
+from solvers.weights_refit import taking_weights
 
 
 class PrefixLearner(Protocol):
@@ -116,6 +117,19 @@ class Wrapped:
     def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
         """See Refittable."""
         return refittable(self._learner).take_duals(prints, duals, share)
+
+    def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
+        """See TakesWeights: as a prediction would show the rows to the inner learner now."""
+        self.check(batch)
+        return taking_weights(self._learner).window(self._behind(batch))
+
+    def served(self) -> Floats:
+        """See TakesWeights."""
+        return taking_weights(self._learner).served()
+
+    def take_weights(self, weights: Floats, reach: Floats, rows: int) -> None:
+        """See TakesWeights."""
+        taking_weights(self._learner).take_weights(weights, reach, rows)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""

@@ -59,6 +59,9 @@ class Refitting:
         """Working sets solved for, or interior point runs."""
         self.relative_gap: float | None = None
         self.dual: float | None = None
+        # Not known: what the window's dual variables are worth beta has to be solved for first.
+        self.relative_gap_before: float | None = None
+        self.dual_before: float | None = None
         self._answer: offline.Semiparametric | None = None
 
     @property

@@ -366,3 +366,31 @@ def test_certificate_of_absurd_weights_is_null_and_not_an_error(client):
     for path in ("", "/certificate", "/weights", "/metrics", "/predict?x=1:1e100"):
         assert client.get(f"/models/m{path}").status_code == 200, path
     assert client.get("/metrics").status_code == 200
+
+
+def test_bodies_that_the_framework_reads_are_refused_as_all_others(serve):
+    client = serve(max_body_bytes=1000)
+    assert client.put("/models/m", json=SPEC).status_code == 201
+    as_json = {"content-type": "application/json"}
+    for route in ("rollback", "versions", "refit"):
+        asked = f"/models/m/{route}"
+        for body in (b'{"seq":', b"[" * 900, b"\xff\xfe"):
+            assert_problem(client.post(asked, content=body, headers=as_json), 400, "malformed-body")
+        of_text = client.post(asked, content=b"seq=0", headers={"content-type": "text/plain"})
+        assert_problem(of_text, 415, "unsupported-media-type")
+        for body in (b" " * 1001, iter([b" " * 500, b" " * 501])):
+            assert_problem(client.post(asked, content=body, headers=as_json), 413, "body-too-large")
+
+
+def test_allow_names_every_method_of_the_route(client):
+    for path, allow in (
+        ("/livez", "GET"),
+        ("/models/m", "DELETE, GET, PUT"),
+        ("/models/m/predict", "GET, POST"),
+        ("/models/m/versions", "GET, POST"),
+        ("/models/m/versions/v", "DELETE, GET"),
+        ("/static/app.js", "GET"),
+    ):
+        answer = client.request("PATCH", path)
+        assert_problem(answer, 405, "method-not-allowed")
+        assert answer.headers["allow"] == allow

@@ -263,7 +263,7 @@ def test_two_results_for_the_same_window_are_one(serve, store, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ({"algorithm": "sgd"}, "no rows are retained"),
+        ({"algorithm": "sgd", "rho": 0}, "with rho 0"),
         ({"algorithm": "rda"}, "sum of all gradients"),
         ({"algorithm": "romma"}, "accumulates"),
         ({"algorithm": "portfolio"}, "shares of its members"),
@@ -276,6 +276,13 @@ def test_who_cannot_says_why(client, spec, reason):
 
 
 def test_bad_requests_are_refused(model):
+    for asked, detail in (
+        ({"method": "svrg"}, "svrg takes the losses"),
+        ({"rows": 100}, "leave out `rows`"),
+        ({"method": "ipm"}, "ipm is no method for linear models"),
+    ):
+        problem = assert_problem(model.post("/models/m/refit", json=asked), 422, "invalid-refit")
+        assert detail in problem["detail"]
     problem = assert_problem(model.post("/models/m/refit"), 409, "cannot-refit")
     assert "no rows" in problem["detail"]
     for asked in ({"method": "newton"}, {"tol": 0}, {"max_epochs": 0}, {"other": 1}):
@@ -421,4 +428,4 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
     assert_problem(answer, 404, "no-reference")
     client.put("/models/s", json={"algorithm": "sgd", "features": SPEC["features"]})
     answer = client.get("/models/s/certificate?reference=true")
-    assert "no rows are retained" in assert_problem(answer, 404, "no-reference")["detail"]
+    assert "sgd retains no rows" in assert_problem(answer, 404, "no-reference")["detail"]

@@ -96,7 +96,7 @@ def test_coefficients_are_read_out_by_name_and_are_the_same_for_all(serve, store
     assert_problem(client.get("/models/m/export?format=json"), 409, "not-exportable")
     assert client.get("/metrics").status_code == 200
     problem = assert_problem(
-        client.post("/models/m/refit", json={"method": "sdca"}), 409, "cannot-refit"
+        client.post("/models/m/refit", json={"method": "sdca"}), 422, "invalid-refit"
     )
     assert "ipm, pdsg, mpd" in problem["detail"]
 

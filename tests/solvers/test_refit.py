@@ -300,10 +300,13 @@ def test_the_longest_overlap_is_found(then, tail, common):
 def test_who_cannot_says_why():
     reasons = {name: why_not_refit(resolve_spec(spec)) for name, spec in SPECS.items()}
     able = {name for name, why in reasons.items() if why is None}
-    assert able == {
-        name
-        for name, spec in SPECS.items()
-        if resolve_spec(spec)["algorithm"] in ("dual_ascent", "semiparametric")
+    algorithms = {name: resolve_spec(spec)["algorithm"] for name, spec in SPECS.items()}
+    never = {"rda", "rda_plus", "romma", "alma", "dc", "perceptron", "ogd", "portfolio"}
+    assert {algorithms[name] for name in able} & never == set()
+    assert {algorithms[name] for name in set(SPECS) - able} - never == {
+        "fobos",
+        "passive_aggressive",
+        "truncated_gradient",
     }
     assert all(len(why) > 20 for why in reasons.values() if why is not None)
 
@@ -328,3 +331,39 @@ def test_solve_finds_the_same_weights_with_the_part_of_other_rows_held_fixed(los
     take_refit(learner, found.prints, found.duals)
     np.testing.assert_allclose(learner.weights, solution.weights, atol=1e-4)
     assert learner.intercept == pytest.approx(solution.intercept, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("loss", "window", "methods"),
+    [
+        ("squared_hinge", ("sliding", 250), ("dcd", "spdc", "asdca", "aspdc_i")),
+        ("hinge", ("exponential", 0.995), ("dcd",)),
+    ],
+    ids=["sliding", "exponential"],
+)
+def test_other_methods_find_the_same_dual_variables(loss, window, methods):
+    """With the part of rows that are not retained held fixed, where there are such."""
+    batch, _, _ = rows_for(loss)
+    spec = spec_of(loss, window, 0.99, 8, rho=0.2, retain=max(100, window[1]))
+    learner = make_learner(spec)
+    learner.learn(batch)
+    duals = {}
+    for method in ("sdca", *methods):
+        looks = []
+        run = Refitting(problems_of(learner), 1e-6, 5000, method)
+        assert run.run(on_look=lambda one: looks.append(one.relative_gap))  # noqa: B023
+        twin = make_learner(spec)
+        twin.restore(learner.state())
+        found = run.refitted()
+        assert found.converged and found.epochs > 0 and looks[-1] <= 1e-6 < run.relative_gap_before
+        assert take_refit(twin, found.prints, found.duals) == run.rows
+        assert twin.certificate().relative_gap <= 2e-6
+        duals[method] = twin.certificate().dual
+        np.testing.assert_allclose(duals[method], duals["sdca"], rtol=3e-6)
+        stopped = Refitting(problems_of(learner), 1e-9, 10**9, method)
+        assert not stopped.run(lambda: True)
+    reason = "4 R" if window[0] == "sliding" else "fixed"
+    with pytest.raises(RefitError, match=reason):
+        small = make_learner(spec | {"rho": 1e-6, "loss": "squared_hinge"})
+        small.learn(batch)
+        Refitting(problems_of(small), 1e-3, 10, "aspdc").run()

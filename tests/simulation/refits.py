@@ -1,0 +1,116 @@
+"""Refits: computed by one worker, taken over by another, entered by the first result.
+
+Some are asked for, others fall due by themselves. Those who compute tell of it each BEAT_S; whoever
+has not told for LOST_MS, which may be a worker that only had no turn, counts as lost, so that two
+of them compute the same.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from service.controls import Verdict
+from service.journal.protocol import ModelChanged
+from service.journal.record import Control
+from service.model import Model
+from service.refit_board import CURSOR, Job
+from tests.simulation import models
+from tests.simulation.log import Log
+from tests.simulation.loop import Gone
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Worker, World
+
+BEAT_S = 0.01
+LOST_MS = 2
+DIES_S = 0.03
+ENDED = {"done", "superseded", "refused"}
+
+
+async def refit_all(world: "World") -> None:
+    """Let some worker come by at each model that is refitted by itself, when all is quiet."""
+    for model_id in world._kinds:
+        if world.kind_of(model_id).is_refitted:
+            for worker in world.workers:
+                await worker.ask(lambda worker, id=model_id: _wait_for(worker.catalog.find(id)))
+            if world.chance.random() < 0.5:
+                await _die_over(world, model_id)
+            worker = world.chance.choice(world.workers)
+            await worker.ask(lambda worker, id=model_id: _come_by(worker, id))
+            for worker in world.workers:  # who loads the model may find one that is due
+                await worker.ask(lambda worker, id=model_id: _reach(worker, id))
+
+
+async def _die_over(world: "World", model_id: str) -> None:
+    """Let a worker come by, and crash at some moment after."""
+    worker = world.chance.choice(world.workers)
+    reply = worker.ask(lambda worker: _come_by(worker, model_id))
+    await asyncio.sleep(world.chance.random() * DIES_S)
+    worker.crash()
+    with contextlib.suppress(Gone):
+        await reply
+    worker.boot()
+
+
+async def _wait_for(model: Model | None) -> None:
+    """Until nothing of the model is computed here."""
+    while model is not None and model.refits.is_busy:
+        await asyncio.sleep(LOST_MS / 1000)
+
+
+async def _reach(worker: "Worker", model_id: str) -> None:
+    await _wait_for(await worker.reach(model_id))
+
+
+async def _come_by(worker: "Worker", model_id: str) -> None:
+    """Learn up to the next half of a period: what is due by then has entered soon after.
+
+    It may have been due before, and have been lost with the process that computed it.
+    """
+    await worker.startup.finished.wait()
+    with worker.catalog.pinned(model_id):
+        with contextlib.suppress(ModelChanged):
+            await (await worker.model(model_id)).refresh()
+        model = await worker.model(model_id)
+        await model.refresh()
+        await _wait_for(model)
+        learner, half = model.replica.learner, models.EVERY // 2
+        before = learner.samples // half
+        while learner.samples // half == before:
+            await model.submit(models.learn_request(worker.world.new_tag(), None))
+        due = learner.samples // models.EVERY * models.EVERY
+        await _wait_for(model)
+        said = [job.status for job in await model.refits.all() if job.due == due]
+    if due and not ENDED.intersection(said):
+        worker.world.notes.problems.append(f"{model_id}: the refit due at {due} is {said}")
+
+
+def refit_problems(
+    log: Log, controls: Mapping[int, Control], verdicts: Mapping[int, Verdict]
+) -> Iterator[str]:
+    """No two results of one refit entered, and what is told of it is in the journal."""
+    stored = log.cursors.get(CURSOR)
+    jobs = [] if stored is None else msgspec.json.decode(stored, type=list[Job])
+    meant = {job.job: f"seq {job.seq}" if job.due is None else f"{job.due} rows" for job in jobs}
+    refits = {seq: found.fields["job"] for seq, found in controls.items() if found.kind == "refit"}
+    told = [meant[job] for job in refits.values() if job in meant]
+    entered = Counter(what for what in told if what != "seq None")  # not told how far it was
+    for what, count in entered.items():
+        if count > 1:
+            yield f"{log.id}: {count} results for {what} entered"
+    for job in () if log.cuts else jobs:
+        at = job.entered_seq
+        is_own = at is not None and refits.get(at) == job.job
+        is_refused = is_own and verdicts[at].refusal is not None  # type: ignore[index]
+        is_true = {
+            "done": is_own and not is_refused,
+            "refused": at is None or is_refused,
+            # Its own result, where that was appended unseen and sent again.
+            "superseded": at in refits,
+        }
+        if not is_true.get(job.status, True):
+            yield f"{log.id}: the refit {job.job} is told as {job.status} at {at}: {refits}"
