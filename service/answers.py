@@ -45,6 +45,8 @@ class AnsweredRows:
     rejected: list[int]
     """Places of the rows that were not learned."""
     ids: tuple[bytes, ...]
+    set_aside: int = 0
+    """So many of the last ones were not tried, as learning paused."""
 
 
 @dataclass(slots=True)

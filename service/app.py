@@ -22,6 +22,7 @@ from service.api import (
     models,
     refits,
     samples,
+    pauses,
     specs,
     timeline,
     versions,
@@ -160,6 +161,7 @@ def create_app(
     layers = across_origins(Access(hot, keys, telemetry), settings.cors_origins)
     return Application(layers, hot)
 
+        pauses,
 
 async def _answer_problem(request: Request, error: Exception) -> Response:
     problem = as_problem(error) or _of_framework(error)

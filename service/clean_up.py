@@ -122,6 +122,15 @@ class CleanUp:
     async def _set_done(self, seq: int) -> None:
         before = await self._journal.cursor(*self._where, CURSOR)
         move = CursorMove(CURSOR, before, str(max(seq, int(before or 0))))
+    def _may_go(self, seq: int) -> int:
+        """The last record that may go, once a snapshot at `seq` is the oldest.
+
+        Of a model that pauses, rows in quarantine stay, all of which came after what it unlearned.
+        """
+        guarding = self._replica.guarding
+        held = None if guarding is None else guarding.pauses.kept_after(seq)
+        return seq if held is None else min(seq, held)
+
         with contextlib.suppress(CursorMoved):  # by another worker: it is looked at again
             nonce = self._outside.nonce()
             await self._journal.append(*self._where, nonce, self._replica.seq, (), move)

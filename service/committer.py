@@ -50,6 +50,23 @@ class Committer:
     """Appends one model's requests in their order of arrival."""
 
     def __init__(
+@dataclass(slots=True)
+class _Group:
+    """Requests that are committed together."""
+
+    waiting: "list[tuple[AnyRequest, asyncio.Future[Receipt]]]"
+    nonce: bytes
+    began: float
+    appending: "asyncio.Task[Appended] | None" = None
+    """Its append, where that was begun before the group in front of it was learned."""
+    known: int = 0
+    """Where the replica stands then."""
+
+    @property
+    def requests(self) -> list[AnyRequest]:
+        return [request for request, _ in self.waiting]
+
+
         self,
         journal: Journal,
         replica: Replica,

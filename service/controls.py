@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import numpy as np
 
+from service.guarding import PAUSED, Guarding
 from service.journal.record import Control, UnknownRecord
 from service.retained import DIGEST_BYTES, RetainedIds
 from solvers import (
@@ -52,10 +53,19 @@ class Subject(Protocol):
     learner: Learner
     retained: RetainedIds
     seq: int
+    rejected: int
+    guarding: Guarding | None
     """Of the record before the control."""
 
-    def become(self, digest: str) -> None:
-        """Take on the state of this copy, which was fetched before."""
+    def become(self, digest: str, seq: int) -> None:
+        """Take on the state of this copy, of some `seq`, which was fetched before."""
+
+    def take_up(self) -> int:
+        """Learn the rows in quarantine, which were read before; how many of them were learned."""
+
+
+class PauseError(Exception):
+    """A control of a pause that is not, or of another one."""
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,8 +111,28 @@ class Rollback(Order, frozen=True):
     """The name by which it was asked for."""
 
 
-class Refit(Order, frozen=True):
-    """What was computed of the window at `seq` enters the model: `DUALS`, or a `SOLUTION`."""
+class Pause(Order, frozen=True):
+    """The rollback of a pause: the state becomes what it was at `seq`, when nothing was wrong yet.
+
+    Without a digest there is no such state any more, and learning pauses where it stands.
+    """
+
+    since: int
+    """The record at which learning paused."""
+    seq: int | None = None
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | None = None
+
+
+class Resume(Order, frozen=True):
+    """Learning goes on; the rows in quarantine are learned first, or forgotten."""
+
+    since: int
+    """The record at which it paused."""
+    rows: Literal["learn", "drop"]
+
+
+class Refit(Order, frozen=True, omit_defaults=True):
+    """What was computed of the window at `seq`: `DUALS`, a `SOLUTION`, or `WEIGHTS`."""
 
     job: str
     seq: int
@@ -137,9 +167,40 @@ def obey(subject: Subject, control: Control) -> Verdict:
 
 def copy_named_by(control: Control) -> str | None:
     """The digest of the copy that a control restores."""
-    return str(control.fields["digest"]) if control.kind == "rollback" else None
-    records: int | None = None
-    """Of weights: how many rows had been learned or rejected by the state at `seq`."""
+    if control.kind not in ("rollback", "pause"):
+        return None
+    digest = control.fields.get("digest")  # none in one that a later version wrote
+    return None if digest is None else str(digest)
+
+
+def stands_alone(control: Control) -> bool:
+    """Whether what is learned before it must have come to an end where it is obeyed.
+
+    Names come into the state in its place, and what cannot be fetched stops the replica before it.
+    """
+    return control.kind == "resume" or copy_named_by(control) is not None
+
+
+def takes_up(subject: Subject, control: Control) -> bool:
+    """Whether the rows in quarantine have to be read before the control is obeyed here."""
+    if control.kind != "resume" or control.fields["rows"] != "learn":
+        return False
+    return why_not_resumed(subject, control.fields["since"]) is None
+
+
+def why_not_resumed(subject: Subject, since: int) -> str | None:
+    """Why the pause that began at `since` cannot be ended; None where it can."""
+    pauses = None if subject.guarding is None else subject.guarding.pauses
+    if pauses is None or pauses.since != since:
+        return f"learning is not paused since seq {since}"
+    if pauses.needs_rollback:
+        return "the state has not gone back to a good one yet"
+    return None
+
+
+def paused_at(subject: Subject) -> int:
+    """The record at which learning paused; 0 while it goes on."""
+    return 0 if subject.guarding is None else subject.guarding.pauses.since
 
 
 def copy_needed_by(subject: Subject, control: Control) -> str | None:
@@ -209,6 +270,13 @@ def _member_remove(subject: Subject, order: MemberRemove) -> None:
 def _promote(subject: Subject, order: Promote) -> MemberView | None:
     learner = _members_of(subject)
     learner.promote(order.name)
+    _norm_is_another(subject)
+
+
+def _norm_is_another(subject: Subject) -> None:
+    """Weights have come, gone or been solved for: what their norm was says nothing about it."""
+    if subject.guarding is not None:
+        subject.guarding.guard.begin_anew(subject.seq + 1, "norm")
     return find_member(learner, order.name)
 
 
@@ -222,15 +290,39 @@ def _unlearn(subject: Subject, order: Unlearn) -> None:
 
 
 def _rollback(subject: Subject, order: Rollback) -> None:
+    if since := paused_at(subject):
+        raise UnlearningError(PAUSED.format(since))
     if (why_not := why_forgotten(subject, order.seq)) is not None:
         raise UnlearningError(why_not)
-    subject.become(order.digest)
+    if subject.guarding is not None:
+        subject.guarding.guard.not_before(subject.seq + 1)
+    subject.become(order.digest, order.seq)
+
+
+def _pause(subject: Subject, order: Pause) -> None:
+    guarding = subject.guarding
+    if guarding is None or guarding.pauses.since != order.since or guarding.pauses.is_settled:
+        raise PauseError(f"no rollback is due of a pause since seq {order.since}")
+    if order.digest is None or order.seq is None:
+        guarding.pauses.settle(order.since)
+        return
+    if (why_not := why_forgotten(subject, order.seq)) is not None:
+        raise UnlearningError(why_not)
+    subject.become(order.digest, order.seq)
+
 
 
 
 def records_of(subject: "Subject") -> int:
     """How many rows the state has learned or rejected."""
     return subject.learner.samples + subject.rejected
+def _resume(subject: Subject, order: Resume, arrays: Arrays) -> int:
+    if (why_not := why_not_resumed(subject, order.since)) is not None:
+        raise PauseError(why_not)
+    assert subject.guarding is not None
+    learned = subject.take_up() if order.rows == "learn" else 0
+    subject.guarding.resume(subject.seq + 1, order.rows == "learn")
+    return learned
 
 
 def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int | None:
@@ -241,6 +333,8 @@ def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int | None:
         raise RefitError(
             f"a sample was unlearned at seq {since}, and it was computed of seq {order.seq}, "
             "when that was still there"
+    if paused := paused_at(subject):
+        raise RefitError(PAUSED.format(paused))
         )
     if order.records is not None:
         _check_follows(subject, order.seq, order.records, int(arrays["rows"][0]))
@@ -276,7 +370,7 @@ class Kind:
 
     fields: type[Order]
     do: Callable[[Subject, Any], MemberView | None] = _nothing
-    """MemberError, InvalidSpec, UnlearningError: it is refused, and nothing has changed."""
+    """MemberError, InvalidSpec, UnlearningError, PauseError: refused, and nothing has changed."""
     check: Callable[[Subject, Any], None] = _nothing
     """Looks at nothing but the model's spec; its InvalidSpec stops the replica."""
     arrays: tuple[tuple[str, ...], ...] = ((),)
@@ -295,3 +389,5 @@ KINDS = {
     "refit": Kind(Refit, arrays=(DUALS, SOLUTION, WEIGHTS), take=_refit),
 }
 _KIND_OF = {kind.fields: name for name, kind in KINDS.items()}
+    "pause": Kind(Pause, _pause),
+    "resume": Kind(Resume, take=_resume),

@@ -23,6 +23,7 @@ from service.journal.protocol import (
 from service.journal.record import RecordError
 from service.memory import bytes_of
 from service.receipts import Receipt
+from service.pausing import Pausing
 from service.references import References
 from service.refits import Refits
 from service.replica import Replica
@@ -63,6 +64,7 @@ class Model:
         self._pressure = catalog.pressure
         self._most_bytes = catalog.settings.max_model_bytes
         self.committer = Committer(
+        self._most_held = catalog.settings.max_quarantine
             catalog.journal,
             replica,
             catalog.settings.append_timeout_s,
@@ -77,6 +79,7 @@ class Model:
         self.refits = Refits(self, catalog.journal, catalog.desk)
         self.references = References(self, catalog.reference_desk)
         self._names_since = replica.names_since
+        self.pausing = Pausing(self, catalog.journal)
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
         self._snapshot_seq = replica.restored_seq
@@ -89,11 +92,12 @@ class Model:
         if replica.retained.unlearned_seq:  # whoever was asked may have died over it
             self.clean_up.begin(LEFT_TO_OTHERS_S)
 
+        self.pausing.came_by()
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it.
 
-        Raises Problem 429 for rows where the model takes more memory than it may, OutcomeUnknown
-        where they wait too long, and what the journal's append raises.
+        Raises Problem 429 for rows where the model takes more memory than it may, or has as many in
+        quarantine; OutcomeUnknown where they wait too long, and what the journal's append raises.
         """
         if self.bytes > self._most_bytes and isinstance(request, Request):
             raise self._too_large()
@@ -108,12 +112,22 @@ class Model:
         finally:
             self._pressure.leave(number)
 
-    def _too_large(self) -> Problem:
-        detail = (
-            f"model {self.record.id!r} takes {self.bytes} bytes of memory, more than the "
-            f"{self._most_bytes} that a model may; it predicts, and learns no more"
-        )
-        return Problem(429, "model-too-large", detail, retry_after_s=60)
+    def _check_room(self) -> None:
+        if self.bytes > self._most_bytes:
+            detail = (
+                f"model {self.record.id!r} takes {self.bytes} bytes of memory, more than the "
+                f"{self._most_bytes} that a model may; it predicts, and learns no more"
+            )
+            raise Problem(429, "model-too-large", detail, retry_after_s=60)
+        pauses = self.pausing.pauses
+        if pauses is None or not pauses.is_paused:
+            return
+        if self.replica.seq - pauses.held_from >= self._most_held:
+            detail = (
+                f"model {self.record.id!r} is paused since seq {pauses.since}, and its quarantine "
+                f"is full: {self._most_held} records; resume it, its rows learned or dropped"
+            )
+            raise Problem(429, "quarantine-full", detail, retry_after_s=60)
 
     def remember_told(self, intake: Intake, receipt: Receipt) -> None:
         """Which names the journal has: a row left out as another's did not bring its own."""
@@ -170,6 +184,7 @@ class Model:
         await self.refits.close()
         await self.clean_up.close()
         await self.committer.drain()
+        await self.pausing.close()
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
 
@@ -217,6 +232,7 @@ class Model:
             self.clean_up.begin(LEFT_TO_OTHERS_S)
         self.refits.came_by()
         if self.replica.names_since != self._names_since:
+        self.pausing.came_by()
             self._names_since = self.replica.names_since
             self.door.tell_names_again(self._names_since)
 
@@ -265,7 +281,22 @@ class Model:
         self._snapshot_seq = snapshot.seq
         through = snapshot.seq - self._catalog.settings.keep_records
         if was_put and through > 0:
-            await journal.trim(*where, through, behind=1)
+            await journal.trim(*where, await self._may_go(through), behind=1)
+
+    async def _may_go(self, through: int) -> int:
+        """The last record up to `through` that may go: rows in quarantine may be learned yet.
+
+        Or once more, by whoever begins from a snapshot of before they were.
+        """
+        pauses = self.pausing.pauses
+        if pauses is None:
+            return through
+        oldest = self.replica.seq
+        if pauses.has_taken_up:
+            places = await self._catalog.journal.snapshots(self.record.id, self.record.incarnation)
+            oldest = min((place.seq for place in places), default=0)
+        held = pauses.kept_after(oldest)
+        return through if held is None else min(through, held)
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:
         """Learning goes on without the snapshot when the store refuses it; the next one is due."""

@@ -27,6 +27,8 @@ class Receipt:
     predicted: list[str | None] | None = None
     """Multiclass: the class of each row as it was scored; None where no class was known."""
     rejected: Column | None = None
+    set_aside: int = 0
+    """So many of the last rows were not tried, as learning pauses; they are rejected, too."""
     verdict: Verdict | None = None
     """What became of a control."""
     rows: list[int] | None = None
@@ -140,6 +142,9 @@ def receipts_of(
         receipt.losses = losses[first:last]
         receipt.predicted = None if predicted is None else predicted[first:last]
         receipt.rejected = rejected[first:last]
+        if outcome is not None and outcome.set_aside is not None:
+            # Learning pauses up to a control, which is in the midst of no request.
+            receipt.set_aside = int(outcome.set_aside[first:last].sum())
         first = last
     return receipts
 

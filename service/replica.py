@@ -68,7 +68,7 @@ INLINE_S = 0.0005
 SLICE_S = 0.002
 READ_BYTES = 1024 * 1024
 # Kinds of controls after which the retained rows are others than the last that were learned.
-_OTHER_ROWS = ("rollback", "unlearn")
+_OTHER_ROWS = ("rollback", "unlearn", "pause")
 
 Applied = Outcome | Verdict
 """What became of one group: of its rows, or of its control."""
@@ -107,6 +107,8 @@ class Replica:
         self.certified_at = float("-inf")
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
+        # The entries with the rows in quarantine that the next control takes up.
+        self._held: list[Entry] = []
         self.watched: dict[bytes, Applied | None] = {}
         self._outside = outside
         self._turn = asyncio.Lock()
@@ -270,12 +272,10 @@ class Replica:
 
     def _learn_slice(self, batch: Batch) -> Outcome:
         began = self._outside.clock()
-        outcome = self.learner.learn(batch)
-        if self._as_served is not None:
-            outcome = self._as_served.put(batch, outcome)
-        self.progress.count(batch, outcome, self.seq + 1)
-        self.losses.keep(batch, outcome)
-        self.rejected += int(np.count_nonzero(outcome.rejected))
+        if self.guarding is None:
+            outcome = self.learn_rows(batch, self.seq + 1)
+        else:
+            outcome = self.guarding.learn(self, batch, self.seq + 1)
         self.seq += len(batch)
         # Sets only where batches are cut, which the state cannot tell.
         spent = (self._outside.clock() - began) / max(1, len(batch))
@@ -319,8 +319,11 @@ class Replica:
             raise UnreadableCopy(f"model {self.id!r} at seq {self.seq}: {error}") from error
         return found[0]
 
-    def become(self, digest: str) -> None:
-        """Take on the state that was fetched; first answers stay, and names are told anew."""
+    def become(self, digest: str, seq: int) -> None:
+        """Take on the state at `seq` that was fetched; first answers stay, names are told anew.
+
+        So do a pause of learning and what tripped the guard.
+        """
         state, self._fetched = self._fetched, None
         assert state is not None
         self._hold(state)
@@ -345,6 +348,8 @@ class Replica:
             if isinstance(block, Control):
                 check_control(self, block)
                 records += [Batch.concat(run)] if run else []
+        if self.guarding is not None and state.guarding is not None:
+            state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
                 records += [] if skipped else [block]
                 run = []
                 continue
@@ -454,7 +459,8 @@ class Replica:
     def state(self) -> ModelState:
         """What is a function of spec and journal."""
         counts = (self.rejected, self.refused_controls)
-        return ModelState(self.learner, self.progress, self.names, self.retained, *counts)
+        parts = self.learner, self.progress, self.names, self.retained
+        return ModelState(*parts, *counts, self.guarding)
 
     def _stand_at(self, seq: int, chain: str) -> None:
         self.seq = seq
@@ -485,6 +491,7 @@ class Replica:
         arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
         arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
         return arrays
+        self.guarding = state.guarding
 
     def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
         """Be what the snapshot was taken of.

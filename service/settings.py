@@ -106,6 +106,12 @@ class Settings(BaseSettings):
     )
     append_timeout_s: float = Field(
         5.0, gt=0, description="How long an append of unknown outcome is repeated."
+    max_quarantine: int = Field(
+        100_000,
+        ge=1,
+        description="Most records in quarantine while a model's learning pauses; then it is"
+        " refused.",
+    )
     )
     max_listeners: int = Field(
         100, ge=0, description="Most streams of events that are open, per worker."

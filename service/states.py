@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from service.feature_names import FeatureNames
+from service.guarding import Guarding
 from service.journal.protocol import Snapshot
 from service.journal.record import RecordError
 from service.retained import RetainedIds
@@ -32,7 +33,7 @@ class UnreadableCopy(RecordError):
 
 @dataclass(slots=True)
 class ModelState:
-    """Learner, progressive metrics, feature names and counts."""
+    """Learner, progressive metrics, feature names and counts; and what guards it, if asked for."""
 
     learner: Learner
     progress: Progressive
@@ -40,11 +41,13 @@ class ModelState:
     retained: RetainedIds
     rejected: int = 0
     refused_controls: int = 0
+    guarding: Guarding | None = None
 
     @classmethod
     def new(cls, spec: dict[str, Any]) -> Self:
         """Before the first record."""
-        return cls(make_learner(spec), Progressive.of(spec), FeatureNames(), RetainedIds(spec))
+        parts = make_learner(spec), Progressive.of(spec), FeatureNames(), RetainedIds(spec)
+        return cls(*parts, guarding=Guarding.of(spec))
 
     def restore(self, arrays: Arrays) -> None:
         """Be what `arrays` gave these arrays. Raises CorruptState, and is of no use then."""
@@ -53,6 +56,8 @@ class ModelState:
         self.progress.restore(parts["progress"])
         self.names.restore(parts["names"])
         self.retained.restore(parts["retained"])
+        if self.guarding is not None:
+            self.guarding.restore(parts["guard"], parts["pauses"])
         # Snapshots from before there were controls have no count of them.
         counts = {"refused_controls": np.array(0)} | dict(arrays)
         check_arrays(counts, {"rejected": (), "refused_controls": ()})
@@ -65,6 +70,8 @@ class ModelState:
         arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
         arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
         arrays |= {f"retained.{name}": array for name, array in self.retained.state().items()}
+        if self.guarding is not None:
+            arrays |= self.guarding.state()
         arrays["rejected"] = np.array(self.rejected, np.int64)
         arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
         return arrays

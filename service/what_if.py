@@ -34,6 +34,7 @@ class Replayed(msgspec.Struct, frozen=True):
     from_seq            the first record that it went through; 0 where the state was kept as it is
     left_out_rollbacks  of another spec, for which the copies that they name are no states
     left_out_refits     of another spec, whose problem they do not solve
+    left_out_pauses     of another spec, which learns what its own guard set aside
     """
 
     model: str
@@ -45,6 +46,7 @@ class Replayed(msgspec.Struct, frozen=True):
     refused_controls: int
     left_out_rollbacks: int
     left_out_refits: int
+    left_out_pauses: int
     state_digest: str
     metrics: dict[str, Any]
 
@@ -125,6 +127,8 @@ async def _under_another_spec(
         raise NotKept(record.id, until, first, record.seq)
     replica = Replica(msgspec.structs.replace(record, spec=canonical(spec)), kept_answers=0)
     replica.forget_what_served()
+    if replica.guarding is not None:
+        replica.guarding.only_warn()
     replica.seq = first - 1
     left_out = Counter[str]()
     # What came before the first entry that is kept nobody can tell.
@@ -161,7 +165,7 @@ def _check_chain(replica: Replica, chain: str | None, entries: Sequence[Entry]) 
 
 def _is_of_its_spec(control: Control) -> bool:
     """Whether it holds or names what the model's own spec made of the rows."""
-    return control.kind == "refit" or copy_named_by(control) is not None
+    return control.kind in ("refit", "pause", "resume") or copy_named_by(control) is not None
 
 
 def _kind_of_its_spec(entry: Entry) -> str | None:
@@ -184,6 +188,7 @@ def _told(replica: Replica, from_seq: int, left_out: Counter[str]) -> Replayed:
         refused_controls=replica.refused_controls,
         left_out_rollbacks=left_out["rollback"],
         left_out_refits=left_out["refit"],
+        left_out_pauses=left_out["pause"] + left_out["resume"],
         state_digest=replica.capture().state_digest(),
         metrics=replica.progress.summary(),
     )

@@ -20,6 +20,7 @@ from solvers.errors import (
     UnlearningError,
 )
 from solvers.features import width_of
+from solvers.guard import QUANTITIES, guard_of
 from solvers.hashing import NamePlaces, hash_names, hash_row, sorted_row
 from solvers.learner import Learner, Outcome, State, check_arrays, count_nonzeros
 from solvers.libsvm import BadLine
@@ -149,6 +150,7 @@ from solvers.weights_refit import WEIGHTS
     "member_learner",
     "numbers_in",
     "numeric_identity",
+    "guard_of",
     "problems_of",
     "refit_methods",
     "resolve_spec",

@@ -8,6 +8,7 @@ from solvers import _jit
 from solvers.algorithms import ALGORITHMS, Algorithm
 from solvers.errors import InvalidSpec
 from solvers.features.fields import has_stages, read_features, read_map, read_scaling
+from solvers.guard.fields import FIELD as _GUARD, read_guard
 from solvers.learner import Learner
 from solvers.spec_fields import (
 from solvers.refit_methods import METHODS, refit_methods, why_not_method, why_not_refit
@@ -25,7 +26,7 @@ _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
 _COMPARE = "compare_windows"
 # A specification of these alone leaves the choice of the algorithm to us.
-_OF_ANY_PORTFOLIO = ("task", "labels", "members", "eta", "share")
+_OF_ANY_PORTFOLIO = ("task", "labels", "members", "eta", "share", _GUARD)
 
 
 def resolve_spec(spec: Mapping[str, Any]) -> Spec:
@@ -41,8 +42,9 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     last = _LAST_OF_OWN_STAGES if stages_are_own else _LAST
     fields = (*_FIRST, *ALGORITHMS[algorithm].fields, *last)
     compares_windows = _compares_windows(spec, algorithm)
-    refuse_unknown(spec, "", (*fields, _COMPARE))
+    refuse_unknown(spec, "", (*fields, _COMPARE, _GUARD))
     task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
+    guard = read_guard(spec, algorithm, task)
     if stages_are_own:
         spec = {"features": "hashed"} | dict(spec)
     features = read_features(spec)
@@ -61,7 +63,11 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
             "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
         }
     resolved = {name: resolved[name] for name in fields if name in resolved}
-    return resolved | ({_COMPARE: True} if compares_windows else {})
+    if resolved.get("refit") is not None:
+        resolved["refit"]["method"] = _refit_method(resolved)
+    # As a comparison, a guard is about a served model: nothing that its learner knows of.
+    resolved |= {_COMPARE: True} if compares_windows else {}
+    return resolved | ({} if guard is None else {_GUARD: guard})
 
 
 def _compares_windows(spec: Mapping[str, Any], algorithm: str) -> bool:
@@ -117,7 +123,7 @@ def warm(*algorithms: str) -> int:
     """
     for name in algorithms or ALGORITHMS:
         _load(ALGORITHMS[name])
-    for name in ("solvers.class_progressive", "solvers.features.make"):
+    for name in ("solvers.class_progressive", "solvers.features.make", "solvers.guard.watch"):
         importlib.import_module(name)
     return _jit.warm()
 

@@ -23,7 +23,9 @@ class WindowComparison:
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._served = _kind_of(spec["window"])
-        plain = {name: value for name, value in spec.items() if name != "compare_windows"}
+        plain = {
+            name: value for name, value in spec.items() if name not in ("compare_windows", "guard")
+        }
         self._others: dict[str, tuple[Learner, Progressive]] = {}
         for kind in WINDOWS:
             if kind != self._served:

@@ -60,6 +60,7 @@ NEEDS: dict[str, Methods] = {
     "/models/{model_id}/refit": {"POST": ADMIN},
     "/models/{model_id}/refits": {"GET": PREDICT},
     "/models/{model_id}/refits/{job}": {"GET": PREDICT, "DELETE": ADMIN},
+    "/models/{model_id}/resume": {"POST": ADMIN},
     "/models/{model_id}/samples/{sample_id}": {"DELETE": ADMIN},
     # The Open Inference Protocol.
     "/v2": {"GET": NOTHING},

@@ -63,6 +63,7 @@ _any = msgspec.json.Decoder()
         404: {"description": "None of the samples is known."},
         410: {"description": "All of them have waited too long."},
     },
+        429: {"description": "The model has grown too large, or its quarantine is full."},
     openapi_extra={
         "parameters": [
             {

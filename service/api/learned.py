@@ -19,6 +19,7 @@ from service.tallies import Column, are_wrong, count, mean, places_where, where_
 from solvers import Batch
 
 NOT_FINITE = "the update would not be finite"
+PAUSED = "paused: the row waits in the journal until the model is resumed"
 _ID_REUSED = "the id was used for another sample"
 
 
@@ -194,8 +195,18 @@ def _finite(scores: Column) -> list[float | None]:
     return [score if math.isfinite(score) else None for score in listed]
 
 
-def _not_finite(intake: Intake, rows: Sequence[int], rejected: Sequence[int]) -> list[RowError]:
-    return [RowError(intake.places[rows[place]], "", NOT_FINITE) for place in rejected]
+def reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
+    """Why these of so many rows were not learned; the last so many were set aside."""
+    return [NOT_FINITE if place < rows - set_aside else PAUSED for place in rejected]
+
+
+def _not_learned(
+    intake: Intake, rows: Sequence[int], rejected: Sequence[int], set_aside: int
+) -> list[RowError]:
+    return [
+        RowError(intake.places[rows[place]], "", reason)
+        for place, reason in zip(rejected, reasons(len(rows), rejected, set_aside), strict=True)
+    ]
 
 
 def _conflicts(intake: Intake, rows: Sequence[int]) -> list[RowError]:

@@ -15,8 +15,12 @@ from service.api.freshness import MaybeStale, staleness
 from service.api.http import etag_of, names_etag, read_head
 from service.api.member_views import MemberMetrics
 from service.catalog import PAGE, Catalog
+from service.api.pause_view import PauseView
+from service.api.spec_schema import SPEC, SPEC_EXAMPLES
 from service.errors import Problem
+from service.controls import paused_at
 from service.journal.protocol import ModelRecord
+from service.guarding import PAUSED
 from service.model import Model
 from service.startup import Startup
 from solvers import (
@@ -43,6 +47,9 @@ class ModelView(MaybeStale):
     """A model as it stands."""
 
     id: str
+    paused: PauseView | None = Field(
+        None, description="Of a model with a guard: null while its learning goes on."
+    )
     spec: dict[str, Any] = Field(description="With every default written out.")
     seq: int = Field(description="Place of the last record in the model's journal.")
     samples: int = Field(description="Rows learned.")
@@ -402,6 +409,7 @@ async def _view(
     if captured is not None:
         view.state_digest = await asyncio.to_thread(captured.state_digest)
     return view
+            **({} if replica.guarding is None else {"paused": PauseView.of(replica)}),
 
 
 def tag_answer(response: Response, model: Model) -> None:
@@ -416,3 +424,9 @@ def unless_known(response: Response, if_none_match: str | None) -> Response | No
     if etag is None or not names_etag(if_none_match, etag):
         return None
     return Response(status_code=304, headers={"etag": etag})
+def check_not_paused(model: Model) -> None:
+    """Raises Problem 409 while learning pauses: the state is not to change but by going back."""
+    if since := paused_at(model.replica):
+        raise Problem(409, "paused", PAUSED.format(since))
+
+

@@ -123,6 +123,7 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
                 learned,
                 _body(rows, LEARN_EXAMPLES),
             )
+                {"429": "The model has grown too large, or its quarantine is full."},
         },
         "/models/{model_id}/predict": {
             "get": _operation("Score one row.", [model, x, min_seq, version], predicted),

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from service.api.access import author_of
 from service.api.member_views import finite
-from service.api.models import catalog_of
+from service.api.models import catalog_of, check_not_paused
 from service.errors import Problem
 from service.model import Model
 from service.refit_board import Job, UnderWay

@@ -5,7 +5,9 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.models import catalog_of
+from service.api.access import author_of
+from service.api.models import catalog_of, check_not_paused
+from service.auditing import Author
 from service.codecs import LONGEST_KEY, is_key
 from service.controls import Unlearn
 from service.errors import Problem
@@ -78,6 +80,7 @@ async def _unlearn(model: Model, sample_id: str) -> int:
     key = make_key(KeyKind.SAMPLE, sample_id)
     order = Unlearn(digest_of(key).hex())
     receipt = await model.submit(ControlRequest.of(order))
+    check_not_paused(model)
     verdict = receipt.verdict
     if verdict is not None and verdict.refusal is None:
         return receipt.placed.seq

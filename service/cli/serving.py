@@ -60,6 +60,7 @@ def serve(
     request_timeout_s: Annotated[
         float | None, flag("request-timeout-s", help_of("request_timeout_s"))
     ] = None,
+    max_quarantine: Annotated[int | None, flag("max-quarantine", help_of("max_quarantine"))] = None,
     max_listeners: Annotated[int | None, flag("max-listeners", help_of("max_listeners"))] = None,
     append_timeout_s: Annotated[
         float | None, flag("append-timeout-s", help_of("append_timeout_s"))

@@ -80,6 +80,8 @@ def replay_model(
         say(f"{told.left_out_rollbacks} rollbacks are left out: they name states of another spec")
     if told.left_out_refits:
         say(f"{told.left_out_refits} refits are left out: they solve the problem of another spec")
+    if told.left_out_pauses:
+        say(f"{told.left_out_pauses} controls of pauses are left out: all rows were learned")
     say(f"samples {told.samples}, rejected {told.rejected}, state {told.state_digest}")
     for view in ("since_start", "rolling", "fading"):
         say(f"{view}: {msgspec.json.encode(told.metrics[view]).decode()}")

@@ -27,6 +27,7 @@ __all__ = [
     "PredictedMany",
     "RolledBack",
     "Support",
+    "Resumed",
     "Timeline",
     "Unlearned",
     "Version",
@@ -198,7 +199,7 @@ class Unlearned(Struct, kw_only=True):
 
 
 class Timeline(Struct, kw_only=True):
-    """Metrics at some counts of learned rows, and where the model's loss has drifted."""
+    """Metrics at some counts of learned rows, where the loss has drifted and the guard tripped."""
 
     model: str
     seq: int
@@ -212,4 +213,15 @@ class Event(Struct, kw_only=True):
 
     kind: str
     id: str
+class Resumed(Struct, kw_only=True):
+    """Learning goes on; `learned` rows of the quarantine were learned first."""
+
+    model: str
+    seq: int
+    since: int | None
+    rows: str
+    learned: int | None
+    duplicate: bool
+
+
     told: dict[str, Any]

@@ -29,6 +29,7 @@ from service.client.answers import (
     Model,
     PredictedMany,
     RolledBack,
+    Resumed,
     Support,
     Timeline,
     Unlearned,
@@ -329,6 +330,10 @@ class AsyncClient:
 
     async def _do(self, call: Call[T]) -> T:
         attempts = Attempts(call, self._patience_s)
+    async def resume(self, model: str, *, rows: str, key: str | None = None) -> Resumed:
+        """Let a paused model learn on; `rows` of its quarantine: `learn` them now, or `drop`."""
+        return await self._do(routes.resume(model, rows, key or routes.new_key()))
+
         while True:
             try:
                 response = await self._http.request(

@@ -16,6 +16,7 @@ from service.client.answers import (
     Predicted,
     PredictedMany,
     RolledBack,
+    Resumed,
     Support,
     Timeline,
     Unlearned,
@@ -155,6 +156,15 @@ def roll_back(model: str, version: str | None, seq: int | None, key: str) -> Cal
 
 
 def unlearn(model: str, sample: str | int) -> Call[Unlearned]:
+def resume(model: str, rows: str, key: str) -> Call[Resumed]:
+    if rows not in ("learn", "drop"):
+        raise BadInput(
+            f"the rows in quarantine are learned (learn) or dropped (drop), got {rows!r}"
+        )
+    query = {"rows": rows}
+    return Call("POST", model_path(model, "resume"), Resumed, query, with_key(key))
+
+
     return Call("DELETE", model_path(model, "samples", str(sample)), Unlearned)
 
 

@@ -20,6 +20,7 @@ from service.client.answers import (
     Model,
     PredictedMany,
     RolledBack,
+    Resumed,
     Support,
     Timeline,
     Unlearned,
@@ -322,6 +323,10 @@ class Client:
 
     def _do(self, call: Call[T]) -> T:
         attempts = Attempts(call, self._patience_s)
+    def resume(self, model: str, *, rows: str, key: str | None = None) -> Resumed:
+        """Let a paused model learn on; `rows` of its quarantine: `learn` them now, or `drop`."""
+        return self._do(routes.resume(model, rows, key or routes.new_key()))
+
         while True:
             try:
                 response = self._http.request(

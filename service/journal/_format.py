@@ -61,6 +61,7 @@ class KeyKind(IntEnum):
     SAMPLE = 3
     LABEL = 4
     REFIT = 5
+    PAUSE = 6
 
 
 KEY_KINDS = frozenset(int(kind) for kind in KeyKind)

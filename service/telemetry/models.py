@@ -29,6 +29,15 @@ FAMILIES = {
     ),
     "seq": Family(_GAUGE, "Place in the journal."),
     "nonzeros": Family(_GAUGE, "Non-zero weights served."),
+    "model_paused": Family(
+        _GAUGE, "1 while learning of a model with a guard pauses, and 0 while it goes on."
+    ),
+    "quarantined_records": Family(
+        _GAUGE, "Records that the journal keeps of a model whose learning pauses."
+    ),
+    "guard_trips": Family(
+        _COUNTER, "Times that a quantity had left its own history.", ("quantity",)
+    ),
     "progressive_loss": Family(_GAUGE, "Mean progressive loss since start."),
     "progressive_error_ratio": Family(_GAUGE, "Mistakes per learned row since start."),
     "baseline_error_ratio": Family(
@@ -92,6 +101,7 @@ class Models(Collector):
         self._put("seq", replica.seq)
         self._put("nonzeros", replica.learner.nonzeros)
         self._progress(replica.progress.summary())
+        self._guarding(replica)
         certificate = replica.certificate
         if certificate is not None:
             self._put("primal", certificate.primal)
@@ -101,6 +111,16 @@ class Models(Collector):
             self._put("gap_age_seconds", time.monotonic() - replica.certified_at)
 
     def _progress(self, told: dict[str, Any]) -> None:
+    def _guarding(self, replica: "Replica") -> None:
+        if replica.guarding is None:
+            return
+        pauses = replica.guarding.pauses
+        self._put("model_paused", int(pauses.is_paused))
+        held = replica.seq - pauses.held_from if pauses.is_paused else 0
+        self._put("quarantined_records", held)
+        for quantity, count in pauses.counts.items():
+            self._put("guard_trips", count, quantity)
+
         since_start = told["since_start"]
         self._put("progressive_loss", since_start.get("loss"))
         self._put("progressive_error_ratio", since_start.get("error_rate"))

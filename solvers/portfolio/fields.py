@@ -161,6 +161,8 @@ def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) 
         raise InvalidSpec("/algorithm", "semiparametric", allowed)
     if member.get("compare_windows"):
         raise InvalidSpec("/compare_windows", True, "left out: members are compared anyway")
+    if member.get("guard") not in (None, "off"):
+        raise InvalidSpec("/guard", member["guard"], "left out: the portfolio has one, or none")
     implied = {"task": task, "features": whole["features"]}
     for name, value in implied.items():
         if name in member and member[name] != value:

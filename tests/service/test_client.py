@@ -272,6 +272,7 @@ def all_calls() -> list[Call]:
         routes.versions("m"),
         routes.delete_version("m", "v"),
         routes.roll_back("m", "v", None, "k"),
+        routes.resume("m", "drop", "k"),
         routes.unlearn("m", "s"),
         routes.ready(),
     ]

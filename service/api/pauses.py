@@ -1,0 +1,95 @@
+"""The end of a model's pause: POST /models/{id}/resume."""
+
+import hashlib
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+
+from service.api.access import author_of
+from service.api.http import stored_key
+from service.api.models import catalog_of
+from service.api.versions import IdempotencyKey
+from service.controls import Resume, paused_at
+from service.errors import Problem
+from service.model import Model
+from service.requests import ControlRequest
+
+router = APIRouter(prefix="/models/{model_id}", tags=["pauses"])
+
+Rows = Literal["learn", "drop"]
+
+
+class Resumed(BaseModel):
+    """Learning goes on."""
+
+    model: str
+    seq: int = Field(description="Of the control record that says so.")
+    since: int | None = Field(
+        description="Where it had paused; null where only the first answer knew."
+    )
+    rows: Rows
+    learned: int | None = Field(
+        description="Rows of the quarantine that were learned; null where it is not known."
+    )
+    duplicate: bool = Field(description="It was done before, under the same Idempotency-Key.")
+
+
+@router.post(
+    "/resume",
+    response_model=Resumed,
+    responses={409: {"description": "Learning is not paused."}},
+)
+async def resume_model(
+    model_id: str,
+    request: Request,
+    rows: Annotated[
+        Rows,
+        Query(description="What becomes of the rows in quarantine: `learn` them now, or `drop`."),
+    ],
+    idempotency_key: IdempotencyKey = None,
+) -> Resumed:
+    """Let learning go on, after the rows in quarantine were learned, or without them."""
+    model = await catalog_of(request).get(model_id)
+    key = stored_key(None if idempotency_key is None else idempotency_key.encode("latin-1"))
+    asked = f"resume {rows}".encode()
+    await model.refresh()
+    if key is not None:
+        [known] = await model.known([key])
+        if known is not None:
+            _check_same(known.fingerprint != hashlib.sha256(asked).digest()[:16])
+            return _repeated(model_id, rows, known.seq)
+    await model.pausing.settled()
+    since = paused_at(model.replica)
+    if not since:
+        raise _not_paused(model)
+    order, by = Resume(since, rows), author_of(request)
+    receipt = await model.submit(ControlRequest.of(order, key, asked, by=by))
+    _check_same(receipt.placed.conflict)
+    if receipt.placed.duplicate:
+        return _repeated(model_id, rows, receipt.placed.seq)
+    verdict = receipt.verdict
+    if verdict is not None and verdict.refusal is not None:
+        raise _not_paused(model)
+    return Resumed(
+        model=model_id,
+        seq=receipt.placed.seq,
+        since=since,
+        rows=rows,
+        learned=None if verdict is None else verdict.rows,
+        duplicate=False,
+    )
+
+
+def _not_paused(model: Model) -> Problem:
+    return Problem(409, "not-paused", f"learning of model {model.record.id!r} is not paused")
+
+
+def _repeated(model_id: str, rows: Rows, seq: int) -> Resumed:
+    return Resumed(model=model_id, seq=seq, since=None, rows=rows, learned=None, duplicate=True)
+
+
+def _check_same(is_other: bool) -> None:
+    if is_other:
+        detail = "the Idempotency-Key was used for another request"
+        raise Problem(422, "idempotency-key-reused", detail)

@@ -1,0 +1,133 @@
+"""What a model's guard has found, and whether the model's learning pauses because of it.
+
+Part of the state, and a function of spec and journal as all of it; but no rollback undoes it, else
+the one that a pause makes would make it forgotten. Rows that come while learning pauses are
+journalled and *set aside*: the journal is their quarantine, and `held_from` says where it begins.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from solvers import QUANTITIES, CorruptState, State, check_arrays
+
+if TYPE_CHECKING:
+    from solvers.guard.watch import Trip
+
+KEPT = 64
+"""So many of the last trips are told, and as many spans of rows taken up are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tripped:
+    """A breaker that has tripped; see Trip."""
+
+    quantity: str
+    rows: int
+    seq: int
+    value: float
+    limit: float
+    paused: bool
+    """Whether learning paused there."""
+
+
+class Pauses:
+    """The trips of one model, and its pause.
+
+    since       the record at which learning paused; 0 while it goes on
+    held_from   rows behind this record are in quarantine
+    is_settled  whether the state has gone back to a good one, or there was none to go back to
+    """
+
+    def __init__(self) -> None:
+        self.since = 0
+        self.held_from = 0
+        self.is_settled = True
+        self.counts = dict.fromkeys(QUANTITIES, 0)
+        self.trips: deque[Tripped] = deque(maxlen=KEPT)
+        # From where to where rows in quarantine were learned after all.
+        self._taken_up: deque[tuple[int, int]] = deque(maxlen=KEPT)
+
+    @property
+    def is_paused(self) -> bool:
+        return self.since > 0
+
+    @property
+    def needs_rollback(self) -> bool:
+        """Whether the state is still the one that tripped the breaker."""
+        return self.is_paused and not self.is_settled
+
+    def trip(self, trips: Iterable["Trip"], pauses: bool) -> None:
+        """Note them; with `pauses` learning does from their record on, the same for all."""
+        for one in trips:
+            self.counts[one.quantity] += 1
+            self.trips.append(
+                Tripped(one.quantity, one.rows, one.seq, one.value, one.limit, pauses)
+            )
+            if pauses:
+                calm = one.calm_seq
+                self.held_from = min(calm, self.held_from) if self.is_paused else calm
+                self.since, self.is_settled = one.seq, False
+
+    def settle(self, learned_through: int) -> None:
+        """The state is one of all rows up to that record that are not in quarantine."""
+        self.held_from = max(self.held_from, learned_through)
+        self.is_settled = True
+
+    def resume(self, seq: int, takes_up: bool) -> None:
+        """The control that ends the pause stands at `seq`."""
+        if takes_up:
+            self._taken_up.append((self.held_from, seq))
+        self.since, self.held_from, self.is_settled = 0, 0, True
+
+    def kept_after(self, oldest_snapshot: int) -> int | None:
+        """The record after which the journal has to be kept for rows in quarantine.
+
+        Those still there, and those that are learned once more by who begins from a snapshot as
+        old as this one. None where there are none.
+        """
+        needed = [first for first, seq in self._taken_up if oldest_snapshot < seq]
+        if self.is_paused:
+            needed.append(self.held_from)
+        return min(needed, default=None)
+
+    @property
+    def has_taken_up(self) -> bool:
+        """Whether rows in quarantine were ever learned after all."""
+        return bool(self._taken_up)
+
+    def state(self) -> State:
+        """As arrays, the oldest first."""
+        trips = [
+            (one.rows, one.seq, QUANTITIES.index(one.quantity), one.paused) for one in self.trips
+        ]
+        return {
+            "pause": np.array([self.since, self.held_from, self.is_settled], np.int64),
+            "counts": np.array(list(self.counts.values()), np.int64),
+            "trips": np.array(trips, np.int64).reshape(-1, 4),
+            "values": np.array([(t.value, t.limit) for t in self.trips]).reshape(-1, 2),
+            "taken_up": np.array(list(self._taken_up), np.int64).reshape(-1, 2),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Hold these; without arrays nothing has happened yet. Raises CorruptState."""
+        self.__init__()  # type: ignore[misc]
+        if not state:
+            return
+        check_arrays(state, {"pause": (3,), "counts": (len(QUANTITIES),)})
+        try:
+            trips, values, taken_up = (state[name] for name in ("trips", "values", "taken_up"))
+            for (rows, seq, quantity, paused), (value, limit) in zip(
+                trips.tolist(), values.tolist(), strict=True
+            ):
+                one = Tripped(QUANTITIES[quantity], rows, seq, value, limit, bool(paused))
+                self.trips.append(one)
+            self._taken_up.extend((int(first), int(seq)) for first, seq in taken_up.tolist())
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise CorruptState(f"the pauses are damaged: {error!r}") from error
+        since, held_from, is_settled = state["pause"].tolist()
+        self.since, self.held_from, self.is_settled = since, held_from, bool(is_settled)
+        self.counts = dict(zip(QUANTITIES, state["counts"].tolist(), strict=True))

@@ -1,0 +1,149 @@
+"""What follows a trip of a model's guard: the state goes back to when nothing was wrong yet.
+
+Learning pauses by itself, everywhere at the same record. The rollback is a control that any worker
+may append, under a key that lets in one: so whoever holds the model tries, and whoever loads it
+when all who did have died.
+"""
+
+import asyncio
+import logging
+import weakref
+from typing import TYPE_CHECKING
+
+from service.controls import Pause
+from service.errors import Problem
+from service.journal.protocol import (
+    Journal,
+    JournalError,
+    ModelChanged,
+    ModelRecord,
+    Trimmed,
+    UnknownCopy,
+    UnknownModel,
+)
+from service.journal.record import KeyKind, make_key
+from service.recovery import Forked
+from service.replica import Replica
+from service.requests import ControlRequest
+from service.time_travel import NotKept, state_at
+
+if TYPE_CHECKING:
+    from service.model import Model
+    from service.pauses import Pauses
+
+log = logging.getLogger("dualstream.pausing")
+
+RETRY_S = 1.0
+SETTLED_S = 5.0
+"""How long whoever resumes a model waits for its rollback."""
+
+
+class Pausing:
+    """The rollbacks that the guard of one model asks for, in this process."""
+
+    def __init__(self, model: "Model", journal: Journal) -> None:
+        # As refits: a model that leaves memory is free at once.
+        self._whose = weakref.ref(model)
+        self._replica = model.replica
+        self._journal = journal
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pauses(self) -> "Pauses | None":
+        """Of the model as it stands; None without a guard."""
+        guarding = self._replica.guarding
+        return None if guarding is None else guarding.pauses
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a rollback is under way."""
+        return self._task is not None
+
+    def came_by(self) -> None:
+        """Called between two groups: begin what is due."""
+        pauses = self.pauses
+        if pauses is not None and pauses.needs_rollback and self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def settled(self) -> None:
+        """Wait until no rollback is due. Raises Problem 503 where that takes too long."""
+        self.came_by()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=SETTLED_S)
+        pauses = self.pauses
+        if pauses is not None and pauses.needs_rollback:
+            detail = "the state is still going back to a good one: ask again"
+            raise Problem(503, "still-going-back", detail, retry_after_s=1)
+
+    async def close(self) -> None:
+        """Leave what is not done to whoever holds the model next."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while (pauses := self.pauses) is not None and pauses.needs_rollback:
+                if not await self._try(pauses.since, pauses.held_from):
+                    return
+                if pauses.needs_rollback:
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._task = None
+
+    async def _try(self, since: int, calm_seq: int) -> bool:
+        """Let the state go back; False where there is nobody to do it for any more."""
+        model = self._whose()
+        if model is None:
+            return False
+        try:
+            await self._go_back(model, since, calm_seq)
+        except (ModelChanged, UnknownModel):
+            return False
+        except (JournalError, UnknownCopy, Forked, Trimmed) as error:
+            log.warning("model %r: its rollback is put off: %s", model.record.id, error)
+        except Exception:
+            log.exception("model %r: its rollback failed", model.record.id)
+        return True
+
+    async def _go_back(self, model: "Model", since: int, calm_seq: int) -> None:
+        record = await self._journal.get(model.record.id)
+        if record.incarnation != model.record.incarnation:
+            raise ModelChanged(record.id)
+        good = await _last_good(self._journal, record, calm_seq, since)
+        order = Pause(since)
+        if good is not None:
+            copy = await asyncio.to_thread(good.capture().as_copy)
+            where = (record.id, record.incarnation)
+            digest = await self._journal.copy_put(*where, copy.data)
+            order = Pause(since, copy.seq, digest)
+        # The first one wins, whatever it names.
+        request = ControlRequest.of(order, make_key(KeyKind.PAUSE, str(since)), b"pause")
+        receipt = await model.submit(request)
+        if not receipt.placed.duplicate:
+            where_to = "where it stands" if order.seq is None else f"at seq {order.seq}"
+            log.warning(
+                "model %r: learning is paused since seq %d, the state is the one %s",
+                record.id,
+                since,
+                where_to,
+            )
+
+
+async def _last_good(
+    journal: Journal, record: ModelRecord, calm_seq: int, since: int
+) -> Replica | None:
+    """The state at the last record where nothing was wrong, or the first kept after it.
+
+    None where none before the pause is kept. Raises Forked, Trimmed.
+    """
+    try:
+        return await state_at(journal, record, calm_seq)
+    except NotKept as error:
+        first = error.first
+    if not calm_seq < first < since:
+        return None
+    try:
+        return await state_at(journal, record, first)
+    except NotKept:
+        return None

@@ -1,0 +1,81 @@
+"""Rows that were set aside while learning paused, read once more from the journal."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from service.guarding import Guarding
+from service.journal.protocol import ENTRY_OVERHEAD, Entry, Journal
+from service.journal.record import Control, Rows, decode_merged
+from service.recovery import Forked
+from service.retained import Named
+
+READ_BYTES = 4 * 1024 * 1024
+
+
+class Paused(Protocol):
+    """Whose learning pauses: a replica that stands before the control that ends the pause."""
+
+    id: str
+    incarnation: str
+    seq: int
+    chain: str
+    guarding: Guarding | None
+
+
+class HeldRows(NamedTuple):
+    """Consecutive rows of the quarantine; the first stands at `first_seq`."""
+
+    first_seq: int
+    rows: Rows
+    begin: int
+    """Those before it, and from `end` on, are not of it."""
+    end: int
+    named: Named
+    """Rows with an id, of all that was read."""
+
+
+async def read_held(paused: Paused, journal: Journal) -> list[Entry]:
+    """The entries that hold the quarantine, which is as large as a setting lets it be.
+
+    Raises Trimmed; Forked where the journal holds others than those that were applied.
+    """
+    assert paused.guarding is not None
+    entries: list[Entry] = []
+    after = paused.guarding.pauses.held_from
+    while after < paused.seq:
+        some = await journal.read(paused.id, paused.incarnation, after, READ_BYTES)
+        if not some:
+            raise Forked(f"model {paused.id!r}: the journal ends at seq {after} already")
+        entries += some
+        after = some[-1].seq
+    whole = [entry for entry in entries if entry.seq <= paused.seq]
+    if whole and whole[-1].chain != paused.chain:
+        raise Forked(f"model {paused.id!r}: the quarantine was replaced in the journal")
+    return entries
+
+
+def rows_held(entries: Sequence[Entry], after: int, until: int) -> Iterator[HeldRows]:
+    """The rows at after + 1 .. until, in their order; controls between them are passed over."""
+    for some in _runs(entries):
+        parts, blocks = decode_merged(b"".join(entry.body for entry in some))
+        seq = some[0].first_seq
+        named = Named.within(parts, seq)
+        for block in blocks:
+            first, seq = seq, seq + (1 if isinstance(block, Control) else len(block))
+            if isinstance(block, Control):
+                continue
+            begin, end = max(0, after + 1 - first), min(len(block), until + 1 - first)
+            if begin < end:
+                yield HeldRows(first, block, begin, end, named)
+
+
+def _runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """Entries together as large as what is read at once: rows take more room than their bytes."""
+    begin = size = 0
+    for n, entry in enumerate(entries):
+        size += len(entry.body) + ENTRY_OVERHEAD
+        if size > READ_BYTES:
+            yield entries[begin : n + 1]
+            begin, size = n + 1, 0
+    if begin < len(entries):
+        yield entries[begin:]
