@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo serve test lint bench soak chaos fuzz image-check sbom audit docs clean
+.PHONY: demo serve test lint bench soak chaos fuzz security image-check sbom audit docs clean
 
 demo: $(STAMP)-core
 	$(BIN)/dualstream demo

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api import (
     certificate,
+    audit,
     dashboard,
     export,
     health,
@@ -90,6 +91,7 @@ def create_app(
     telemetry = Telemetry(settings.metrics_max_models, sharing)
     catalog = Catalog(journal, settings, telemetry)
     telemetry.watch(catalog)
+            audit_s=86_400 * settings.audit_days,
     startup = Startup(journal, catalog)
     tasks = [
         Follower(catalog, journal).run,
@@ -151,6 +153,7 @@ def create_app(
         SolverError,
         JournalError,
         RecordError,
+        audit,
         HTTPException,
         RequestValidationError,
         Exception,

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from service.auditing import SERVER, Author, told_of_spec
 from service.codecs import RowLimits
 from service.contact import Contact
 from service.errors import Problem, unavailable, unknown_model, unreadable

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from service.auditing import SERVER, Author, told_of
 from service.codecs import ListedRows, Rows, class_texts
 from service.controls import Arrays, Order, control_of
 from service.journal.protocol import CursorMove, Part
@@ -117,6 +118,15 @@ class ControlRequest:
     control: Control
 
     @property
+    by: Author | None = SERVER
+    """Who changes the model by it; None: what its spec says, which is not in the log of changes."""
+
+    @property
+    def change(self) -> Change | None:
+        """As the log of changes tells of it."""
+        if self.by is None:
+            return None
+        return self.by.change(self.control.kind, **told_of(self.control.fields))
     def parts(self) -> list[Part]:
         return [self.part]
 

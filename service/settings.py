@@ -185,3 +185,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+    audit_days: int = Field(
+        400, ge=1, le=36_500, description="How long changes to models are told of by the audit log."
+    )

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http import answer_problem
 from service.api.waiting import OF_WAITING
+from service.auditing import Author
 from service.errors import Problem, unknown_model
 from service.keys import Key, KeyRing, KeyScope
 from service.telemetry import Telemetry
@@ -35,6 +36,7 @@ NEEDS: dict[str, Methods] = {
     "/readyz": {"GET": NOTHING},
     "/metrics": {"GET": PREDICT},
     "/predict": {"GET": PREDICT},
+    "/audit": {"GET": ADMIN},
     "/specs/resolve": {"POST": PREDICT},
     "/models": {"GET": PREDICT},
     "/models/{model_id}": {"GET": PREDICT, "PUT": ADMIN, "DELETE": ADMIN},
@@ -134,7 +136,9 @@ def asked_of(method: str, path: str, query: bytes = b"") -> Asked:
     return Asked(route, needed, models)
 
 
-_OF_QUERIES = ("/predict", "/readyz", f"{_OF_MODELS}/predict")
+# Of which the query says which model, and of which it says anything about the scope.
+_NAMING_MODELS = ("/predict", "/audit")
+_OF_QUERIES = (*_NAMING_MODELS, "/readyz", f"{_OF_MODELS}/predict")
 
 
 def _shape(rest: str) -> str:

@@ -16,6 +16,7 @@ from service.api.http import stored_key
 from service.api.member_views import Members, OneMember, finite
 from service.api.models import catalog_of, spec_of
 from service.catalog import canonical
+from service.auditing import Author
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, find_member
 from service.errors import Problem
 from service.model import Model

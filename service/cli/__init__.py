@@ -1,6 +1,7 @@
 """The `dualstream` command; common.py holds what its groups share.
 
 serving.py     serve, demo
+audit.py       audit
 models.py      models, create, delete, certificate
 rows.py        learn, predict; row_files.py: the files that are meant
 exporting.py   export
@@ -11,11 +12,12 @@ keys.py        new-key
 connecting.py  how commands reach a server, and how they end
 """
 
-from service.cli import bench, exporting, keys, models, rows, serving, stores, watching
+from service.cli import audit, bench, exporting, keys, models, rows, serving, stores, watching
 from service.cli.common import app
 
 __all__ = [
     "app",
+    "audit",
     "bench",
     "exporting",
     "keys",

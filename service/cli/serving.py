@@ -100,6 +100,7 @@ def serve(
     if settings.workers > 1:
         forks.begin()
     from service.server import serve as run_alone
+    audit_days: Annotated[int | None, flag("audit-days", help_of("audit_days"))] = None,
     from service.workers import serve_by_workers
 
     run = run_alone if settings.workers == 1 else serve_by_workers

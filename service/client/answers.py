@@ -59,6 +59,28 @@ class Model(MaybeStale, kw_only=True):
 
 class ModelPage(Struct):
     """Models in the order of their ids; `next` asks for the next page."""
+class Change(Struct):
+    """Somebody changed a model: an entry of the audit log."""
+
+    place: str
+    time: datetime
+    model: str
+    incarnation: str
+    seq: int
+    action: str
+    by: str
+    key: str | None
+    key_id: str | None
+    detail: dict[str, Any]
+
+
+class ChangePage(Struct):
+    """Changes, the oldest first; `next` asks for the next page."""
+
+    changes: list[Change]
+    next: str | None
+
+
 
     models: list[Model]
     next: str | None

@@ -102,6 +102,13 @@ class AsyncClient:
         return await self._follow(steps.all_models())
 
     async def delete(self, model: str) -> None:
+    async def audit(self, model: str | None = None, *, after: str | None = None) -> list[Change]:
+        """Who changed models, the oldest change first: all of them, or of one model.
+
+        `after` is the `place` of the last one at hand.
+        """
+        return await self._follow(steps.all_changes(model, after))
+
         """Delete it, its journal and its versions."""
         await self._do(routes.delete(model))
 

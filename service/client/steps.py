@@ -259,6 +259,17 @@ def all_models() -> Steps[list[Model]]:
 
 def _joined(answers: list[PredictedMany]) -> PredictedMany:
     whole = answers[0]
+def all_changes(model: str | None, after: str | None) -> Steps[list[Change]]:
+    """Page after page."""
+    found: list[Change] = []
+    place: str | None = after or ""
+    while place is not None:
+        page: ChangePage = yield routes.audit(model, place)
+        found += page.changes
+        place = page.next
+    return found
+
+
     for more in answers[1:]:
         for error in more.errors or ():
             error["index"] += len(whole.scores)

@@ -106,6 +106,13 @@ class Client:
         return self._follow(steps.all_models())
 
     def delete(self, model: str) -> None:
+    def audit(self, model: str | None = None, *, after: str | None = None) -> list[Change]:
+        """Who changed models, the oldest change first: all of them, or of one model.
+
+        `after` is the `place` of the last one at hand.
+        """
+        return self._follow(steps.all_changes(model, after))
+
         """Delete it, its journal and its versions."""
         self._do(routes.delete(model))
 

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+from service.journal.audit import Change
+
 
 class StoredCopy(msgspec.Struct, frozen=True, gc=False):
     """A full copy of a state, by the SHA-256 of its bytes."""

@@ -6,7 +6,8 @@ of one group of requests, in order. Each record takes one `seq`, counted from 1 
 
 Errors are those of `errors.py`. `ValueError` means that the caller broke the contract; nothing was
 done then either. What the contract says of full copies of states stands in `copies.py`, of rows
-that wait for their labels in `remembering.py`, of sizes in `usage.py`.
+that wait for their labels in `remembering.py`, of sizes in `usage.py`, of the log of who changed
+what in `audit.py`, of rates that processes share in `leasing.py`.
 
 The values are msgspec structs (frozen and slotted, as a dataclass would be): one is made for each
 part of each append, and a frozen dataclass takes five times as long.
@@ -17,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from service.journal.audit import Audited as Audited, Auditing, Change as Change
 from service.journal.copies import (
     Copies,
     CopyUse as CopyUse,
@@ -57,8 +59,8 @@ ENTRY_OVERHEAD = 80
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """How long and how many keys, nonces, versions, unnamed copies, rows that wait for labels and
-    dead messages are kept.
+    """How long and how many keys, nonces, versions, unnamed copies, rows that wait for labels, dead
+    messages and audited changes are kept.
 
     Per model; of dead messages about the last so many.
     """
@@ -73,6 +75,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     max_remembered: int = 100_000
     remembered_bytes: int = 64 * 1024 * 1024
 
+    audit_s: float = 400 * 86400
 
 DEFAULT_LIMITS = Limits()
 

@@ -45,7 +45,22 @@ async def checked(journal: Journal, said: list[Acknowledged], sent: range) -> in
         tags_of=lambda found: found.indices.tolist(),
         sent=dict.fromkeys(sent, 1),
     )
+    await check_audit(journal, "adult")
     return report.rows
+
+
+async def check_audit(journal: Journal, model: str) -> None:
+    """Each append was told of by its appender, in the log of changes too: all that were done."""
+    told: list[int] = []
+    after = None
+    while page := await journal.audit(model, after, 1000):
+        told += [change.seq for change in page]
+        after = page[-1].place
+    record = await journal.get(model)
+    done: list[int] = []
+    while entries := await journal.read(model, record.incarnation, done[-1] if done else 0):
+        done += [entry.seq for entry in entries]
+    assert told == done
 
 
 async def test_appenders_in_several_processes_lose_and_double_nothing(store: Store):
@@ -115,6 +130,7 @@ async def test_appends_that_shared_a_transaction_when_killed_are_whole(sqlite_st
                 journal, model, own, tags_of=lambda found: found.indices.tolist()
             )
             assert report.rows % 3 == 0  # whole appends
+            await check_audit(journal, model)
             log = Log(journal, await journal.get(model))
             assert await log.tags() == list(range(n * APART, n * APART + report.rows))
 

@@ -235,6 +235,11 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
         assert cluster.owner(f"ds:{{{model}}}:log") is target
         assert await log.tags() == list(range(tag))
         # Who has not noticed yet is told, for batches of reads, too.
+        told = await other.audit(model, limit=1000)
+        assert [one.seq for one in told] == list(range(21, tag + 1))
+        assert [one.model for one in await other.audit(limit=1000)] == ["still"] + [model] * (
+            len(told)
+        )
         heads = await other.heads(["still", model])
         assert [head.seq for head in heads if isinstance(head, Head)] == [0, tag]
         assert places(await log.append(rows(3, id="3"))) == [(4, 4, "duplicate")]

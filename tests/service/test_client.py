@@ -274,6 +274,7 @@ def all_calls() -> list[Call]:
         routes.roll_back("m", "v", None, "k"),
         routes.resume("m", "drop", "k"),
         routes.unlearn("m", "s"),
+        routes.audit("m", "1-1.m"),
         routes.ready(),
     ]
 

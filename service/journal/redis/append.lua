@@ -1,4 +1,5 @@
--- KEYS: head, log, nonces, nonceq, keys, keyq, cursors; and in, dead where messages are taken
+-- KEYS: head, log, nonces, nonceq, keys, keyq, cursors; and in, dead where messages are
+--   taken, or audit where there is a change
 -- ARGV: 1 incarnation, 2 nonce, 3 known seq, 4 the bodies joined, 5 records in them,
 --   6 msgpack [records, bytes, bytes of the key, of the fingerprint, 0 or 1 opens a request or
 --   2 continues one, and so on for each part], or "" when no part has a key, 7 keys and

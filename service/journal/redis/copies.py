@@ -18,6 +18,7 @@ from service.journal.protocol import (
 )
 from service.journal.redis import scripts
 from service.journal.redis.cluster import Lines
+from service.journal.redis.audit import RedisAudit
 from service.journal.redis.keys import keys_of
 from service.journal.redis.line import Line
 

@@ -28,11 +28,16 @@
 --                            label, the row; without one it has waited too long
 --   ds:{ID}:waitq    sorted set  the same keys, by when the wait is over; head's waiting and
 --                            waiting_bytes say how many of them have a row, and what these take
+--   ds:{ID}:audit    stream  one entry per change, which outlives the model; i incarnation, s seq,
+--                            c JSON of the change
 --
 -- and those of the store:
 --
 --   ds:models        sorted set  the ids, all of score 0; written after ds:{ID}:spec, removed last
 --   ds:waiting       set         the ids of models with rows in ds:{ID}:waits; written after these
+--   ds:audited       sorted set  the ids of models with ds:{ID}:audit, by when that was last written
+--                            to (ms); written before it
+--   ds:rate:NAME:UNIT  string    thousandths in a bucket, and when that was (ms); goes once it is full
 --   ds:identity      string      the numeric identity in force
 --
 -- Numbers in Lua are doubles: whole up to 2^53, which no seq reaches. They turn into text as %.14g

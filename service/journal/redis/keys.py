@@ -20,10 +20,12 @@ class Keys:
         self.waits, self.waitq = self.prefix + b"waits", self.prefix + b"waitq"
         rows = (self.waits, self.waitq)
         self.all = (self.spec, *of_append, self.snaps, *self._of_copies, *rows)
+        self.audit = self.prefix + b"audit"  # not one of all: it outlives the model
         self.input, self.dead = self.prefix + b"in", self.prefix + b"dead"
         # Packed once: an append sends them each time.
         self.count_of_append = len(of_append)
         self.packed_of_append = pack((len(of_append), *of_append))
+        self.packed_of_change = pack((len(of_append) + 1, *of_append, self.audit))
         of_input = (*of_append, self.input, self.dead)
         self.count_of_input = len(of_input)
         self.packed_of_input = pack((len(of_input), *of_input))
@@ -32,7 +34,8 @@ class Keys:
         return self.head, self.log, self.snaps, self.prefix + b"snap:" + token.encode()
 
     def of_copy(self, digest: str) -> tuple[bytes, ...]:
-        return self.head, *self._of_copies, self.prefix + b"copy:" + digest.encode()
+        own = self.prefix + b"copy:" + digest.encode()
+        return self.head, *self._of_copies, own, self.audit
 
 
 keys_of = lru_cache(4096)(Keys)

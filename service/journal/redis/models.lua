@@ -1,6 +1,6 @@
 -- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses,
 --   waits, waitq; to delete also in, dead, which whoever replaces a model or makes it anew finds as
---   they are
+--   they are; last but to get audit, which outlives the model
 -- ARGV: what to do, then
 --   get
 --   create   incarnation, first chain, spec, given
@@ -89,3 +89,4 @@ if ARGV[2] ~= '' and existing[3] ~= ARGV[2] then
 end
 remove()
 return {0}
+audit(existing[3], tonumber(existing[7]), ARGV[3], ARGV[4])

@@ -9,6 +9,7 @@ from service.journal._placing import Left
 MODELS = b"ds:models"
 IDENTITY = b"ds:identity"
 WAITING = b"ds:waiting"
+AUDITED = b"ds:audited"
 
 ENTRY = Struct("<QIIQ16s40s")
 """In front of an entry's body: first seq, records, bytes of the body, ms, nonce, chain."""

@@ -361,7 +361,8 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
     async def _models(self, model: str, *arguments: bytes | str | int) -> Any:
         is_read = arguments[0] == "get"
         own = keys_of(model)
-        keys = (*own.all, own.input, own.dead) if arguments[0] == "delete" else own.all
+        inputs = (own.input, own.dead) if arguments[0] == "delete" else ()
+        keys = (*own.all, *inputs, own.audit)
         answer = await self._others.run(scripts.MODELS, keys, arguments, is_read)
         if answer[0] == 4:
             raise UnknownModel(model)

@@ -20,7 +20,7 @@ from service.journal.protocol import (
     Part,
     UnknownCopy,
 )
-from service.journal.sqlite import copies, remembering
+from service.journal.sqlite import audit, copies, remembering
 from service.journal.sqlite.entries import find_entries
 from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.transactions import Task
@@ -87,6 +87,9 @@ def append(
                 copies.use(connection, head.model, result.seq, copy)
         return _answer(connection, head, result, known_seq, parts)
 
+            if change is not None and (result.seq > result.before or not parts):
+                place = (model, incarnation, result.seq)
+                audit.keep(connection, *place, change, limits, now_ms())
     return task
 
 

@@ -17,6 +17,7 @@ from service.journal.protocol import (
     UnknownCopy,
 )
 from service.journal.sqlite.entries import is_held
+from service.journal.sqlite import audit
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
 
@@ -248,6 +249,7 @@ def name(
 
 
 def _find(connection: sqlite3.Connection, model: int, name: str) -> Version | None:
+        audit.keep(connection, model, incarnation, version.seq, change, limits, now_ms)
     row = connection.execute(_VERSIONS + " AND name = ?", (model, name)).fetchone()
     return None if row is None else Version(*row)
 

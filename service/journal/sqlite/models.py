@@ -4,7 +4,16 @@ import sqlite3
 from collections.abc import Sequence
 
 from service.journal.chain import first_chain
-from service.journal.protocol import Conflict, Head, ModelChanged, ModelRecord, UnknownModel
+from service.journal.protocol import (
+    Change,
+    Conflict,
+    Head,
+    Limits,
+    ModelChanged,
+    ModelRecord,
+    UnknownModel,
+)
+from service.journal.sqlite import audit
 from service.journal.sqlite.transactions import Task
 
 SWEEP_ROWS = 1000
@@ -34,6 +43,7 @@ def create(made: ModelRecord) -> Task[tuple[ModelRecord, bool]]:
         insert(connection, made)
         return made, True
 
+        audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
     return task
 
 

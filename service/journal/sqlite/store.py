@@ -38,6 +38,7 @@ from service.journal.sqlite import (
     base,
     copies,
     entries,
+    audit,
     models,
     remembering,
     snapshots,

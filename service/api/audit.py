@@ -1,0 +1,112 @@
+"""The log of changes: who changed which model, when and how."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+
+from service.api.access import key_of
+from service.api.models import catalog_of
+from service.catalog import MODEL_ID
+from service.errors import unknown_model
+from service.journal.audit import PLACE
+from service.journal.protocol import Audited, Journal, UnknownModel
+
+router = APIRouter(prefix="/audit", tags=["audit"])
+
+PAGE = 1000
+
+
+class ChangeView(BaseModel):
+    """One change to one model."""
+
+    place: str = Field(description="Where it stands in the log: `after` of what follows.")
+    time: datetime = Field(description="By the store's clock.")
+    model: str
+    incarnation: str = Field(description="Which of the models that had the id.")
+    seq: int = Field(
+        description="Of a control record its own place, else the last one in the journal."
+    )
+    action: str = Field(
+        description="`create`, `replace`, `delete`, `version`, `version_delete`, `refit_begin`,"
+        " `refit_cancel`, or a kind of control record: `rollback`, `refit`, `unlearn`..."
+    )
+    by: Literal["request", "server"] = Field(
+        description="`server` where nobody asked for it: what a rule or a clean-up does."
+    )
+    key: str | None = Field(description="Name of the API key; null where none was asked for.")
+    key_id: str | None = Field(description="The first 16 digits of its digest.")
+    detail: dict[str, Any]
+
+
+class ChangePage(BaseModel):
+    """Changes, the oldest first."""
+
+    changes: list[ChangeView]
+    next: str | None = Field(description="The `after` of the next page; null on the last one.")
+
+
+@router.get(
+    "", response_model=ChangePage, responses={404: {"description": "There never was that model."}}
+)
+async def list_changes(
+    request: Request,
+    model: Annotated[str | None, Query(description="Of this model alone.")] = None,
+    after: Annotated[
+        str,
+        Query(
+            description="A `place`: only what stands behind it.",
+            pattern=f"^({PLACE.pattern})?$",
+            max_length=160,
+        ),
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+) -> ChangePage:
+    """Who changed models, the oldest change first; also of models that are gone."""
+    journal = catalog_of(request).journal
+    if model is not None and not MODEL_ID.fullmatch(model):
+        raise unknown_model(model)
+    found = await _visible(request, journal, model, after, limit + 1)
+    if model is not None and not found and not after:
+        await _check_known(journal, model)
+    shown = [_view(one) for one in found[:limit]]
+    return ChangePage(changes=shown, next=shown[-1].place if len(found) > limit else None)
+
+
+async def _visible(
+    request: Request, journal: Journal, model: str | None, after: str, count: int
+) -> Sequence[Audited]:
+    """The next `count` changes of models that the one who asks may see."""
+    key = key_of(request)
+    if model is not None or key is None or key.sees_all:
+        return await journal.audit(model, after or None, count)
+    found: list[Audited] = []
+    while len(found) < count and (page := await journal.audit(None, after or None, PAGE)):
+        found += [one for one in page if key.may_see(one.model)]
+        after = page[-1].place
+    return found[:count]
+
+
+async def _check_known(journal: Journal, model: str) -> None:
+    """Raise Problem 404 for a model that never was; one from before there was a log is known."""
+    try:
+        await journal.get(model)
+    except UnknownModel:
+        raise unknown_model(model) from None
+
+
+def _view(one: Audited) -> ChangeView:
+    return ChangeView(
+        place=one.place,
+        time=datetime.fromtimestamp(one.time_ms / 1000, UTC),
+        model=one.model,
+        incarnation=one.incarnation,
+        seq=one.seq,
+        action=one.change.action,
+        by=one.change.by,
+        key=one.change.key,
+        key_id=one.change.key_id,
+        detail=one.change.detail,
+    )

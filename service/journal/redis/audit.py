@@ -1,0 +1,121 @@
+"""The log of changes in Redis: a stream of each model, and the order in which all of them are told.
+
+The streams of a Cluster are on several nodes, and one step of a script reaches one of them alone.
+So a model's changes are kept beside it, and those of all are joined when they are read.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from service.journal.audit import Audited, Change, Where, decode_change, encode_change
+from service.journal.protocol import JournalUnavailable, Limits
+from service.journal.redis import scripts
+from service.journal.redis.cluster import Lines
+from service.journal.redis.keys import keys_of
+from service.journal.redis.line import Line, TooFewReplicas
+from service.journal.redis.records import AUDITED
+from service.journal.redis.scripts import Argument
+
+ASKED_AT_ONCE = 500
+JOINED = 100
+"""So many models at most are joined at once, of each so many changes."""
+DAY_MS = 86_400_000
+"""By more than this no two clocks differ."""
+
+
+class RedisAudit:
+    """The changes of the models behind one line."""
+
+    _others: Line | Lines
+    _limits: Limits
+
+    @property
+    def _kept_ms(self) -> int:
+        return round(1000 * self._limits.audit_s)
+
+    async def _told(self, model: str, change: Change | None) -> tuple[Argument, ...]:
+        """What a script is given of a change; the model is listed before that is kept."""
+        if change is None:
+            return ()
+        await self._list_as_changed(model)
+        return encode_change(change), self._kept_ms
+
+    async def _list_as_changed(self, model: str) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        gone_ms = now_ms - self._kept_ms - DAY_MS
+        with suppress(TooFewReplicas):  # the change itself waits for them
+            await self._others.call("ZADD", AUDITED, "GT", now_ms, model)
+        with suppress(TooFewReplicas):
+            await self._others.call("ZREMRANGEBYSCORE", AUDITED, "-inf", gone_ms)
+
+    async def put_changes(self, changes: Sequence[Audited]) -> None:
+        of_models: dict[str, list[Argument]] = {}
+        for one in changes:
+            where = Where.read(one.place)
+            told = (one.incarnation, one.seq, encode_change(one.change))
+            of_model = of_models.setdefault(one.model, [self._kept_ms])
+            of_model += (f"{where.time_ms}-{where.number}", *told)
+        for model, arguments in of_models.items():
+            await self._list_as_changed(model)
+            await self._others.run(scripts.CHANGES, (keys_of(model).audit,), arguments)
+
+    async def audit(
+        self, model: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[Audited]:
+        start = Where.read(after)
+        if model is not None:
+            found = await self._changes([model], [start], limit)
+            return [change for _, change in found[0]]
+        joined: list[Audited] = []
+        while len(joined) < limit:
+            some = await self._joined(start, min(limit - len(joined), JOINED))
+            if not some:
+                break
+            joined += [change for _, change in some]
+            start = some[-1][0]
+        return joined
+
+    async def _joined(self, start: Where, limit: int) -> list[tuple[Where, Audited]]:
+        """The next changes of all models: only those with the first ones can have them."""
+        since = max(0, start.time_ms - DAY_MS)
+        listed = await self._others.call("ZRANGEBYSCORE", AUDITED, since, "+inf", is_read=True)
+        ids = [item.decode() for item in listed]
+        firsts = [found[0][0] for found in await self._changes(ids, [start] * len(ids), 1) if found]
+        ahead = [place.model for place in sorted(firsts)[:limit]]
+        found = await self._changes(ahead, [start] * len(ahead), limit)
+        return sorted([one for of_model in found for one in of_model], key=_by_place)[:limit]
+
+    async def _changes(
+        self, models: Sequence[str], starts: Sequence[Where], limit: int
+    ) -> list[list[tuple[Where, Audited]]]:
+        """The first changes of each of these models behind its start."""
+        commands: list[Sequence[Argument]] = []
+        for model, (ms, number, of_model) in zip(models, starts, strict=True):
+            # Of two at one moment that of the model with the smaller id comes first.
+            open_end = "(" if model <= of_model else ""
+            first = f"{open_end}{ms}-{number}"
+            commands.append(("XRANGE", keys_of(model).audit, first, "+", "COUNT", limit))
+        answers: list[Any] = []
+        for at in range(0, len(commands), ASKED_AT_ONCE):
+            answers += await self._others.call_many(commands[at : at + ASKED_AT_ONCE])
+        for answer in answers:
+            if isinstance(answer, JournalUnavailable):
+                raise answer
+        return [
+            [_audited(model, *entry) for entry in answer]
+            for model, answer in zip(models, answers, strict=True)
+        ]
+
+
+def _audited(model: str, stream_id: bytes, fields: list[bytes]) -> tuple[Where, Audited]:
+    told = dict(zip(fields[::2], fields[1::2], strict=True))
+    time_ms, _, number = stream_id.partition(b"-")
+    where = Where(int(time_ms), int(number), model)
+    which = (told[b"i"].decode(), int(told[b"s"]), decode_change(told[b"c"]))
+    return where, Audited(str(where), where.time_ms, model, *which)
+
+
+def _by_place(one: tuple[Where, Audited]) -> Where:
+    return one[0]
