@@ -95,6 +95,12 @@ def create_app(
     startup = Startup(journal, catalog)
     tasks = [
         Follower(catalog, journal).run,
+    rates = Rates(
+        Store(journal),
+        settings.key_requests_per_s,
+        settings.key_rows_per_s,
+        telemetry.saw_rate_exceeded,
+    )
         DefaultLabels(catalog, journal).run,
         telemetry.holdings.run,
         telemetry.stored.run,

@@ -184,6 +184,8 @@ class _Group:
                 await self._work_on(self._next_group())
         self._worker = None
 
+        finally:
+            self._moving.release()
     async def _work_on(self, group: "list[tuple[AnyRequest, asyncio.Future[Receipt]]]") -> None:
         before = self._replica.seq
         try:

@@ -3,9 +3,10 @@
 A key is 256 random bits; what is kept of it, in a file or in the environment, is a line with its
 digest:
 
-    NAME sha256:DIGEST SCOPE [PATTERN,PATTERN...]
+    NAME sha256:DIGEST SCOPE [PATTERN,PATTERN...] [requests=N] [rows=N]
 
-Of a key with so many bits its plain sha256 is as good as a slow hash: there is nothing to guess.
+with what it may send a second. Of a key with so many bits its plain sha256 is as good as a slow
+hash: there is nothing to guess.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import re
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from fnmatch import translate
 from pathlib import Path
@@ -32,6 +33,11 @@ PREFIX = "ds_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _PATTERN = re.compile(r"[A-Za-z0-9._?*-]{1,128}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+_RATE = re.compile(r"(requests|rows)=(\d{1,9}|any)")
+ANY = 0
+"""A rate of a key that has none, though others have."""
 
 
 class BadKeys(ValueError):
@@ -68,6 +74,9 @@ class Key:
     scope: KeyScope
     patterns: tuple[str, ...] = ()
     """Of the models that it may see: `*` is any text, `?` any character; none of them is all."""
+    requests: int | None = None
+    rows: int | None = None
+    """What it may send a second; None: as much as the settings say."""
     _match: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,8 +93,11 @@ class Key:
 
     def line(self) -> str:
         """As it stands in the file of keys."""
-        models = ",".join(self.patterns)
-        return f"{self.name} sha256:{self.digest.hex()} {self.scope.word} {models}".rstrip()
+        words = [self.name, f"sha256:{self.digest.hex()}", self.scope.word]
+        words += [",".join(self.patterns)] if self.patterns else []
+        rates = (("requests", self.requests), ("rows", self.rows))
+        words += [f"{unit}={rate or 'any'}" for unit, rate in rates if rate is not None]
+        return " ".join(words)
 
 
 def digest_of(secret: bytes) -> bytes:
@@ -93,12 +105,18 @@ def digest_of(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest()
 
 
-def new_key(name: str, scope: str, patterns: Sequence[str] = ()) -> tuple[str, Key]:
+def new_key(
+    name: str,
+    scope: str,
+    patterns: Sequence[str] = (),
+    requests: int | None = None,
+    rows: int | None = None,
+) -> tuple[str, Key]:
     """A key that nobody has, and what is to be kept of it. Raises BadKeys."""
     random = secrets.token_bytes(SECRET_BYTES)
     secret = PREFIX + urlsafe_b64encode(random).decode().rstrip("=")
     key = _key_of("a new key", name, digest_of(secret.encode()), scope, patterns)
-    return secret, key
+    return secret, replace(key, requests=requests, rows=rows)
 
 
 def parse_keys(text: str, place: str) -> list[Key]:
@@ -109,15 +127,24 @@ def parse_keys(text: str, place: str) -> list[Key]:
         if not words:
             continue
         at = f"{place}, line {number}"
+        rates: dict[str, int] = {}
+        while len(words) > 3 and (of_rate := _RATE.fullmatch(words[-1])):
+            rates[of_rate[1]] = ANY if of_rate[2] == "any" else int(of_rate[2])
+            if of_rate[2].strip("0") == "":
+                raise BadKeys(f"{at}: a rate is a number from 1 on, or any")
+            words.pop()
         if len(words) not in (3, 4):
-            raise BadKeys(f"{at}: a key is NAME sha256:DIGEST SCOPE [PATTERN,PATTERN...]")
+            how = "NAME sha256:DIGEST SCOPE [PATTERN,PATTERN...] [requests=N] [rows=N]"
+            raise BadKeys(f"{at}: a key is {how}")
         name, digest, scope, *models = words
         # What stands there in the digest's place may be a key: it is not told.
         of = _DIGEST.fullmatch(digest)
         if of is None:
             raise BadKeys(f"{at}: the digest is sha256: and 64 hexadecimal digits")
         patterns = models[0].split(",") if models else ()
-        found.append(_key_of(at, name, bytes.fromhex(of[1]), scope, patterns))
+        key = _key_of(at, name, bytes.fromhex(of[1]), scope, patterns)
+        requests, rows = rates.get("requests"), rates.get("rows")
+        found.append(replace(key, requests=requests, rows=rows))
     return found
 
 

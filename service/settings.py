@@ -32,6 +32,19 @@ class Settings(BaseSettings):
     keys: str | None = Field(
         None, description="API keys, as such lines with ; between them, beside those of the file."
     )
+    key_requests_per_s: int | None = Field(
+        None,
+        ge=1,
+        le=999_999_999,
+        description="Most requests a second of a key whose line says nothing else, over all"
+        " workers; unset sets no bound.",
+    )
+    key_rows_per_s: int | None = Field(
+        None,
+        ge=1,
+        le=999_999_999,
+        description="Most rows a second, learned or scored, of such a key; unset sets no bound.",
+    )
     ssl_certfile: Path | None = Field(
         None, description="Serve TLS with this certificate and its chain, in PEM."
     )

@@ -17,6 +17,12 @@ def make_key(
         str | None,
         typer.Option(help="Patterns of the models it may see, with commas; all if unset."),
     ] = None,
+    requests_per_s: Annotated[
+        int | None, typer.Option(min=1, max=999_999_999, help="Most requests a second.")
+    ] = None,
+    rows_per_s: Annotated[
+        int | None, typer.Option(min=1, max=999_999_999, help="Most rows a second.")
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """Make an API key: it is shown once, and kept nowhere.
@@ -25,12 +31,13 @@ def make_key(
 
     Example:
 
-        dualstream new-key ads-producer --scope learn --models 'ads-*'
+        dualstream new-key ads-producer --scope learn --models 'ads-*' --rows-per-s 5000
     """
     from service.keys import BadKeys, new_key
 
     try:
-        secret, key = new_key(name, scope, models.split(",") if models else ())
+        patterns = models.split(",") if models else ()
+        secret, key = new_key(name, scope, patterns, requests_per_s, rows_per_s)
     except BadKeys as wrong:
         fail(str(wrong))
     if as_json:

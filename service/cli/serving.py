@@ -34,6 +34,10 @@ def serve(
     keys_file: Annotated[Path | None, flag("keys-file", help_of("keys_file"))] = None,
     keys: Annotated[str | None, flag("keys", help_of("keys"))] = None,
     ssl_certfile: Annotated[Path | None, flag("ssl-certfile", help_of("ssl_certfile"))] = None,
+    key_requests_per_s: Annotated[
+        int | None, flag("key-requests-per-s", help_of("key_requests_per_s"))
+    ] = None,
+    key_rows_per_s: Annotated[int | None, flag("key-rows-per-s", help_of("key_rows_per_s"))] = None,
     ssl_keyfile: Annotated[Path | None, flag("ssl-keyfile", help_of("ssl_keyfile"))] = None,
     forwarded_allow_ips: Annotated[
         str | None, flag("forwarded-allow-ips", help_of("forwarded_allow_ips"))

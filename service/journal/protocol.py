@@ -42,6 +42,7 @@ from service.journal.errors import (
     UnknownCopy as UnknownCopy,
     UnknownModel as UnknownModel,
 )
+from service.journal.leasing import Lease as Lease, Leasing
 from service.journal.remembering import (
     AwaitingLabels as AwaitingLabels,
     Overdue as Overdue,
@@ -236,7 +237,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     chain: str
 
 
-class Journal(Copies, Remembering, Measured, Protocol):
+class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
     """A store of models and their logs.
 
     One object serves one process and one event loop; any number of processes may use the same

@@ -89,6 +89,20 @@ class ProcessCounts:
             ["kind"],
             registry=registry,
         )
+        self._rate_exceeded = Counter(
+            "dualstream_rate_exceeded",
+            "Requests refused because their key had sent too much, by what: requests or rows.",
+            ["unit"],
+            registry=registry,
+        )
+        for unit in ("requests", "rows"):
+            self._rate_exceeded.labels(unit)
+        self._closed = Counter(
+            "dualstream_connections_closed",
+            "Connections that were closed for what their client did, or to make room, by reason.",
+            ["reason"],
+            registry=registry,
+        )
         self._shed_of = {kind: self._shed.labels(kind) for kind in ("learn", "predict")}
         self._by_model = {
             name: Counter(f"dualstream_{name}", text, ["model"], registry=registry)
@@ -121,6 +135,9 @@ class ProcessCounts:
     def saw_label(self, model: str, delay_s: float) -> None:
         self._label_delays.observe(delay_s)
         labels, seconds = self.label_delays(model)
+    def saw_rate_exceeded(self, unit: str) -> None:
+        self._rate_exceeded.labels(unit).inc()
+
         self._delays_of[model] = labels + 1, seconds + delay_s
 
     def label_delays(self, model: str) -> tuple[int, float]:

@@ -5,7 +5,9 @@ import logging
 import re
 import ssl
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -23,6 +25,7 @@ from service.keys import BadKeys, KeyRing, KeyScope, digest_of, new_key, parse_k
 from service.server import make_server
 from service.settings import Settings, check_binding
 from tests.service.conftest import SPEC, assert_problem
+from tests.service.documents import ROOT
 
 PLACES = {"model_id": "ads-1", "name": "a", "job": "1", "sample_id": "s/1"}
 KEYS = {
@@ -282,6 +285,7 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
     with (tmp_path / "stderr").open("w") as stderr:
         with ServerProcess(f"sqlite:///{store}", flags, stderr=stderr) as server:
             assert server.url.startswith("https://")
+            assert healthy_in_its_image(server.url, certificate) == ""
 
             def http(secret: str) -> httpx.Client:
                 headers = {"authorization": f"Bearer {secret}", "x-forwarded-proto": "ftp"}
@@ -329,11 +333,22 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
             with http(admin) as replaced:
                 assert replaced.get("/models").status_code == 401
         told += server.said
+    assert server.url in healthy_in_its_image(server.url, certificate)
     written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"read again: 1 are valid" in written
     for secret in (admin, wrong, later):
         assert secret.encode() not in written
         assert not any(secret in text for text in told)
+
+
+def healthy_in_its_image(url: str, certificate: Path) -> str:
+    """What the image's health check complains of, whose server has these settings."""
+    asked = {"DUALSTREAM_HOST": "0.0.0.0", "DUALSTREAM_PORT": url.rpartition(":")[2]}
+    asked |= {"DUALSTREAM_SSL_CERTFILE": str(certificate), "https_proxy": "http://127.0.0.1:9"}
+    check = [sys.executable, str(ROOT / "deploy" / "healthcheck.py")]
+    done = subprocess.run(check, env=asked, capture_output=True, text=True)
+    assert (done.returncode == 0) == (done.stderr == "")
+    return done.stderr
 
 
 def test_clients_show_the_key_that_they_are_given_else_the_environments(monkeypatch):

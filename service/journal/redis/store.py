@@ -24,6 +24,7 @@ from service.journal.protocol import (
     JournalUnavailable,
     Known,
     Limits,
+    Lease,
     ModelChanged,
     ModelRecord,
     NotHeld,
@@ -370,6 +371,14 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
             seq, chain = (item.decode() for item in answer[1:])
             raise Conflict(f"model {model!r} stands at seq {seq} {chain[:8]}")
         refuse(model, answer)
+    async def lease(
+        self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
+    ) -> Lease:
+        # As if it only read: no replica has to have it, and nobody has to know what became of it.
+        arguments = (rate, needed, most, "" if at_ms is None else at_ms)
+        key = f"ds:rate:{bucket}"
+        return Lease(*await self._others.run(scripts.LEASE, (key,), arguments, is_read=True))
+
         return answer
 
     async def _snapshot(self, model: str, token: str, *arguments: bytes | str | int) -> Any:

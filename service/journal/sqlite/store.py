@@ -24,6 +24,7 @@ from service.journal.protocol import (
     Known,
     Limits,
     ModelRecord,
+    Lease,
     Overdue,
     Part,
     Place,
@@ -331,6 +332,13 @@ class SqliteJournal(SqliteMoving):
     # Last, because below its name means this method.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
         return await self._read(models.list_models(after, limit))
+    async def lease(
+        self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
+    ) -> Lease:
+        # With the appends that wait for the writer just now.
+        now_ms = _now_ms() if at_ms is None else at_ms
+        return await self._writer.write(leasing.lease(bucket, rate, needed, most, now_ms), 100)
+
 
 
 def _made(model: str, spec: bytes, given: bytes) -> ModelRecord:

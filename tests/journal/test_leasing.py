@@ -1,0 +1,36 @@
+"""Buckets on every store: what is taken of them in all, and that all stores count alike."""
+
+import asyncio
+import random
+
+import pytest
+
+from service.journal.leasing import Bucket, Lease, take
+from service.journal.protocol import Journal
+from tests.journal.conftest import Store
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_every_store_gives_what_the_definition_gives(journal: Journal):
+    chance = random.Random(5)
+    for name, rate in (("slow", 1), ("odd", 7), ("fast", 100_000_000)):
+        bucket: Bucket | None = None
+        now_ms, taken = 1_000_000, 0
+        for _ in range(40):
+            now_ms += chance.choice((-50, 0, 1, 3, 40, 160, 2500))
+            needed, most = chance.choice((1, 1, 2, rate, 3 * rate)), max(1, rate // 10)
+            bucket, lease = take(bucket, rate, needed, most, now_ms)
+            assert await journal.lease(name, rate, needed, most, now_ms) == lease
+            assert lease.taken == 0 or max(needed, 1) <= lease.taken <= max(needed, most)
+            taken += lease.taken
+    assert await journal.lease("unknown", 50, 1, 5) == Lease(5, 0)  # by its own clock
+
+
+async def test_what_many_take_at_once_is_in_there_once(store: Store):
+    async with store.journal() as first, store.journal() as second:
+        leases = await asyncio.gather(
+            *(journal.lease("b", 100, 1, 7, 1000) for journal in (first, second) * 15)
+        )
+        assert sum(lease.taken for lease in leases) == 100
+        assert {lease.wait_ms for lease in leases if not lease.taken} == {10}
