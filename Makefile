@@ -37,7 +37,7 @@ SOAK_MINUTES ?= 10
 soak: $(STAMP)-bench
 	$(BIN)/python -m load_tests.soak --minutes $(SOAK_MINUTES)
 
-# Many rounds of what `make test` samples; writes load_tests/RELIABILITY.md.
+# Many rounds of what `make test` samples; writes load_tests/RELIABILITY.md. Then overload.
 chaos: $(STAMP)-bench
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh wrk
@@ -45,7 +45,7 @@ chaos: $(STAMP)-bench
 	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
 	  $(BIN)/python -m pytest tests/chaos tests/journal/test_journal_processes.py
-	$(BIN)/python -m load_tests overload --rows short
+	$(BIN)/python -m load_tests overload
 
 # Whatever reads bytes from outside: property tests with many more examples, then a fuzzer.
 FUZZ_MINUTES ?= 30

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from load_tests.open_loop import Drive, drive, post
+from load_tests.open_loop import Drive, drive, get, post
 
 ROOT = Path(__file__).parent.parent
 
 
 class Order(msgspec.Struct):
-    """What is to be sent: a line of the file in each request."""
+    """What is to be sent: a line of the file in each request; and what is asked beside them."""
 
     url: str
     target: str
@@ -27,6 +27,7 @@ class Order(msgspec.Struct):
     connections: int
     core: int
     may_refuse: bool = False
+    probe: str | None = None
 
 
 class Done(msgspec.Struct):

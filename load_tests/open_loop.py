@@ -20,7 +20,9 @@ import numpy as np
 
 SILENCE_S = 30.0
 """A server that answers nothing for so long is given up."""
+PROBE_S = 0.02
 _SIZE = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+_REFUSED = b"HTTP/1.1 503"
 _ACK = re.compile(rb'"seq":(\d+),"count":')
 
 
@@ -38,6 +40,7 @@ class Drive:
     refusals: list[float] = field(default_factory=list)
     unsent: int = 0
 
+    probes: list[float] = field(default_factory=list)
     @property
     def latencies_ms(self) -> list[float]:
         return [1000.0 * seconds for seconds in self.latencies]
@@ -65,6 +68,11 @@ def post(target: str, body: bytes, content_type: str = "application/json") -> by
 
 def drive(
     url: str,
+def get(target: str) -> bytes:
+    """The bytes of a request."""
+    return f"GET {target} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
+
+
     requests: Sequence[bytes],
     rate: float,
     seconds: float,
@@ -72,6 +80,7 @@ def drive(
     may_refuse: bool = False,
 ) -> Drive:
     """Send requests in turn, so many a second.
+    probe: bytes | None = None,
 
     Where the server `may_refuse`, one that finds no free connection is not sent; else it waits.
     Raises RuntimeError where one is refused that may not be, or nothing is answered for long.
@@ -101,11 +110,16 @@ class _Driving:
         self._begins = self._due = time.perf_counter() + 0.05
 
     def run(self) -> Drive:
-        done, heard = self._drive, self._begins
+        done, heard, probing = self._drive, self._begins, self._probing
+        probed = None if probing is None else probing.descriptor
         while len(done.latencies) + len(done.refusals) + done.unsent < self._total:
             now = self._send_due()
             may_send = (self._idle or self._may_refuse) and self._sent < self._total
-            select.select([self._epoll], [], [], max(0.0, self._due - now) if may_send else 1.0)
+            wakes = self._due if may_send else now + 1.0
+            if probing is not None:
+                probing.send_due(now)
+                wakes = min(wakes, probing.due)
+            select.select([self._epoll], [], [], max(0.0, wakes - now))
             for descriptor, _ in self._epoll.poll(0):
                 connection = self._held[descriptor]
                 status = _receive(connection, done, self._may_refuse)
@@ -121,6 +135,7 @@ class _Driving:
         return done
 
     def _send_due(self) -> float:
+        probing: _Probing | None,
         """Send what is due, as far as connections are free; the time afterwards."""
         now = time.perf_counter()
         while self._due <= now and self._idle and self._sent < self._total:
@@ -139,6 +154,9 @@ class _Driving:
         self._sent += 1
         self._due = self._begins + self._sent / self._rate
 
+                if probing is not None and descriptor == probed:
+                    probing.receive(done)
+                    continue
 
 @contextmanager
 def _connected(url: str, count: int) -> Iterator[tuple[dict[int, _Connection], select.epoll]]:

@@ -4,24 +4,41 @@ A queue that grows makes everybody wait and nobody faster. So what cannot be ser
 at once, before its body is read: 503, to be sent again. What waits is counted where requests come
 in (`receiving.py`: those that arrived together, which one turn of the event loop serves one after
 the other) and where they wait to be appended (`model.py`), with the age of the oldest.
+
+It takes FEW that wait at once before anything is refused: so many clients may each wait for their
+answers. Once something was, there is a rush, and the queue is kept SHORT: whoever is let in is
+served soon. Should the event loop have nothing to do then, as it waits for a slow store, the queue
+may be longer. A rush is over when those who were refused in a while are so few that they may wait.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from service.errors import Problem
 from service.journal.protocol import OutcomeUnknown
 
 FEW = 288
 """So many at once are never too many: 256 clients that each wait for their answers may."""
-PREDICTING_BEARS = 2
-"""Predictions are refused at so many times as many requests, and as long waits."""
-TURN = 16
-"""So many requests are let in before it is looked when the event loop has come round."""
+SHORT = 8
+"""So many may wait in a rush, or more: enough to share an append, and to keep one core busy."""
+MUCH_IDLE, LITTLE_IDLE = 0.15, 0.05
+"""Shares of the time: with more the queue is made longer, with less it is made shorter again."""
+WHILE_S = 1.0
+"""Whoever is refused and does as he is told is back by then."""
+MANY = 16
+"""When so many come together it is looked how long a turn of the event loop takes."""
 LOOK_S = 0.25
 LEARN, PREDICT = "learn", "predict"
-_KINDS = {"learn": LEARN, "labels": LEARN, "predict": PREDICT}
+_KINDS = {"learn": LEARN, "labels": LEARN, "predict": PREDICT, "infer": PREDICT}
+_BEARS = {LEARN: 1, PREDICT: 2}
+"""Predictions are refused at so many times as many requests, and as long waits."""
+
+
+class Client(Protocol):
+    """A connection, and the number of the while in which it was refused something last."""
+
+    refused_in: int
 
 
 def kind_of(path: str) -> str | None:
@@ -37,6 +54,7 @@ class Pressure:
                FEW; a turn of the event loop is a wait as well
     timeout_s  how long a request waits for its rows to be journalled and applied
     on_refusal is called with the kind of each request that is refused
+    idle       tells which share of the time the event loop had nothing to do since the last call
     """
 
     def __init__(
@@ -46,17 +64,31 @@ class Pressure:
         timeout_s: float,
         on_refusal: Callable[[str], None],
         clock: Callable[[], float],
+        idle: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self._most, self._few = most, min(FEW, most)
+        self._most, self._few, self._shortest = most, min(FEW, most), min(SHORT, most)
+        self._short = self._shortest
         self._patience_s, self._timeout_s = patience_s, timeout_s
-        self._on_refusal, self._clock = on_refusal, clock
+        self._on_refusal, self._clock, self._idle = on_refusal, clock, idle
         # Of rows that wait: since when, and who is told. In the order in which they came.
         self._waiting: dict[int, tuple[float, asyncio.Future[Any]]] = {}
         self._number = 0
-        # Let in since the event loop came round, about; and how long it took the last time.
+        # Let in since the event loop came round; how long it took the last time that they were
+        # many; and how long those waited who left last.
         self._arrived = 0
         self._turn_began = 0.0
         self._turn_s = 0.0
+        self._wait_s = 0.0
+        # What is kept short, and whether anything was at the last look; and of the while that
+        # runs its number, when it began, and how many clients were refused something in it.
+        self._rush: set[str] = set()
+        self._was_rush = False
+        self._while, self._while_began, self._refused = 0, 0.0, 0
+
+    @property
+    def is_rush(self) -> bool:
+        """Whether something is kept short."""
+        return bool(self._rush)
 
     @property
     def waiting(self) -> int:
@@ -76,46 +108,90 @@ class Pressure:
         return number
 
     def leave(self, number: int) -> None:
-        del self._waiting[number]
+        self._wait_s = self._clock() - self._waiting.pop(number)[0]
 
-    def admits(self, path: str) -> bool:
+    def admits(self, path: str, client: Client | None = None) -> bool:
         """Whether a request that has just arrived is served; one that is not is counted."""
-        if len(self._waiting) + self._arrived >= self._few:
+        if len(self._waiting) + self._arrived >= self._short:
             kind = kind_of(path)
-            if kind is not None and self.is_too_much(kind):
-                self._on_refusal(kind)
+            if kind is not None and self.refuses(kind, client):
                 return False
         self._arrived += 1
-        if self._arrived == TURN:
+        if self._arrived == 1:
             self._turn_began = self._clock()
             asyncio.get_running_loop().call_soon(self._come_round)
         return True
 
     def check(self, kind: str) -> None:
         """Raise Problem 503 where a request whose body is there now comes at a bad time."""
-        if len(self._waiting) >= self._few and self.is_too_much(kind):
-            self._on_refusal(kind)
+        if self.refuses(kind):
             raise overloaded(kind)
 
-    def is_too_much(self, kind: str) -> bool:
-        """Whether one more of this kind would wait too long."""
-        bears = PREDICTING_BEARS if kind == PREDICT else 1
+    def refuses(self, kind: str, client: Client | None = None) -> bool:
+        """Whether one more of this kind would wait too long; it is counted then."""
         count = len(self._waiting) + self._arrived
+        if count < _BEARS[kind] * self._short:
+            return False
+        if kind not in self._rush:
+            if not self._is_too_much(count, _BEARS[kind]):
+                return False
+            self._begin_while()
+            # Where predictions are refused learning is all the more.
+            self._rush |= {LEARN, kind}
+        if client is None:
+            self._refused += 1
+        elif client.refused_in != self._while:
+            client.refused_in = self._while
+            self._refused += 1
+        self._on_refusal(kind)
+        return True
+
+    def _is_too_much(self, count: int, bears: int) -> bool:
         if count < bears * self._few:
             return False
         if count >= bears * self._most:
             return True
-        return max(self.oldest_s, self._turn_s) > bears * self._patience_s
+        # Those who come all at once find nobody waiting: those before them tell how it will be.
+        return max(self.oldest_s, self._wait_s, self._turn_s) > bears * self._patience_s
+
+    def _begin_while(self) -> None:
+        self._while += 1
+        self._while_began, self._refused = self._clock(), 0
 
     def _come_round(self) -> None:
+        """All who came together are here; their requests are taken up after this."""
+        if self._arrived >= MANY:
+            asyncio.get_running_loop().call_soon(self._see_turn, self._turn_began)
+        else:
+            self._turn_s = 0.0
         self._arrived = 0
-        self._turn_s = self._clock() - self._turn_began
+
+    def _see_turn(self, began: float) -> None:
+        """They have been taken up, and the next ones are here."""
+        self._turn_s = self._clock() - began
 
     async def run(self) -> None:
         """Tell those who have waited too long, until cancelled."""
         while True:
             await asyncio.sleep(min(LOOK_S, self._timeout_s / 4))
-            self.give_up()
+            self.look()
+
+    def look(self) -> None:
+        """See how long the queue may be, whether a rush is over, and who has waited too long."""
+        idle = self._idle()
+        if not self._rush:
+            self._short = self._shortest
+        elif idle is not None and self._was_rush:
+            if idle > MUCH_IDLE:
+                self._short = min(2 * self._short, self._few)
+            elif idle < LITTLE_IDLE:
+                self._short = max(self._short // 2, self._shortest)
+        self._was_rush = self.is_rush
+        if self._rush and self._clock() - self._while_began >= WHILE_S:
+            may_wait = self._few - self._short
+            self._rush -= {kind for kind in self._rush if self._refused <= _BEARS[kind] * may_wait}
+            self._begin_while()
+        self.give_up()
 
     def give_up(self) -> None:
         """Tell those who have waited too long that nobody knows what becomes of their rows."""

@@ -305,12 +305,26 @@ class Refitting:
             for problem in unfinished:
                 if not problem.visit_all(self.epochs, epochs, is_cancelled):
                     return False
-            self.epochs += 1
-            if self.epochs >= look or self.epochs == self.max_epochs:
-                look = max(self.epochs + 1, int(1.2 * self.epochs))
-                unfinished = [p for p in unfinished if p.certify().relative_gap > self._tol]
-                self.certificate = self._certify()
-                on_look(self)
+            self.epochs += epochs
+            look = max(self.epochs + 1, int(1.2 * self.epochs))
+            unfinished = [p for p in unfinished if p.certify().relative_gap > self._tol]
+            self.certificate = self._certify()
+            on_look(self)
+        return True
+
+    def _solve(
+        self, is_cancelled: Callable[[], bool], on_look: "Callable[[Refitting], None]"
+    ) -> bool:
+        """As `run`, by another method than these passes."""
+        most = 0
+        for problem in self._problems:
+            epochs = problem.solve(self._method, self._tol, self.max_epochs, is_cancelled)
+            if epochs is None:
+                return False
+            most = max(most, epochs)
+            self.epochs = most
+            self.certificate = self._certify()
+            on_look(self)
         return True
 
     def refitted(self) -> Refitted:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from load_tests.generator import Order, drive_apart
-from load_tests.open_loop import drive, post
+from load_tests.open_loop import drive, get, post
 
 CORE = min(os.sched_getaffinity(0))
 LEARNED = b'{"model":"bench","seq":7,"count":1}'

@@ -263,7 +263,7 @@ def read_named(
     buffer: Bytes,
     memo: Ints,
 ) -> int:
-    """The features of the object whose brace is at p, hashed, or by index with dim >= 0.
+    """The features of the object whose brace is at p, hashed to places below -dim.
 
     Returns the place behind it, or -1. counts[0] names, counts[1] entries are there afterwards.
     """
