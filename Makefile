@@ -61,6 +61,12 @@ image-check: | $(BIN)/python
 	tests/fetch_tool.sh buildah
 	$(BIN)/python -m tests.image
 
+# What hostile clients and inputs come to; with `make fuzz` it writes load_tests/SECURITY.md.
+security: $(STAMP)-dev
+	$(BIN)/python -m load_tests.static_analysis
+	$(BIN)/python -m tests.described
+	$(BIN)/python -m tests.hostile
+
 # What the server is made of; in an environment with the server and nothing else.
 SBOM := .cache/sbom
 sbom: $(STAMP)-supply

@@ -69,7 +69,13 @@ def main() -> None:
     os.sched_setaffinity(0, {order.core})
     urgency = be_urgent()
     found = drive(
-        order.url, requests, order.rate, order.seconds, order.connections, order.may_refuse
+        order.url,
+        requests,
+        order.rate,
+        order.seconds,
+        order.connections,
+        order.may_refuse,
+        None if order.probe is None else get(order.probe),
     )
     sys.stdout.buffer.write(msgspec.json.encode(Done(urgency, found)))
 

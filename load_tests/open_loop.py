@@ -31,7 +31,8 @@ class Drive:
     """What a run came to: latencies and slips in seconds, in no order, and the seqs of learns.
 
     Where requests may be refused, `refusals` are the latencies of those that were, and `unsent`
-    says of how many the time came when every connection was still waiting for an answer.
+    says of how many the time came when every connection was still waiting for an answer. `probes`
+    are the latencies of what was asked beside the load.
     """
 
     latencies: list[float] = field(default_factory=list)
@@ -58,6 +59,7 @@ class _Connection:
     free_since: float = 0.0
     due: float = 0.0
     received: bytes = b""
+    refusal_size: int = 0
 
 
 def post(target: str, body: bytes, content_type: str = "application/json") -> bytes:
@@ -83,10 +85,38 @@ def get(target: str) -> bytes:
     probe: bytes | None = None,
 
     Where the server `may_refuse`, one that finds no free connection is not sent; else it waits.
+    With `probe`, this request is sent every PROBE_S beside them, on a connection of its own.
     Raises RuntimeError where one is refused that may not be, or nothing is answered for long.
     """
-    with _connected(url, connections) as (held, epoll), _no_collections():
-        return _Driving(requests, rate, int(rate * seconds), held, epoll, may_refuse).run()
+    with _connected(url, connections + (probe is not None)) as (held, epoll), _no_collections():
+        probing = _Probing(held, probe) if probe is not None else None
+        total = int(rate * seconds)
+        return _Driving(requests, rate, total, held, epoll, may_refuse, probing).run()
+
+
+class _Probing:
+    """The same request every PROBE_S, on the last of the connections; late ones are left out."""
+
+    def __init__(self, held: dict[int, _Connection], request: bytes) -> None:
+        self.descriptor = next(reversed(held))
+        self._connection = held[self.descriptor]
+        self._request = request
+        self._is_asked = False
+        self.due = time.perf_counter() + PROBE_S
+
+    def send_due(self, now: float) -> None:
+        if now < self.due:
+            return
+        if not self._is_asked:
+            self._connection.due = self.due
+            self._connection.socket.sendall(self._request)
+            self._is_asked = True
+        self.due += PROBE_S * (1 + (now - self.due) // PROBE_S)
+
+    def receive(self, done: Drive) -> None:
+        if _receive(self._connection, done, False):
+            done.probes.append(time.perf_counter() - self._connection.due)
+            self._is_asked = False
 
 
 class _Driving:
@@ -193,6 +223,8 @@ def _receive(connection: _Connection, run: Drive, may_refuse: bool) -> int:
         raise RuntimeError("the server closed a connection")
     connection.received += received
     head, end, body = connection.received.partition(b"\r\n\r\n")
+    if may_refuse and received[:12] == _REFUSED and len(received) == connection.refusal_size:
+        return 503  # as the last one: all are as long
     if not end:
         return 0
     size = _SIZE.search(head)
@@ -200,7 +232,8 @@ def _receive(connection: _Connection, run: Drive, may_refuse: bool) -> int:
         raise RuntimeError(f"an answer does not tell its length: {head!r}")
     if len(body) < int(size[1]):
         return 0
-    if may_refuse and head.startswith(b"HTTP/1.1 503"):
+    if may_refuse and head.startswith(_REFUSED):
+        connection.refusal_size = len(connection.received)
         connection.received = b""
         return 503
     if not head.startswith(b"HTTP/1.1 200"):

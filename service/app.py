@@ -34,6 +34,8 @@ from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
 from service.default_labels import DefaultLabels
+from service.codecs import media_type
+from service.connections import Connections, Limits
 from service.errors import MEDIA_TYPE, Problem, RowError, as_problem
 from service.follower import Follower
 from service.intakes import Intakes, has_inputs
@@ -51,7 +53,7 @@ from solvers import SolverError
 class Application:
     """What is served: every route, behind the layers that all requests pass."""
 
-    def __init__(self, layers: ASGIApp, hot: HotPath) -> None:
+    def __init__(self, layers: ASGIApp, hot: HotPath, connections: Connections) -> None:
         self._layers = layers
         self._catalog, self._versions = hot._catalog, hot._versions
         self._telemetry = hot._telemetry
@@ -59,6 +61,7 @@ class Application:
         self.pressure = hot.pressure
         self.stop_streams = hot.stop_streams
 
+        self.connections = connections
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._layers(scope, receive, send)
 
@@ -98,6 +101,17 @@ def create_app(
     rates = Rates(
         Store(journal),
         settings.key_requests_per_s,
+    catalog = Catalog(journal, settings, telemetry)
+    telemetry.watch(catalog)
+    startup = Startup(journal, catalog)
+    connections = Connections(
+        settings.max_connections,
+        Limits(settings.max_head_bytes, settings.head_timeout_s, settings.body_timeout_s),
+        telemetry.saw_closed,
+        time.monotonic,
+    )
+    tasks = [
+        Follower(catalog, journal).run,
         settings.key_rows_per_s,
         telemetry.saw_rate_exceeded,
     )
@@ -115,7 +129,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        serving = [asyncio.create_task(serve_models())]
+        serving = [asyncio.create_task(serve_models()), asyncio.create_task(connections.run())]
         if keys is not None:
             serving.append(asyncio.create_task(keys.watch()))
         yield
@@ -167,8 +181,8 @@ def create_app(
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app)
     hot = HotPath(app, catalog, startup, settings, telemetry)
-    layers = across_origins(Access(hot, keys, telemetry), settings.cors_origins)
-    return Application(layers, hot)
+    layers = across_origins(Access(hot, keys, rates, telemetry), settings.cors_origins)
+    return Application(layers, hot, connections)
 
         pauses,
 

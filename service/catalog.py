@@ -16,6 +16,7 @@ from service.codecs import RowLimits
 from service.contact import Contact
 from service.errors import Problem, unavailable, unknown_model, unreadable
 from service.held import Held, Pin
+from service.idleness import Idleness
 from service.journal.protocol import (
     Conflict,
     Journal,
@@ -78,6 +79,7 @@ class Catalog:
             outside.clock,
         )
         self.row_limits = RowLimits(
+            Idleness().share,
             settings.max_rows, settings.max_nonzeros, settings.max_name_length
         )
         self.desk = Desk()

@@ -12,6 +12,7 @@ from service.api.health import without_password
 from service.app import Application, create_app
 from service.receiving import refusing_by
 from service.settings import Settings
+from service.connections import room_for
 from service.telemetry.sharing import Sharing
 
 GARBAGE_THRESHOLD = 20_000
@@ -61,7 +62,13 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
         app,
         host=settings.host,
         port=settings.port,
-        http=refusing_by(app.pressure),
+    app.connections.most = room_for(settings.max_connections)
+    if app.connections.most < settings.max_connections:
+        log.warning(
+            "%d connections at most: the process may not have more files open", app.connections.most
+        )
+        http=refusing_by(app.pressure, app.connections),
+        timeout_keep_alive=settings.keep_alive_s,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -72,19 +79,22 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
         proxy_headers=settings.forwarded_allow_ips is not None,
         forwarded_allow_ips=settings.forwarded_allow_ips,
     )
-    return Server(config, app)
+        # Those who only wait for the store by then are left soon after.
+        timeout_graceful_shutdown=math.ceil(settings.stop_timeout_s) + 1,
+    return Server(config, app, settings.stop_timeout_s)
 
 
 class Server(uvicorn.Server):
     """uvicorn's, which tells when it listens and when the application is ready."""
 
-    def __init__(self, config: uvicorn.Config, app: Application) -> None:
+    def __init__(self, config: uvicorn.Config, app: Application, stop_timeout_s: float) -> None:
         super().__init__(config)
         self._app = app
         self.on_listening: Callable[[str, int], None] = lambda host, port: None
         self.on_ready: Callable[[str], None] = lambda durability: None
         self._announcing: asyncio.Task[None] | None = None
 
+        self._stop_timeout_s = stop_timeout_s
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
@@ -94,7 +104,16 @@ class Server(uvicorn.Server):
         if self._announcing is not None:
             self._announcing.cancel()
         self._app.stop_streams()
-        await super().shutdown(sockets)
+        leaving = asyncio.get_running_loop().call_later(self._stop_timeout_s, self._leave)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            leaving.cancel()
+
+    def _leave(self) -> None:
+        """Wait no longer for those who still send, or do not read what they are sent."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     async def _announce(self) -> None:
         startup = self._app.startup

@@ -120,12 +120,35 @@ class Settings(BaseSettings):
     append_timeout_s: float = Field(
         5.0, gt=0, description="How long an append of unknown outcome is repeated."
     max_quarantine: int = Field(
+    max_connections: int = Field(
+        10_000,
+        ge=1,
+        description="Most open connections, per worker; for one more the idlest are closed.",
+    )
+    max_head_bytes: int = Field(
+        64 * 1024, ge=1024, description="Longest path and headers of a request, together."
+    )
+    head_timeout_s: float = Field(
+        10.0, gt=0, description="How long a request's head may take, and a connection without any."
+    )
+    body_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        description="How long each 1024 bytes of a body may take, or a client to read as many.",
+    )
+    keep_alive_s: int = Field(
+        5, ge=1, description="How long a connection stays open after an answer."
+    )
         100_000,
         ge=1,
         description="Most records in quarantine while a model's learning pauses; then it is"
         " refused.",
     )
     )
+    stop_timeout_s: float = Field(
+        8.0,
+        gt=0,
+        description="How long requests under way may go on once the server is asked to stop.",
     max_listeners: int = Field(
         100, ge=0, description="Most streams of events that are open, per worker."
     )

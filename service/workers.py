@@ -104,6 +104,7 @@ class _Crew:
                 worker.process.terminate()
         for worker in self._workers:
             worker.process.join()
+        by = time.monotonic() + self._settings.stop_timeout_s + HANGS_S
 
     def _started(self, number: int) -> "_Worker":
         hears, tells = forks.Pipe(duplex=False)

@@ -18,12 +18,14 @@ LEARNED = b'{"model":"bench","seq":7,"count":1}'
 
 
 @contextmanager
-def server(answer: bytes, delay_s: float = 0.0) -> Iterator[str]:
-    """Answers each request on one connection, so long after it has come."""
+def server(answer: bytes, delay_s: float = 0.0, beside: bytes | None = None) -> Iterator[str]:
+    """Answers each request on one connection, so long after it has come.
+
+    With `beside` those on a second one with this, at once.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
-        connection, _ = listener.accept()
+    def serve(connection: socket.socket, answer: bytes, delay_s: float) -> None:
         with connection:
             while connection.recv(1 << 16):
                 time.sleep(delay_s)

@@ -20,6 +20,7 @@ from service.api.waiting import OF_WAITING
 from service.auditing import Author
 from service.errors import Problem, unknown_model
 from service.keys import Key, KeyRing, KeyScope
+from service.rates import Limited, Rates
 from service.telemetry import Telemetry
 
 NOTHING, PREDICT, LEARN, ADMIN = KeyScope
@@ -185,6 +186,11 @@ class Access:
                     return None
                 shown = value
         if shown is None or shown[:7].lower() != b"bearer ":
+            if key is not None and refusal is None:
+                limited = self._rates.of(key)
+                if limited is not None:
+                    scope["limited"] = limited
+                    refusal = await limited.let_in()
             return None
         return self._keys.find(shown[7:].strip())
 
@@ -213,3 +219,14 @@ def may_see(request: Request, model_id: str) -> bool:
     """Whether the one who asks may hear of this model."""
     key = key_of(request)
     return key is None or key.may_see(model_id)
+def limited_of(scope: Scope) -> Limited | None:
+    """What the key that was shown may send a second; None where it may send anything."""
+    limited: Limited | None = scope.get("limited")
+    return limited
+
+
+def author_of(request: Request) -> Author:
+    """Who asks, for the log of changes."""
+    return Author.of(key_of(request))
+
+

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.arriving import arriving, beginning_with, read_body, up_to
+from service.api.access import check_method, limited_of
+from service.api.arriving import arriving, beginning_with, bounded, read_body, up_to
 from service.api.events import Events
 from service.api.http import (
     Head,
@@ -178,6 +179,7 @@ class HotPath:
                     query,
                     given_key(head.idempotency_key),
                     wants_scores,
+                    limited_of(scope),
                 )
                 told_of = self._learn_chunks(upload, head, beginning_with(body, pieces))
                 return await _as_wanted(head, told_of, headers)
@@ -186,10 +188,13 @@ class HotPath:
         self.pressure.check(LEARN)
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
-        receipt = None
+        receipt, limited = None, limited_of(scope)
         while receipt is None:
             intake = await parse(model, head, body, labelled=True)
             self._refuse_if_nothing_to_learn(model, intake, atomic)
+            if limited is not None:
+                await limited.let_rows_in(intake.count)
+                limited = None
             request = await request_of(intake, key, fingerprint)
             try:
                 receipt = await model.submit(request)
@@ -305,6 +310,12 @@ async def _as_wanted(head: Head, told_of: AsyncIterator[Learned], headers: Heade
     """All that is told, or the last of it."""
     if head.wants_lines:
         return told_of, headers
+async def _let_in(scope: Scope, rows: int) -> None:
+    """Raise Problem 429 where the key that was shown may not send so many rows now."""
+    if (limited := limited_of(scope)) is not None:
+        await limited.let_rows_in(rows)
+
+
     async for told in told_of:
         last = told
     if isinstance(last, LearnedStream) and last.chunks == last.duplicate_chunks:

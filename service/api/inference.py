@@ -15,6 +15,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from service.api.access import limited_of
 from service.api.arriving import read_body
 from service.api.freshness import staleness
 from service.api.health import readyz
@@ -127,6 +128,8 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
         intake = await parse(model, head, rows, labelled=False)
         if intake.errors:
             raise refusal(intake, intake.errors)
+        if (limited := limited_of(request.scope)) is not None:
+            await limited.let_rows_in(intake.count)
         async with model.replica.serving():
             tag_answer(response, model)
             learner, batch = model.replica.learner, as_batch([intake.rows])

@@ -7,6 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
+from service.api.access import limited_of
 from service.api.arriving import read_body
 from service.api.http import (
     read_head,
@@ -98,6 +99,8 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     body = await read_body(request.receive, head, catalog.settings.max_body_bytes)
     key = stored_key(head.idempotency_key)
     asked = _Asked(model, body)
+    if (limited := limited_of(request.scope)) is not None:
+        await limited.let_rows_in(asked.count)
     mark = fingerprint_of(head, {}, body) if key else None
     told = await learn_labels(catalog.journal, model, asked.labels, key, mark)
     for delay_s in told.delays_s:

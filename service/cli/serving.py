@@ -63,10 +63,24 @@ def serve(
     shed_after_s: Annotated[float | None, flag("shed-after-s", help_of("shed_after_s"))] = None,
     request_timeout_s: Annotated[
         float | None, flag("request-timeout-s", help_of("request_timeout_s"))
+    max_connections: Annotated[
+        int | None, flag("max-connections", help_of("max_connections"))
+    ] = None,
+    max_head_bytes: Annotated[int | None, flag("max-head-bytes", help_of("max_head_bytes"))] = None,
+    head_timeout_s: Annotated[
+        float | None, flag("head-timeout-s", help_of("head_timeout_s"))
+    ] = None,
+    body_timeout_s: Annotated[
+        float | None, flag("body-timeout-s", help_of("body_timeout_s"))
+    ] = None,
+    keep_alive_s: Annotated[int | None, flag("keep-alive-s", help_of("keep_alive_s"))] = None,
     ] = None,
     max_quarantine: Annotated[int | None, flag("max-quarantine", help_of("max_quarantine"))] = None,
     max_listeners: Annotated[int | None, flag("max-listeners", help_of("max_listeners"))] = None,
     append_timeout_s: Annotated[
+    stop_timeout_s: Annotated[
+        float | None, flag("stop-timeout-s", help_of("stop_timeout_s"))
+    ] = None,
         float | None, flag("append-timeout-s", help_of("append_timeout_s"))
     ] = None,
     snapshot_every: Annotated[int | None, flag("snapshot-every", help_of("snapshot_every"))] = None,

@@ -65,6 +65,7 @@ async def test_one_append_sends_one_script_even_when_the_connection_breaks(
     async with running_proxy(redis_server.port) as proxy, opened(proxy.url) as journal:
         log = await Log.create(journal)
         await log.append(rows(1))
+        await settled(journal)
         nonce = os.urandom(16)
         client.config_resetstat()
         proxy.swallow = 1

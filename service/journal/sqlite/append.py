@@ -85,12 +85,12 @@ def append(
                 if not copies.is_there(connection, head.model, copy):
                     raise UnknownCopy(model, copy)
                 copies.use(connection, head.model, result.seq, copy)
-        return _answer(connection, head, result, known_seq, parts)
-
             if change is not None and (result.seq > result.before or not parts):
                 place = (model, incarnation, result.seq)
                 audit.keep(connection, *place, change, limits, now_ms())
     return task
+
+        return _answer(connection, head, result, known_seq, parts)
 
 
 def _append_new(

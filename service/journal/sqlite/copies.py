@@ -249,7 +249,6 @@ def name(
 
 
 def _find(connection: sqlite3.Connection, model: int, name: str) -> Version | None:
-        audit.keep(connection, model, incarnation, version.seq, change, limits, now_ms)
     row = connection.execute(_VERSIONS + " AND name = ?", (model, name)).fetchone()
     return None if row is None else Version(*row)
 

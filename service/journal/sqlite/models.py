@@ -33,7 +33,9 @@ def find(connection: sqlite3.Connection, model: str) -> ModelRecord | None:
     return None if row is None else ModelRecord(*row)
 
 
-def create(made: ModelRecord) -> Task[tuple[ModelRecord, bool]]:
+def create(
+    made: ModelRecord, change: Change | None, limits: Limits
+) -> Task[tuple[ModelRecord, bool]]:
     """The task behind `Journal.create`."""
 
     def task(connection: sqlite3.Connection) -> tuple[ModelRecord, bool]:
@@ -117,7 +119,14 @@ def count(connection: sqlite3.Connection) -> int:
     return number
 
 
-def replace(incarnation: str, seq: int, chain: str, made: ModelRecord) -> Task[ModelRecord]:
+def replace(
+    incarnation: str,
+    seq: int,
+    chain: str,
+    made: ModelRecord,
+    change: Change | None,
+    limits: Limits,
+) -> Task[ModelRecord]:
     """The task behind `Journal.replace`."""
 
     def task(connection: sqlite3.Connection) -> ModelRecord:

@@ -135,7 +135,7 @@ def _make_tables(connection: sqlite3.Connection, path: str) -> None:
     if version < VERSION:
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        missing = (TABLES, TABLES_OF_COPIES, TABLES_OF_ROWS)[version:]
+        missing = (TABLES, TABLES_OF_COPIES, TABLES_OF_ROWS, TABLES_OF_CHANGES)[version:]
         for statement in "".join(missing).split(";\n"):
             connection.execute(statement)
         version = max(version, VERSION)

@@ -1,0 +1,27 @@
+"""load_tests/SECURITY.md, by sections that runs write: `make security`, `make fuzz`."""
+
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from load_tests.sections import with_section
+
+PLACE = Path(__file__).parent / "SECURITY.md"
+HEADING = """# What hostile clients and inputs come to
+
+Each section is written by the run that it tells of: `make security` (the API as described, hostile
+clients, static analysis) and `make fuzz`. What is trusted and what is not stands in
+[SECURITY.md](../SECURITY.md).
+"""
+
+
+def record(title: str, lines: Sequence[str]) -> None:
+    """Put a section in place of its last one, with the day and the machine."""
+    before = PLACE.read_text() if PLACE.exists() else HEADING
+    cores, python = os.cpu_count(), platform.python_version()
+    where = f"{datetime.now(UTC):%Y-%m-%d}, {cores} cores, Python {python}."
+    partial = PLACE.with_suffix(".partial")
+    partial.write_text(with_section(before, title, [*lines, "", where]))
+    partial.rename(PLACE)

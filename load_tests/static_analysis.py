@@ -1,0 +1,63 @@
+"""What bandit finds beside ruff's rules `S`: python -m load_tests.static_analysis
+
+ruff's are bandit's own, and part of `make lint`; each exception stands where it is made, with its
+reason. bandit goes over the same files once more and knows nothing of these: what it finds must
+stand in a statement that has such a word, or be of KNOWN.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from load_tests.security import record
+
+TITLE = "Static analysis"
+FOLDERS = ("service", "solvers", "supply")
+KNOWN = {
+    "B101": "an assert tells the type checker what the code above it has made sure of",
+    "B404": "subprocess is imported; every call of it is looked at by B603",
+    "B105": "a word that is a name, and no password",
+    "B107": "as B105",
+}
+"""Kinds that are no finding by themselves, and why."""
+_NAMED = re.compile(r"# (?:ruff: )?noqa: [A-Z0-9, ]*S\d{3}")
+
+
+def main() -> bool:
+    command = [sys.executable, "-m", "bandit", "-q", "-f", "json", "-r", *FOLDERS]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+    lines = Counter[str]()
+    found: list[str] = []
+    for one in told["results"]:
+        text = Path(one["filename"]).read_text().splitlines()
+        within = text[min(one["line_range"]) - 1 : max(one["line_range"])]
+        if one["test_id"] in KNOWN:
+            lines[one["test_id"]] += 1
+        elif any(_NAMED.search(line) for line in (*within, *text[:5])):
+            lines["named"] += 1
+        else:
+            what = f"{one['test_id']} {one['issue_text']}"
+            found.append(f"{one['filename']}:{one['line_number']}: {what}")
+    clean = ["ruff", "check", "-q", "--select", "S", "--ignore", "S101", *FOLDERS]
+    ruff = subprocess.run([sys.executable, "-m", *clean])
+    record(
+        TITLE,
+        [
+            f"ruff's security rules (`S`, which are bandit's) over {', '.join(FOLDERS)}:"
+            f" {'clean' if ruff.returncode == 0 else '**NOT CLEAN**'}; they are on in `make lint`.",
+            f"bandit itself: {len(told['results'])} places, of which {lines['named']} are named"
+            f" where they stand, with a reason; {len(found)} are left.",
+            "",
+            *(f"- {name}, {lines[name]}: {why}." for name, why in KNOWN.items() if lines[name]),
+            *(f"- {one}" for one in found),
+        ],
+    )
+    sys.stdout.write("\n".join([f"{len(found)} findings", *found]) + "\n")
+    return not found and ruff.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)

@@ -1,0 +1,85 @@
+"""A few of each hostile client: answered or closed, the server goes on, and others lose nothing."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from service.demo.server_process import ServerProcess
+from tests.hostile.attacks import ATTACKS
+from tests.hostile.talk import Target, request, talk
+
+LIMIT_S = 0.5
+SECONDS = 2.0
+SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}}
+FLAGS = ["--head-timeout-s", "0.5", "--body-timeout-s", "0.5"]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    with (folder / "log").open("w") as log:
+        with ServerProcess(f"sqlite:///{folder / 'h.db'}", FLAGS, stderr=log) as running:
+            httpx.put(f"{running.url}/models/m", json=SPEC).raise_for_status()
+            host, _, port = running.url.removeprefix("http://").partition(":")
+            yield Target(host, int(port), "m", LIMIT_S, LIMIT_S)
+    # Whatever they sent, nothing of the server's own failed over it.
+    assert (folder / "log").read_text() == ""
+
+
+def test_every_hostile_client_is_answered_or_closed(target):
+    async def all_at_once() -> list:
+        runs = [one.run(one, target, one.few, SECONDS) for one in ATTACKS.values()]
+        return await asyncio.gather(*runs, asyncio.create_task(calm(target)))
+
+    *found, learned = asyncio.run(all_at_once())
+    for (name, attack), outcomes in zip(ATTACKS.items(), found, strict=True):
+        assert outcomes.total() >= attack.few and set(outcomes) <= attack.ends, (name, outcomes)
+    told = httpx.get(f"http://{target.host}:{target.port}/models/m").json()
+    assert told["samples"] == learned > 0
+
+
+async def calm(target: Target) -> int:
+    """Learn beside them, each row under a key until it is answered; how many."""
+    async with httpx.AsyncClient(base_url=f"http://{target.host}:{target.port}") as client:
+        for number in range(20):
+            row, key = {"x": {"1": number}, "y": number % 2}, {"idempotency-key": str(number)}
+            while True:
+                try:
+                    answer = await client.post("/models/m/learn", json=row, headers=key, timeout=30)
+                except httpx.TransportError:  # closed to make room, as it stood idle
+                    continue
+                assert answer.status_code == 200, answer.text
+                break
+            await asyncio.sleep(0.1)
+    return number + 1
+
+
+def test_what_was_asked_before_garbage_is_answered_first(target):
+    row = request(b"POST", target.learn, b'{"x": {"1": 1}, "y": 1}', close=False)
+    heard = asyncio.run(talk(target, row * 3 + b"\x00garbage"))
+    assert heard.statuses == [200, 200, 200, 400] and heard.is_closed
+    assert heard.data.rstrip().endswith(b"}") and b"/problems/malformed-request" in heard.data
+    # A head that is too long for the limit is refused also where it comes in one piece.
+    for size, status in ((60_000, 200), (70_000, 431)):
+        asked = request(b"GET", b"/livez", b"", b"x: " + b"a" * size)
+        assert asyncio.run(talk(target, asked)).statuses == [status]
+    for method in (b"GET", b"POST"):  # an upgrade to what is not spoken is passed over
+        upgrade = (b"connection: upgrade", b"upgrade: websocket")
+        told = asyncio.run(talk(target, request(method, b"/livez", b"", *upgrade))).statuses
+        assert told == [200 if method == b"GET" else 405]
+
+
+def test_a_key_of_one_model_says_nothing_of_another(target):
+    url = f"http://{target.host}:{target.port}"
+    with httpx.Client(base_url=url, headers={"idempotency-key": "of-both"}) as client:
+        for model in ("a", "b"):
+            assert client.put(f"/models/{model}", json=SPEC).status_code == 201
+        rows = {"a": {"x": {"1": 1}, "y": 1}, "b": {"x": {"2": 1}, "y": 0}}
+        first = {model: client.post(f"/models/{model}/learn", json=rows[model]) for model in rows}
+        for model, other in (("a", "b"), ("b", "a")):
+            again = client.post(f"/models/{model}/learn", json=rows[model])
+            assert again.headers["idempotency-replayed"] == "true"
+            assert again.json() == first[model].json() | {"duplicate": True}
+            assert client.post(f"/models/{model}/learn", json=rows[other]).status_code == 422
+            assert client.get(f"/models/{model}").json()["samples"] == 1
