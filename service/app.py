@@ -144,6 +144,7 @@ def create_app(
         description="Learns linear models from a stream, durably and with a certificate.",
         version="0.1.0",
         lifespan=lifespan,
+        openapi_url=None,  # the dashboard's, which writes it once
         docs_url=None,
         redoc_url=None,
     )

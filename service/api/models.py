@@ -17,7 +17,7 @@ from service.api.member_views import MemberMetrics
 from service.catalog import PAGE, Catalog
 from service.api.pause_view import PauseView
 from service.api.spec_schema import SPEC, SPEC_EXAMPLES
-from service.errors import Problem
+from service.catalog import PAGE, Catalog
 from service.controls import paused_at
 from service.journal.protocol import ModelRecord
 from service.guarding import PAUSED

@@ -1,13 +1,13 @@
 """The hot routes' entries in /docs, generated from the types that serve them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 
-from service.api.access import asked_of
+from service.api.described import describe_all
 from service.codecs.json_rows import Columns, Sample, Samples
-from service.keys import KeyScope
 from service.schemas import Learned, LearnedChunk, LearnedStream, Predicted, PredictedMany
 
 # Every example is posted as it stands by a test, to a model of dimension 3.
@@ -59,8 +59,8 @@ _TYPES = (
 )
 
 
-def describe_hot_routes(app: FastAPI) -> None:
-    """Make `app.openapi()` tell of learn and predict as well."""
+def describe_hot_routes(app: FastAPI, asks_for_keys: bool) -> None:
+    """Make `app.openapi()` tell of learn and predict as well, and of what all routes share."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -76,7 +76,7 @@ def describe_hot_routes(app: FastAPI) -> None:
             document["paths"] |= _paths(rows, learned, predicted, scored)
             document["paths"]["/models/{model_id}/events"] = {"get": _EVENTS}
             _add_lines(document, {"anyOf": [chunk, stream, learned]})
-            _add_keys(document)
+            describe_all(document, asks_for_keys)
         return app.openapi_schema or document
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -118,23 +118,39 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
     return {
         "/models/{model_id}/learn": {
             "post": _operation(
+                "learn",
                 "Learn samples, in their order, each once and durably.",
                 [model, *flags],
                 learned,
                 _body(rows, LEARN_EXAMPLES),
-            )
                 {"429": "The model has grown too large, or its quarantine is full."},
+            )
         },
         "/models/{model_id}/predict": {
-            "get": _operation("Score one row.", [model, x, min_seq, version], predicted),
+            "get": _operation(
+                "predict_row", "Score one row.", [model, x, min_seq, version], predicted
+            ),
             "post": _operation(
+                "predict",
                 "Score rows; nothing is changed.",
                 [model, min_seq, version, *waiting],
                 scored,
                 _body(rows, PREDICT_EXAMPLES),
+                {
+                    "409": "Rows of this model cannot wait for their labels, and why.",
+                    "429": "Too many rows wait for their labels.",
+                },
             ),
         },
-        "/predict": {"get": _operation("Score one row.", [named, x, min_seq, version], predicted)},
+        "/predict": {
+            "get": _operation(
+                "predict_by_query",
+                "Score one row.",
+                [named, x, min_seq, version],
+                predicted,
+                refusals={"404": "There is no such model, or no such version of it."},
+            )
+        },
     }
 
 
@@ -148,34 +164,6 @@ def _add_lines(document: dict[str, Any], line: Any) -> None:
         " problem that ended it."
     )
     learn["responses"]["200"]["content"]["application/x-ndjson"] = {"schema": line}
-
-
-def _add_keys(document: dict[str, Any]) -> None:
-    """Tell which scope each route needs, where the server asks for keys."""
-    document["components"]["securitySchemes"] = {
-        "key": {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "An API key, where the server has some; else nothing is asked for.",
-        }
-    }
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            needed = asked_of(method.upper(), path).scope
-            if needed is KeyScope.NOTHING:
-                operation["security"] = []
-                continue
-            operation["security"] = [{"key": [needed.word]}]
-            operation["responses"] |= {
-                status: {"description": why, "content": {"application/problem+json": {}}}
-                for status, why in _REFUSALS.items()
-            }
-
-
-_REFUSALS = {
-    "401": "No valid key came with the request.",
-    "403": "The key is not for this.",
-}
 
 
 def _parameter(
@@ -202,22 +190,30 @@ def _body(rows: Any, examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {"required": True, "content": content}
 
 
-def _operation(text: str, parameters: list[Any], answer: Any, body: Any = None) -> dict[str, Any]:
-    problem = {"description": "Refused.", "content": {"application/problem+json": {}}}
-    operation = {
+def _operation(
+    name: str,
+    text: str,
+    parameters: list[Any],
+    answer: Any,
+    body: Any = None,
+    refusals: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """`refusals` are those beside what describe_all adds."""
+    done = {"description": "Done.", "content": {"application/json": {"schema": answer}}}
+    operation: dict[str, Any] = {
         "tags": ["hot path"],
+        "operationId": name,
         "summary": text,
         "parameters": parameters,
-        "responses": {
-            "200": {"description": "Done.", "content": {"application/json": {"schema": answer}}},
-            "default": problem,
-        },
+        "responses": {"200": done}
+        | {status: {"description": why} for status, why in (refusals or {}).items()},
     }
     return operation if body is None else operation | {"requestBody": body}
 
 
 _EVENTS = {
     "tags": ["models"],
+    "operationId": "read_events",
     "summary": "Progress as server-sent events, told as it changes.",
     "description": (
         "`progress` events have seq, samples, rejected, rows_per_second and the rolling metrics;"
@@ -238,8 +234,20 @@ _EVENTS = {
     "responses": {
         "200": {
             "description": "Events, until the model is deleted.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {
+                "text/event-stream": {
+                    "schema": {
+                        "type": "object",
+                        "description": "One event.",
+                        "required": ["event", "data"],
+                        "properties": {
+                            "event": {"enum": ["progress", "deleted"]},
+                            "id": {"type": "string"},
+                            "data": {"type": "string", "contentMediaType": "application/json"},
+                        },
+                    }
+                }
+            },
         },
-        "default": {"description": "Refused.", "content": {"application/problem+json": {}}},
     },
 }

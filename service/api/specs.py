@@ -5,7 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from service.api.models import EXAMPLE_SPEC, catalog_of, spec_of
+from service.api.models import catalog_of, spec_of
+from service.api.spec_schema import EXAMPLE_SPEC
 from solvers import InvalidSpec, resolve_spec
 
 router = APIRouter(prefix="/specs", tags=["models"])

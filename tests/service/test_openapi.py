@@ -1,6 +1,7 @@
 """/docs tells of the hot routes, and each example in it is accepted as it stands."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -89,3 +90,25 @@ def test_labels_that_come_later_are_told_of(client):
         client.post("/models/example/predict?remember=true", json=rows)
         answer = client.post("/models/example/labels", json=example["value"])
         assert answer.status_code == 200 and "errors" not in answer.json(), answer.text
+
+
+def test_every_answer_and_every_link_is_named(client):
+    document = client.get("/openapi.json").json()
+    operations = [one for path in document["paths"].values() for one in path.values()]
+    by_id = {one["operationId"]: one for one in operations}
+    assert len(by_id) == len(operations)
+    linked = Counter()
+    for operation in operations:
+        assert "default" not in operation["responses"]
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400 and operation["operationId"] not in ("readyz", "read_ready"):
+                assert set(answer["content"]) == {"application/problem+json"}
+            for link in answer.get("links", {}).values():
+                target = by_id[link["operationId"]]
+                linked[link["operationId"]] += 1
+                known = {one["name"]: one for one in target.get("parameters", ())}
+                assert set(link.get("parameters", {})) <= set(known)
+                needed = {name for name, one in known.items() if one["in"] == "path"}
+                assert needed <= set(link["parameters"])
+    of_models = {one for one in by_id if "model_id" in str(by_id[one].get("parameters"))}
+    assert of_models | {"predict_by_query"} == set(linked)

@@ -1,0 +1,62 @@
+"""What can be said of a specification by a JSON schema.
+
+It holds for each that is taken; of those that it lets through some are refused, for fields that do
+not go together or are out of range: POST /specs/resolve tells. docs/CHOOSING.md has what they mean.
+"""
+
+from typing import Any
+
+from solvers.algorithms import ALGORITHMS
+from solvers.batch import MAX_DIM
+from solvers.hashing import MAX_BITS
+
+EXAMPLE_SPEC = {
+    "algorithm": "dual_ascent",
+    "loss": "hinge",
+    "window": {"kind": "exponential", "beta": 0.9998},
+    "features": {"kind": "indexed", "dim": 123},
+}
+_OF_EVERY = ("algorithm", "task", "features", "map", "scaling", "norm", "intercept", "seed")
+_FIELDS = sorted(
+    {*_OF_EVERY, "labels", "compare_windows", "guard"}.union(
+        *(one.fields for one in ALGORITHMS.values())
+    )
+)
+_HASHED = {
+    "type": "object",
+    "required": ["kind"],
+    "properties": {
+        "kind": {"const": "hashed"},
+        "bits": {"type": "integer", "minimum": 1, "maximum": MAX_BITS},
+    },
+    "additionalProperties": False,
+}
+_INDEXED = {
+    "type": "object",
+    "required": ["kind", "dim"],
+    "properties": {
+        "kind": {"const": "indexed"},
+        "dim": {"type": "integer", "minimum": 1, "maximum": MAX_DIM},
+    },
+    "additionalProperties": False,
+}
+SPEC: dict[str, Any] = {
+    "type": "object",
+    "properties": {name: {} for name in _FIELDS}
+    | {
+        "algorithm": {"enum": sorted(ALGORITHMS)},
+        "task": {"enum": ["binary", "regression", "multiclass"]},
+        "features": {"anyOf": [{"const": "hashed"}, _HASHED, _INDEXED]},
+        "norm": {"enum": ["none", "row", "running"]},
+        "intercept": {"type": "boolean"},
+        "compare_windows": {"type": "boolean"},
+        "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+    },
+    "additionalProperties": False,
+}
+SPEC_EXAMPLES: dict[str, Any] = {
+    "the default, once it is there": {},
+    "by index": EXAMPLE_SPEC,
+    "by name": {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}},
+    "several at once": {"members": "eight", "features": {"kind": "indexed", "dim": 3}},
+}

@@ -1,0 +1,132 @@
+"""Make cases until there are enough of them: python -m tests.described [--cases 20000] [--seed 1]
+
+Most go to a server without keys. One round goes to one with keys, with a key for everything; then
+each operation is asked without a key, and with one that may only predict.
+"""
+
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import schemathesis
+
+from load_tests.security import record
+from service.demo.server_process import ServerProcess
+from service.keys import new_key
+from tests.described.run import PHASES, STEPS, Found, run, wrongly_let_in
+
+TITLE = "The API as described"
+EXAMPLES, SCENARIOS = 30, 120
+"""Cases of each operation while fuzzing, and scenarios that follow links, of a round."""
+MODEL_BYTES = 32 * 1024**2
+"""Of a model: specifications of huge ones are refused, as more than the machine has would be."""
+
+
+@contextmanager
+def server(*flags: str) -> Iterator[str]:
+    """The URL of a server of its own."""
+    with tempfile.TemporaryDirectory(prefix="dualstream-described-") as folder:
+        store = f"sqlite:///{Path(folder) / 'described.db'}"
+        given = ["--max-model-bytes", str(MODEL_BYTES), *flags]
+        with ServerProcess(store, given) as running:
+            yield running.url
+
+
+def rounds(cases: int, seed: int, found: Found) -> list[int]:
+    """Rounds until so many cases were made; their seeds."""
+    seeds = []
+    while found.cases.total() < cases:
+        with server() as url:
+            seeds.append(seed)
+            run(url, seed, EXAMPLES, found, scenarios=SCENARIOS)
+        seed += 1
+        say(f"seed {seeds[-1]}: {found.cases.total()} cases, {len(found.failures)} failures")
+    return seeds
+
+
+def with_keys(seed: int) -> dict[str, Found]:
+    """What is found where keys are asked for, by who asks."""
+    keys = {name: new_key(name, name) for name in ("admin", "predict")}
+    told: dict[str, Found] = {}
+    with server("--keys", ";".join(key.line() for _, key in keys.values())) as url:
+        for name in WHO:
+            found = told[name] = Found()
+            shown = keys[name][0] if name in keys else None
+            phases = PHASES if name == "admin" else ("coverage",)
+            run(url, seed, EXAMPLES, found, key=shown, phases=phases)
+            if name != "admin":
+                for label, status in wrongly_let_in(found, name if shown else None):
+                    found.failures["scope", label, str(status)] = f"{name} was answered {status}"
+            say(f"with the key of {name}: {found.cases.total()} cases")
+    return told
+
+
+def section(found: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list[str]:
+    total = found.cases.total()
+    statuses = Counter[int]()
+    for (_, status), count in found.statuses.items():
+        statuses[status] += count
+    operations = len({label for label, _ in found.statuses})
+    failures = [one for each in (found, *keyed.values()) for one in each.failures]
+    lines = [
+        f"`python -m tests.described`: schemathesis {schemathesis.__version__} makes requests from"
+        " `/openapi.json` and holds a real server's answers against it, with all of its checks.",
+        "",
+        f"**{total:,} cases of {operations} operations without keys** (seeds"
+        f" {seeds[0]} to {seeds[-1]}; "
+        + ", ".join(f"{name} {found.cases[name]:,}" for name in PHASES)
+        + f"; stateful scenarios follow the description's links for up to {STEPS} requests).",
+        f"Found: {'nothing' if not failures else f'**{len(failures)} failures**'}.",
+        "Answers: " + ", ".join(f"{status}: {n:,}" for status, n in sorted(statuses.items())) + ".",
+        "The 503 are all of `min_seq` beyond what there is, which the API promises.",
+        "",
+        "| check | made |",
+        "|---|---|",
+        *(f"| {name} | {count:,} |" for name, count in sorted(found.checks.items())),
+        "",
+        "With keys:",
+        "",
+        *(f"- {WHO[name]}: {each.cases.total():,} cases." for name, each in keyed.items()),
+        "",
+        "One check is set otherwise than it comes: `positive_data_acceptance` lets a request that"
+        " is valid by its schema be refused with a documented status, for what no schema says (a"
+        " row of another width than the model's, fields that do not go together).",
+    ]
+    return lines + [f"- {name}, {label}: {title}" for name, label, title in failures]
+
+
+WHO = {
+    "admin": "with one for everything, all phases",
+    "predict": "with one that may predict: 403 from whatever needs more",
+    "nobody": "without any: 401 from whatever needs one",
+}
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> bool:
+    parser = ArgumentParser(prog="python -m tests.described")
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round")
+    given = parser.parse_args()
+    began, found = time.monotonic(), Found()
+    seeds = rounds(given.cases, given.seed, found)
+    keyed = with_keys(given.seed)
+    record(TITLE, section(found, seeds, keyed))
+    for each in (found, *keyed.values()):
+        for what, told in each.failures.items():
+            say(f"{what}\n{told}\n")
+    say(f"{found.cases.total()} cases in {time.monotonic() - began:.0f} s")
+    return not any(each.failures for each in (found, *keyed.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)

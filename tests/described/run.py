@@ -1,0 +1,153 @@
+"""A run of schemathesis against a server: every phase, all checks, what it found."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+from schemathesis.engine import Status, events, from_schema
+from schemathesis.engine.recorder import ScenarioRecorder
+
+from service.api.access import asked_of
+from service.keys import SCOPES, KeyScope
+
+PHASES = ("examples", "coverage", "fuzzing", "stateful")
+STEPS = 8
+"""Most requests of a stateful scenario."""
+
+# `min_seq` of a state that is yet to come is 503 for who waits in vain: the API promises it, and it
+# is no failure. Every other 503 is one: the kinds of the problems tell them apart.
+PROMISED_503 = ("min-seq-not-reached",)
+# What is valid by its schema may still be refused, for what no schema can say: a spec whose fields
+# do not go together, a row of another width than the model's, a name that nothing has, a body that
+# is no Arrow stream, a model that changed meanwhile. So positive cases may be answered so, where
+# the route documents it, which another check holds. All others are as they come.
+POSITIVE = "2xx 400 401 403 404 405 409 410 412 413 415 422 429 503".split()
+
+
+@dataclass
+class Found:
+    """What a run, or several, has seen.
+
+    cases      how many requests each phase made
+    checks     how often each check was made
+    statuses   how often each status was answered, and by which operation
+    failures   what was found: check, operation, its title -> the first request that shows it
+    """
+
+    cases: Counter[str] = field(default_factory=Counter)
+    checks: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    failures: dict[tuple[str, str, str], str] = field(default_factory=dict)
+
+    def add(self, phase: str, recorder: ScenarioRecorder) -> None:
+        self.cases[phase] += len(recorder.interactions)
+        for case_id, interaction in recorder.interactions.items():
+            label = recorder.cases[case_id].value.operation.label
+            if interaction.response is None:
+                self.failures.setdefault(("no answer", label, ""), str(interaction.request.uri))
+                continue
+            status = interaction.response.status_code
+            self.statuses[label, status] += 1
+            if status == 503:
+                kind = msgspec.json.decode(interaction.response.content or b"{}").get("type", "")
+                if kind.removeprefix("/problems/") not in PROMISED_503:
+                    self.failures.setdefault(("503", label, kind), str(interaction.request.uri))
+        for case_id, checks in recorder.checks.items():
+            label = recorder.cases[case_id].value.operation.label
+            for check in checks:
+                self.checks[check.name] += 1
+                if check.status is Status.SUCCESS:
+                    continue
+                told, title = "", check.status.value
+                if check.failure_info is not None:
+                    failure, sample = check.failure_info.failure, check.failure_info.code_sample
+                    title, told = failure.title, f"{failure.message}\n{sample}"
+                self.failures.setdefault((check.name, label, title), told)
+
+
+def run(
+    url: str,
+    seed: int,
+    examples: int,
+    into: Found,
+    key: str | None = None,
+    phases: Sequence[str] = PHASES,
+    only: Sequence[str] = (),
+    scenarios: int | None = None,
+) -> None:
+    """Make about `examples` cases of each operation and phase, and count them into `into`.
+
+    `scenarios` are those that follow links, else as many; `key` is shown with each request; `only`
+    names the operations by their ids, else all are asked.
+    """
+    config = _config(seed, examples, scenarios or examples, key, phases)
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json", config=config)
+    if only:
+        schema = schema.include(operation_id=list(only))
+    for event in from_schema(schema).execute():
+        if isinstance(event, events.ScenarioFinished):
+            into.add(event.phase.value, event.recorder)
+        elif isinstance(event, events.NonFatalError | events.FatalError):
+            what = event.info if isinstance(event, events.NonFatalError) else event.exception
+            label = getattr(event, "label", "")
+            into.failures.setdefault(("error", label, type(event).__name__), str(what))
+
+
+def wrongly_let_in(found: Found, scope: str | None) -> Iterator[tuple[str, int]]:
+    """The answers, by operation and status, that were not for a key of this scope, or for none."""
+    has = KeyScope.NOTHING if scope is None else SCOPES[scope]
+    # Some cases show a wrong key in place of the right one; 400: HTTP that is no request yet.
+    refused = (400, 401) if scope is None else (400, 401, 403)
+    for label, status in found.statuses:
+        method, _, path = label.partition(" ")
+        if asked_of(method, path).scope > has and status not in refused:
+            yield label, status
+
+
+def _config(
+    seed: int, examples: int, scenarios: int, key: str | None, phases: Sequence[str]
+) -> SchemathesisConfig:
+    generation = {"max-examples": examples, "no-shrink": True, "database": "none"}
+    given: dict[str, Any] = {
+        "seed": seed,
+        "continue-on-failure": True,
+        "request-timeout": 60,
+        # A stream of events has no end; the first one comes at once.
+        "max-stream-events": 1,
+        # How fast cases are made, and how large they are, is nothing that a server has to be told.
+        "suppress-health-check": ["all"],
+        "generation": generation,
+        "phases": {phase: {"enabled": phase in phases} for phase in PHASES},
+        "checks": {
+            "positive_data_acceptance": {"expected-statuses": POSITIVE},
+            "not_a_server_error": {"expected-statuses": ["1xx", "2xx", "3xx", "4xx", "503"]},
+        },
+    }
+    given["phases"]["stateful"] |= {
+        "max-steps": STEPS,
+        "generation": generation | {"max-examples": scenarios},
+    }
+    if key is not None:
+        given["auth"] = {"openapi": {"key": {"bearer": key}}}
+    return SchemathesisConfig.from_dict(given)
+
+
+_TEXTS = ("application/x-ndjson", "text/csv", "text/x-vw", "text/x-libsvm")
+
+
+@schemathesis.serializer(*_TEXTS, "application/vnd.apache.arrow.stream")
+def _as_it_is(_: Any, value: Any) -> bytes:
+    """Text and bytes as they were made; what shall be neither as JSON."""
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(str(value))
+
+
+@schemathesis.deserializer("application/x-ndjson")
+def _last_line(_: Any, response: Any) -> Any:
+    """The answer's schema is that of a line."""
+    return msgspec.json.decode(response.content.splitlines()[-1])
