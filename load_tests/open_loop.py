@@ -134,7 +134,9 @@ class _Driving:
         self._may_refuse = may_refuse
         self._requests, self._rate, self._total = requests, rate, total
         self._held, self._epoll = held, epoll
-        self._idle = deque(held.values())
+        self._probing = probing
+        probed = None if probing is None else probing.descriptor
+        self._idle = deque(made for descriptor, made in held.items() if descriptor != probed)
         self._sent = 0
         self._drive = Drive()
         self._begins = self._due = time.perf_counter() + 0.05

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import logging
 
+from service.auditing import SERVER
+from service.beside import beside
 from service.committer import Committer
 from service.journal.protocol import (
     Conflict,
@@ -105,8 +107,9 @@ class CleanUp:
                 async with self._committer.between_groups():
                     captured = replica.capture()
                     seq = replica.retained.unlearned_seq
-                snapshot = await asyncio.to_thread(captured.encode)
-                if not await clean_up(self._journal, *self._where, snapshot, seq):
+                snapshot = await beside(captured.encode)
+                through = self._may_go(snapshot.seq)
+                if not await clean_up(self._journal, *self._where, snapshot, seq, through):
                     return False
                 await self._set_done(seq)
         except (ModelChanged, UnknownModel):

@@ -166,8 +166,13 @@ class _Group:
 
     @contextlib.asynccontextmanager
     async def between_groups(self) -> AsyncIterator[None]:
-        """While held, nobody moves the replica on: it stands between two groups."""
-        async with self._moving:
+        """While held, nobody else moves the replica on: it stands between two groups."""
+        self._wanting += 1
+        try:
+            await self._moving.acquire()
+        finally:
+            self._wanting -= 1
+        try:
             yield
 
     async def drain(self) -> None:
@@ -259,8 +264,13 @@ class _Group:
         pause = FIRST_PAUSE_S
         unknown: OutcomeUnknown | None = None
         replica = self._replica
-        copy = _copy_named_by(first)
-        cursor = first.cursor if isinstance(first, Request) else None
+        cursor, copy, change = None, None, None
+        if isinstance(first, Request):
+            cursor = first.cursor
+        else:  # the store has to hold the copy then
+            copy, change = copy_named_by(first.control), first.change
+        beside = (cursor, copy, change)
+        known = 0 if self._ahead is None else self._ahead.known
         while True:
             try:
                 return await self._journal.append(

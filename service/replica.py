@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from service.answers import KEPT, Answers, Asked, AskedIn
+from service.beside import beside
 from service.codecs import labels_and_classes
 from service.controls import Verdict, check_control, copy_named_by, copy_needed_by, obey
 from service.journal.chain import first_chain, next_chain
@@ -44,6 +45,7 @@ from service.states import (
     Captured,
     ModelState,
     UnreadableCopy,
+from service.quarantine import read_held, rows_held
     by_part,
     header_of,
     read_copy,
@@ -266,7 +268,7 @@ class Replica:
             step = max(1, int(SLICE_S / self._s_per_row))
             async with self._turn:
                 piece = batch[done : done + step]
-                outcomes.append(await asyncio.to_thread(self._learn_slice, piece))
+                outcomes.append(await beside(self._learn_slice, piece))
             done += step
         return Outcome.joined(outcomes)
 
@@ -311,6 +313,8 @@ class Replica:
         return verdict
 
     async def fetch(self, digest: str, journal: Journal) -> ModelState:
+        if takes_up(self, control):
+            self._held = await read_held(self, journal)
         """The state in a copy of this model. Raises UnreadableCopy."""
         data = await journal.copy_get(self.id, self.incarnation, digest)
         try:
@@ -349,6 +353,20 @@ class Replica:
                 check_control(self, block)
                 records += [Batch.concat(run)] if run else []
         if self.guarding is not None and state.guarding is not None:
+    def take_up(self) -> int:
+        """Learn the rows in quarantine, in their order; how many of them were learned."""
+        held, self._held = self._held, []
+        assert self.guarding is not None
+        learned = 0
+        for some in rows_held(held, self.guarding.pauses.held_from, self.seq):
+            self.names.keep(some.rows.names)
+            batch = as_batch(some.rows, self.dim)[some.begin : some.end]
+            first_seq = some.first_seq + some.begin
+            outcome = self.learn_rows(batch, first_seq)
+            self.retained.keep(some.named, batch, first_seq, outcome)
+            learned += len(batch) - int(np.count_nonzero(outcome.rejected))
+        return learned
+
             state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
                 records += [] if skipped else [block]
                 run = []

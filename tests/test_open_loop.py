@@ -31,7 +31,18 @@ def server(answer: bytes, delay_s: float = 0.0, beside: bytes | None = None) -> 
                 time.sleep(delay_s)
                 connection.sendall(answer)
 
-    thread = threading.Thread(target=serve)
+    def accept() -> None:
+        first, _ = listener.accept()
+        threads = [threading.Thread(target=serve, args=(first, answer, delay_s))]
+        if beside is not None:
+            second, _ = listener.accept()
+            threads.append(threading.Thread(target=serve, args=(second, beside, 0.0)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    thread = threading.Thread(target=accept)
     thread.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -60,6 +71,14 @@ def test_what_is_refused_or_cannot_be_sent_is_counted_where_it_may_be():
         run = drive(url, [post("/learn", b"{}")], 1000.0, 0.02, connections=1, may_refuse=True)
     assert not run.latencies and len(run.refusals) + run.unsent == 20
     assert run.refusals and run.unsent and min(run.refusals) >= 0.05
+
+
+def test_what_is_asked_beside_the_load_does_not_wait_for_it():
+    lives = response(b"200 OK", b'{"alive":true}')
+    with server(response(b"200 OK", LEARNED), 0.2, beside=lives) as url:
+        run = drive(url, [post("/learn", b"{}")], 10.0, 0.1, connections=1, probe=get("/livez"))
+    assert len(run.latencies) == 1 and run.acks == [7]
+    assert len(run.probes) >= 2 and min(run.probes) < min(run.latencies)
 
 
 def test_predictions_acknowledge_no_row():

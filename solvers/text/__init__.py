@@ -88,8 +88,8 @@ class PlaceTable:
         new = np.array(sorted(places), np.int64)
         self._count += len(new)
         if 2 * self._count > len(self.slots):
-            held = self.slots[self.slots >= 0].astype(np.int64)
-            slots = np.full(1 << (4 * self._count).bit_length(), -1, np.int32)
+            held = ~self.slots[self.slots != 0].astype(np.int64)
+            slots = np.zeros(1 << (4 * self._count).bit_length(), np.int32)
             add_places(slots, held)
             add_places(slots, new)
             self.slots = slots

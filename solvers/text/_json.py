@@ -568,7 +568,7 @@ def read_sample(
             has_x = True
             p = read_x(
                 text, p, ascii_only, dim, is_telling, powers, indptr, indices, values, row,
-                spare, held, told, seen, name_places, name_ends, names, counts, buffer,
+                spare, held, told, seen, name_places, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
         elif field == 121 and not has_y:
             has_y = True
@@ -730,7 +730,7 @@ def read_column(
         if column == X:
             p = read_x(
                 text, p, ascii_only, dim, is_telling, powers, indptr, indices, values, row,
-                spare, held, told, seen, name_places, name_ends, names, counts, buffer,
+                spare, held, told, seen, name_places, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
         elif column == Y:
             p = read_y(

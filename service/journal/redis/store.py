@@ -214,8 +214,12 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
             packed[: len(keys.packed_of_append)] = keys.packed_of_input
             packed += pack((packed_move(cursor, self._limits.max_dead),))
             count += keys.count_of_input - keys.count_of_append + 1
-        if copy is not None:
-            packed += pack((copy,))
+        if copy is not None or change is not None:
+            beside = (copy or "", *await self._told(model, change))
+            packed += pack(beside)
+            count += len(beside)
+        if change is not None:
+            packed[: len(keys.packed_of_append)] = keys.packed_of_change
             count += 1
         shortfall = None
         try:

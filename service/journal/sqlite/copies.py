@@ -16,7 +16,6 @@ from service.journal.protocol import (
     TooManyVersions,
     UnknownCopy,
 )
-from service.journal.sqlite.entries import is_held
 from service.journal.sqlite import audit
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
