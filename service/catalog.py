@@ -52,6 +52,8 @@ LOADS_AT_ONCE = 8
 """Each takes the event loop a millisecond or more at a time: others are answered in between."""
 MOST_SPECS = 1000
 """Specs of which is remembered that their kernels are loaded."""
+NOBODYS = "-"
+"""An incarnation that no model has."""
 S_PER_ROW = 1e-6
 """What a row is taken to cost until some were learned."""
 
@@ -331,12 +333,13 @@ class Catalog:
     async def delete(self, model_id: str) -> None:
         """Delete the model and all that the store keeps of it. Raises Problem 404."""
         try:
-            await self.journal.delete(model_id)
+            incarnation = await self._incarnation(model_id)
+            await self.journal.delete(model_id, incarnation, by.change("delete"))
         except UnknownModel:
             raise unknown_model(model_id) from None
         self.forget_gone(model_id)
         model = self._held.find(model_id)
-        if model is not None:
+        if model is not None and model.record.incarnation == incarnation:
             self._held.drop(model)
             await model.close()
 
@@ -349,6 +352,17 @@ class Catalog:
         """Keep nothing of a model that is no longer in the store, not even a load under way."""
         self._loading.pop(model_id, None)
         self._unreadable.pop(model_id, None)
+    async def _incarnation(self, model_id: str) -> str:
+        """Of the model as the store has it now.
+
+        Where it has none, one that no model has: to delete that one takes the last step of a
+        deletion that died before it.
+        """
+        try:
+            return (await self.journal.get(model_id)).incarnation
+        except UnknownModel:
+            return NOBODYS
+
         self._forked.pop(model_id, None)
         self.telemetry.saw_delete(model_id)
 
@@ -379,8 +393,7 @@ class Catalog:
                 await self._warm_up(record.spec)
                 s_per_row = self._warm.get(record.spec, S_PER_ROW)
                 replica = Replica(record, self.settings.kept_answers, self.outside, s_per_row)
-                incarnation, forked = self._forked.get(model_id, ("", Trail()))
-                if incarnation == record.incarnation:
+                if self._forked_trail(record) is not None:
                     replica.trail = Trail(kept=None)
                 await replica.load(self.journal, self.settings.adopt, base)
                 self._warm[record.spec] = replica.s_per_row
@@ -396,8 +409,10 @@ class Catalog:
             return await self.get(model_id)
         self._unreadable.pop(model_id, None)
         model = Model(self, record, replica)
-        if self._forked.pop(model_id, ("", forked))[0] == record.incarnation:
-            model.count_lost(forked.lost_in(replica.trail))
+        forked = self._forked_trail(record)
+        self._forked.pop(model_id, None)
+        if forked is not None:
+            model.count_lost(forked.give_way_to(replica.trail))
             replica.trail = replica.trail.trimmed()
         self._take_in(model)
         return model
@@ -411,6 +426,11 @@ class Catalog:
     def _is_under_way(self, model_id: str) -> bool:
         """Whether the present task is the one that loads the model, not one that was overtaken."""
         return self._loading.get(model_id) is asyncio.current_task()
+    def _forked_trail(self, record: ModelRecord) -> Trail | None:
+        """Where a replica of this model came by that was forked when it was forgotten here."""
+        incarnation, trail = self._forked.get(record.id, ("", None))
+        return trail if incarnation == record.incarnation else None
+
 
 
 def canonical(spec: dict[str, Any]) -> bytes:

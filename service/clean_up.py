@@ -140,7 +140,12 @@ class CleanUp:
 
 
 async def clean_up(
-    journal: Journal, model: str, incarnation: str, snapshot: Snapshot, seq: int
+    journal: Journal,
+    model: str,
+    incarnation: str,
+    snapshot: Snapshot,
+    seq: int,
+    through: int | None = None,
 ) -> bool:
     """Leave nothing in the store that is older than the control at `seq`; False if that failed.
 

@@ -274,7 +274,7 @@ class _Group:
         while True:
             try:
                 return await self._journal.append(
-                    replica.id, replica.incarnation, nonce, replica.seq, parts, cursor, copy
+                    replica.id, replica.incarnation, nonce, seq, parts, *beside
                 )
             except OutcomeUnknown as error:
                 unknown = error

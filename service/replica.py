@@ -463,7 +463,7 @@ class Replica:
         self.answers = Answers(self.spec["task"], self._kept_answers)
         self.losses = ServedLosses(self.spec)
         self.restored_seq = 0
-        self._stand_at(0, first_chain(self.incarnation))
+        self._begin_at(0, first_chain(self.incarnation))
 
     def _hold(self, state: ModelState) -> None:
         self.learner = state.learner

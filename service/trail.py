@@ -27,23 +27,28 @@ class Trail:
     """The ends of the last entries that a replica has applied: their seqs and chain values.
 
     It is bookkeeping of one process, no part of the state. Of a chain value its first 64 bits are
-    kept.
+    kept. Whoever rebuilds a forked replica lets its trail give way to the new one: as that can be
+    done once, no loss is counted twice, in whatever order its committer and its successor come.
     """
 
     def __init__(self, kept: int | None = KEPT) -> None:
         self._kept = kept
         self._seqs, self._chains = array("Q"), array("Q")
+        self.is_parted = False
+        """Whether the journal is known not to go on from here."""
 
     @property
     def end(self) -> int:
         """The seq at the end of the last entry that was applied whole."""
         return self._seqs[-1]
 
-    def pass_by(self, seq: int, chain: str) -> None:
-        """The replica stands at `seq` with `chain`, after an entry or with a snapshot.
+    def begin(self, seq: int, chain: str) -> None:
+        """The replica stands at `seq` with `chain`, and nothing is known of what came before."""
+        del self._seqs[:], self._chains[:]
+        self.pass_by(seq, chain)
 
-        Where that is further back than before, it has begun anew.
-        """
+    def pass_by(self, seq: int, chain: str) -> None:
+        """The replica stands at `seq` with `chain`, after an entry."""
         while self._seqs and self._seqs[-1] >= seq:
             del self._seqs[-1], self._chains[-1]
         self._seqs.append(seq)
@@ -60,12 +65,25 @@ class Trail:
         """How many entries end after `seq`, as far back as is remembered."""
         return len(self._seqs) - bisect_right(self._seqs, seq)
 
-    def lost_in(self, other: Self) -> Lost:
-        """What this one went through and `other`, the journal's from some place on, did not."""
+    def give_way_to(self, other: Self) -> Lost:
+        """Be the last part of `other`, the journal's from some place on; what of this one it lost.
+
+        The next one that this gives way to loses only what was applied from here on.
+        """
+        lost = self._lost_in(other)
+        self._seqs, self._chains = other._seqs[:], other._chains[:]
+        self.is_parted = False
+        if self._kept is not None:
+            self._cut(self._kept)
+        return lost
+
+    def _lost_in(self, other: Self) -> Lost:
         end = self._seqs[-1]
         for seq, chain in zip(reversed(self._seqs), reversed(self._chains), strict=True):
             if other._holds(seq, chain):
                 return Lost(end - seq, seq, True)
+        if other._seqs[0] > end and not self.is_parted:
+            return Lost(0, end, True)  # it was overtaken, and nothing says that it parted before
         # The paths part before both are known: the record at the first such place is lost.
         kept = min(max(self._seqs[0], other._seqs[0]), end) - 1
         return Lost(end - kept, kept, False)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import NamedTuple
 
+from service.auditing import SERVER, Author
 from service.controls import Rollback, why_forgotten
 from service.errors import Problem, unavailable
 from service.journal.protocol import (
@@ -30,7 +31,7 @@ TRIES = 3
 
 
 async def take_version(
-    model: Model, journal: Journal, name: str | None, note: str
+    model: Model, journal: Journal, name: str | None, note: str, by: Author = SERVER
 ) -> tuple[Version, bool]:
     """Name the state at the journal's end; (it, False) where the name stands for it already.
 
@@ -50,7 +51,8 @@ async def take_version(
         named = name or f"seq-{copy.seq}"
         version = Version(named, copy.seq, copy.chain, digest, len(copy.data), note=note)
         try:
-            return await journal.version_put(*where, version)
+            change = by.change("version", name=named, digest=digest)
+            return await journal.version_put(*where, version, change)
         except UnknownCopy:
             if tried == TRIES - 1:
                 raise
@@ -75,7 +77,12 @@ def unknown_version(model_id: str, name: str) -> Problem:
 
 
 async def go_back_to_version(
-    model: Model, journal: Journal, name: str, key: bytes | None, asked: bytes
+    model: Model,
+    journal: Journal,
+    name: str,
+    key: bytes | None,
+    asked: bytes,
+    by: Author = SERVER,
 ) -> tuple[Rollback, Receipt]:
     """Make the state that of a version.
 
@@ -89,13 +96,18 @@ async def go_back_to_version(
         raise _unreadable(name, error) from error
     order = Rollback(version.digest, version.seq, name)
     try:
-        return order, await model.submit(ControlRequest.of(order, key, asked))
+        return order, await model.submit(ControlRequest.of(order, key, asked, by=by))
     except UnknownCopy:
         raise unknown_version(model.record.id, name) from None
 
 
 async def go_back_to_seq(
-    model: Model, journal: Journal, seq: int, key: bytes | None, asked: bytes
+    model: Model,
+    journal: Journal,
+    seq: int,
+    key: bytes | None,
+    asked: bytes,
+    by: Author = SERVER,
 ) -> tuple[Rollback, Receipt]:
     """Make the state what it was at `seq`. Raises Problem 410 where that is no longer kept."""
     _check_not_forgotten(model, seq)
@@ -111,7 +123,7 @@ async def go_back_to_seq(
         digest = await journal.copy_put(record.id, record.incarnation, copy.data)
         order = Rollback(digest, seq)
         try:
-            return order, await model.submit(ControlRequest.of(order, key, asked))
+            return order, await model.submit(ControlRequest.of(order, key, asked, by=by))
         except UnknownCopy:
             if tried == TRIES - 1:
                 raise

@@ -127,7 +127,8 @@ async def delete_version(model_id: str, name: str, request: Request) -> None:
     """Take the name away, and its copy unless a kept rollback needs it."""
     catalog = catalog_of(request)
     record = (await catalog.get(model_id)).record
-    if not await catalog.journal.version_delete(record.id, record.incarnation, name):
+    change = author_of(request).change("version_delete", name=name)
+    if not await catalog.journal.version_delete(record.id, record.incarnation, name, change):
         raise unknown_version(model_id, name)
 
 

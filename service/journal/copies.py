@@ -79,7 +79,7 @@ class Copies(Protocol):
         """
 
     async def version_put(
-        self, model: str, incarnation: str, version: Version
+        self, model: str, incarnation: str, version: Version, change: Change | None = None
     ) -> tuple[Version, bool]:
         """Name a copy and return (the version, True), or (what the name stands for, False). Atomic.
 
@@ -101,7 +101,9 @@ class Copies(Protocol):
         Raises ModelChanged.
         """
 
-    async def version_delete(self, model: str, incarnation: str, name: str) -> bool:
+    async def version_delete(
+        self, model: str, incarnation: str, name: str, change: Change | None = None
+    ) -> bool:
         """Take the name away, and the copy with it unless something else names it. Atomic.
 
         False where there is no such version. Raises ModelChanged.

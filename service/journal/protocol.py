@@ -325,14 +325,23 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         """Return the number of models (Redis: one that is just being deleted may count)."""
 
     async def replace(
-        self, model: str, incarnation: str, seq: int, chain: str, spec: bytes, given: bytes
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        spec: bytes,
+        given: bytes,
+        change: Change | None = None,
     ) -> ModelRecord:
         """Delete the model and create it with another spec, in one atomic step. Nothing is kept.
 
         Raises UnknownModel; Conflict when it does not stand at incarnation, seq and chain.
         """
 
-    async def delete(self, model: str, incarnation: str | None = None) -> None:
+    async def delete(
+        self, model: str, incarnation: str | None = None, change: Change | None = None
+    ) -> None:
         """Delete the model and all that belongs to it; what is large goes in bounded steps after.
 
         Atomic: from one moment on the model is unknown, and an appender that still holds its

@@ -56,7 +56,7 @@ class FaultyJournal:
             raise OutcomeUnknown("planted: lost on the way there")
         if fault is Fault.DELAYED:
             await asyncio.sleep(self.delay_s)
-        given = (model, incarnation, nonce, known_seq, parts, cursor, copy)
+        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change)
         appended = await self.journal.append(*given)
         if fault is Fault.UNANSWERED:
             raise OutcomeUnknown("planted: lost on the way back")

@@ -141,6 +141,49 @@ def test_a_group_is_bounded_and_a_larger_request_stands_alone(tmp_path):
     assert run(tmp_path, scenario).groups == [10, GROUP_ROWS + 1, 2]
 
 
+def test_rows_in_bulk_are_appended_while_those_in_front_are_learned(tmp_path, monkeypatch):
+    learned = []
+
+    async def scenario(bench: Bench) -> None:
+        replica, learn = bench.replica, bench.replica._learn
+        sent = [request(name, GROUP_ROWS) for name in "abc"]
+        stands = [asyncio.Event() for _ in sent]
+        for one, event in zip(sent, stands, strict=True):
+            one.on_journalled = event.set
+
+        async def watched(batch: Batch) -> Any:
+            learned.append(len(batch))
+            if len(learned) == 2:  # what another process appends is between this one and the next
+                nonce, parts = bytes(16), request("other", 5).parts
+                await bench.faulty.append(replica.id, replica.incarnation, nonce, 10**9, parts)
+                last.append(bench.committer.submit(sent[2]))
+            if len(learned) <= 2:
+                await asyncio.wait_for(stands[len(learned)].wait(), 10)
+            return await learn(batch)
+
+        monkeypatch.setattr(replica, "_learn", watched)
+        last: list[Any] = []
+        first = await asyncio.gather(*map(bench.committer.submit, sent[:2]))
+        found = [*first, *await asyncio.gather(*last)]
+        ends = [GROUP_ROWS, 2 * GROUP_ROWS, 3 * GROUP_ROWS + 5]
+        assert [receipt.placed.seq for receipt in found] == ends
+        assert all(len(receipt.scores) == GROUP_ROWS for receipt in found)
+
+    run(tmp_path, scenario)
+    assert learned == [GROUP_ROWS, GROUP_ROWS, GROUP_ROWS + 5]
+
+
+def test_what_does_not_stand_as_it_should_is_not_followed_while_it_is_learned(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        await bench.send("k", BULK_ROWS)
+        other = request("x", BULK_ROWS)
+        other = Request.of(other.rows, make_key(KeyKind.REQUEST, "k"), b"g" * 16)
+        other.on_journalled = lambda: pytest.fail("it is in conflict")
+        assert (await bench.committer.submit(other)).placed.conflict
+
+    assert run(tmp_path, scenario).replica.seq == BULK_ROWS
+
+
 def test_answers_are_cut_from_the_group_in_order(tmp_path):
     async def scenario(bench: Bench) -> None:
         receipts = await asyncio.gather(*(bench.send(f"k{n}", n) for n in (3, 1, 5)))

@@ -48,8 +48,11 @@ def test_what_was_applied_beyond_the_common_entries_is_lost(seed):
     seq, chain = (common[-1].seq, common[-1].chain) if common else (0, START)
     mine = entries(seed + 1000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
     theirs = entries(seed + 2000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
-    lost = trail_of(common + mine).lost_in(trail_of(common + theirs, kept=None))
-    assert lost == Lost(mine[-1].seq - seq if mine else 0, seq, True)
+    trail, other = trail_of(common + mine), trail_of(common + theirs, kept=None)
+    assert trail.give_way_to(other) == Lost(mine[-1].seq - seq if mine else 0, seq, True)
+    # Once: from here on it is the other's.
+    assert trail._seqs == other._seqs and trail._seqs is not other._seqs
+    assert trail.give_way_to(other).records == 0
 
 
 def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_be():
@@ -57,10 +60,22 @@ def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_
     # When the oldest of what is kept is lost, too
     short = Trail(4)
     short.pass_entries(mine)
-    assert short.lost_in(trail_of(theirs, None)) == Lost(60 - 53, 53, False)
+    assert short.give_way_to(trail_of(theirs, None)) == Lost(60 - 53, 53, False)
     # When the journal was read from a snapshot that stands behind the fork
     after = trail_of(theirs[20:], None, first=theirs[19])
-    assert trail_of(mine).lost_in(after) == Lost(60 - 39, 39, False)
+    assert trail_of(mine).give_way_to(after) == Lost(60 - 39, 39, False)
+
+
+@pytest.mark.parametrize(("is_parted", "lost"), [(False, 0), (True, 1)])
+def test_of_what_was_overtaken_something_is_lost_only_where_it_is_known_to_have_parted(
+    is_parted, lost
+):
+    theirs = entries(2, [2] * 30)
+    behind = trail_of(entries(1, [2] * 5))
+    behind.is_parted = is_parted
+    told = behind.give_way_to(trail_of(theirs[20:], None, first=theirs[19]))
+    assert (told.records, told.is_all) == (lost, not is_parted)
+    assert not behind.is_parted
 
 
 def test_a_trail_is_bounded_and_begins_anew_where_the_replica_does():
@@ -72,6 +87,8 @@ def test_a_trail_is_bounded_and_begins_anew_where_the_replica_does():
     assert list(trail._seqs)[-10:] == list(range(91, 101))
     trail.pass_by(0, START)
     assert list(trail._seqs) == [0]
+    trail.begin(7, passed[6].chain)  # with a snapshot, as what lies before was refused
+    assert list(trail._seqs) == [7]
     long = trail_of(entries(1, [1] * (KEPT + 9)), kept=None).trimmed()
     assert len(long._seqs) == KEPT
 
@@ -96,11 +113,19 @@ def test_what_a_store_has_lost_is_counted(serve, tmp_path):
     assert lost_records(client) == 5
 
 
-def test_what_was_lost_is_counted_by_a_rebuilding_that_comes_later(serve, tmp_path, monkeypatch):
+@pytest.mark.parametrize("first", ["the next request", "who still had the forked one"])
+def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
+    first, serve, tmp_path, monkeypatch
+):
     import sqlite3
 
+    from service.follower import Follower
     from service.journal.protocol import JournalUnavailable
 
+    async def nothing(_: Follower) -> None:
+        pass
+
+    monkeypatch.setattr(Follower, "run", nothing)  # it may find the fork at any moment
     path = tmp_path / "lost.db"
     client = serve(store=f"sqlite:///{path}")
     client.put("/models/m", json=SPEC)
@@ -111,11 +136,15 @@ def test_what_was_lost_is_counted_by_a_rebuilding_that_comes_later(serve, tmp_pa
     async def refuse(*_):
         raise JournalUnavailable("planted")
 
+    forked = client.app._catalog.find("m")
     with monkeypatch.context() as away:
         away.setattr(client.app._catalog.journal, "read", refuse)
         assert learn(client, 60, 65).json()["error"].startswith("planted")
-    client.get("/models/m")
-    assert lost_records(client) == 4
+    # Whoever waited to move the forked replica on, as its follower does, rebuilds it, too.
+    rebuildings = [lambda: client.get("/models/m"), lambda: client.portal.call(forked.refresh)]
+    for rebuild in rebuildings if first == "the next request" else reversed(rebuildings):
+        rebuild()
+        assert lost_records(client) == 4
 
 
 ROUTES = ["", "/metrics", "/weights", "/certificate", "/members", "/compare?a=prior&b=hinge"]

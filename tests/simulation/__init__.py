@@ -4,6 +4,7 @@
     log.py      the log of a model in memory: it can lose its tail
     store.py    a journal of such logs, as its server sees it
     late.py     rows that are remembered, labels that come later
+    refits.py   refits that are asked for, fall due, die with a worker and are taken over
     faults.py   what goes wrong on the way to the journal, and one process's connection to it
     models.py   the models, rows and controls that schedules are made of
     client.py   who asks the workers for something

@@ -17,20 +17,24 @@ import service.clean_up
 import service.committer
 import service.late_labels
 import service.recovery
+import service.refit_board
 import service.replica
 import service.versions
 from service.catalog import Catalog
 from service.committer import Committer
+from service.controls import Refit
 from service.held import Held
 from service.journal.chain import next_chain
 from service.journal.protocol import Entry, ModelChanged, Part, Snapshot
-from service.journal.record import Control, Rows, decode_merged
+from service.journal.record import Control, KeyKind, Rows, decode_merged, make_key
 from service.model import Model
 from service.recovery import Forked
+from service.refit_board import Job
 from service.replica import Replica, as_batch
-from service.requests import Request
+from service.requests import ControlRequest, Request
 from service.retained import RetainedIds
 from service.states import Captured
+from service.trail import Trail
 from solvers import Batch, Outcome
 from tests.simulation.log import Log
 from tests.simulation.store import Store
@@ -316,10 +320,10 @@ def _by_seq(true: Any, self: RetainedIds, digest: bytes) -> None:
 # -- going back --------------------------------------------------------------------------------
 
 
-def _kept_metrics(true: Any, self: Replica, digest: str) -> None:
+def _kept_metrics(true: Any, self: Replica, *given: Any) -> None:
     """A rollback restores the learner alone."""
     progress = self.progress
-    true(self, digest)
+    true(self, *given)
     self.progress = progress
 
 
@@ -352,6 +356,38 @@ class _Unread:
 async def _not_asked_again(true: Any, self: Replica, control: Control, journal: Any) -> Any:
     """A copy that went with the record that names it is taken for a lost one."""
     return await true(self, control, _Unread(journal))
+
+
+# -- refits and deletions ----------------------------------------------------------------------
+
+
+def _under_its_own(
+    true: Any, order: Any, key: bytes | None = None, *given: Any, **named: Any
+) -> ControlRequest:
+    """Each result of a refit enters, whether another one came first or not."""
+    if isinstance(order, Refit):
+        key = make_key(KeyKind.REFIT, order.job)
+    request: ControlRequest = true(order, key, *given, **named)
+    return request
+
+
+def _under_way_for_ever(true: Any, stored: str | None) -> list[Job]:
+    """Nobody takes over what was lost with its process."""
+    return [] if stored is None else msgspec.json.decode(stored, type=list[Job])
+
+
+async def _whichever_is_there(true: Any, self: Catalog, model_id: str) -> None:
+    """A deletion takes whatever has the id when the store hears of it."""
+
+
+def _joined(true: Any, self: Trail, seq: int, chain: str) -> None:
+    """A replica is taken to have come from where it stood to where a snapshot stands."""
+    self.pass_by(seq, chain)
+
+
+def _told_again(true: Any, self: Trail, other: Trail) -> Any:
+    """What was lost is told by each who rebuilds what was forked."""
+    return self._lost_in(other)
 
 
 BUGS = {
@@ -393,6 +429,11 @@ BUGS = {
     "trim past the older snapshot": Bug([(Store, "trim", _to_the_newest)]),
     "copy of a version gone with a record": Bug([(Store, "_collect", _whoever_names_it)]),
     "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
+    "refit entered twice": Bug([(ControlRequest, "of", _under_its_own)]),
+    "lost refit left alone": Bug([(service.refit_board, "_jobs", _under_way_for_ever)]),
+    "late deletion of what was made since": Bug([(Catalog, "_incarnation", _whichever_is_there)]),
+    "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
+    "loss counted again": Bug([(Trail, "give_way_to", _told_again)]),
     "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),
 }
 
@@ -401,4 +442,4 @@ RARE = {
     "head lost before it is read": Bug([(Committer, "_hold_against_head", _looked_once)]),
     "error of a loading unseen": Bug([(Catalog, "_end_loading", _unseen)]),
 }
-"""Found by few seeds: those of `seeds.py` are all that is asked of them."""
+"""Found by few seeds: those of `seeds.py`, or a test of test_replay.py, are all that is asked."""

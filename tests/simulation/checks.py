@@ -1,13 +1,13 @@
 """What must hold: at each answer, and for all of them together when everything is quiet."""
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.controls import Verdict, obey
+from service.controls import KINDS, Verdict, obey
 from service.journal.chain import first_chain
 from service.journal.protocol import Entry
 from service.journal.record import Control, Header, decode_merged
@@ -23,6 +23,7 @@ from tests.simulation import models
 from tests.simulation.faults import Fault
 from tests.simulation.late import LateNotes, LateRow, late_problems, late_rows
 from tests.simulation.log import Log
+from tests.simulation.refits import refit_problems
 from tests.simulation.store import Store
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Notes:
         self.acked: list[Acked] = []
         self.settled: list[tuple[str, Model]] = []
         self.late = LateNotes()
+        self.lost: list[Counter[str]] = []
+        """Records that were lost, by model, as each process counted them."""
         self.forks = 0
         self.rollbacks = 0
         self._told: dict[Hashable, int] = {}
@@ -173,7 +176,12 @@ class Truth:
             self.scores += outcome.scores.tolist()
             self.losses += outcome.losses.tolist()
 
-    def become(self, digest: str) -> None:
+    guarding = None  # no model of the schedules has a guard
+
+    def take_up(self) -> int:
+        raise AssertionError("no model of the schedules is paused")
+
+    def become(self, digest: str, seq: int) -> None:
         """Take on the state of a copy."""
         data = self._log.ever_stored[digest]
         found, _, _ = read_copy(data, digest, self._kind.resolved, self._log.incarnation)
@@ -202,6 +210,7 @@ def check_world(world: "World") -> None:
     problems = world.notes.problems
     if world.notes.forks and Fault.TAIL not in world.network.happened:
         problems.append(f"{world.notes.forks} rebuilt though nothing was lost")
+    problems += _counted(world)
     for worker in world.workers:
         problems += [f"{worker.name} lost {e!r}" for e in worker.loop.failed_tasks()]
     for log in world.store.logs.values():
@@ -215,12 +224,30 @@ def check_world(world: "World") -> None:
         for one in acked:
             problems += _answer(log, truth, one)
         problems += _unlearned(log, truth)
+        problems += _retained(log, truth)
+        problems += _audited(log, truth)
         problems += _copies(log, truth, world.kind_of(log.id))
+        problems += refit_problems(log, truth.controls, truth.verdicts)
         problems += late_problems(log, world.notes.late, truth.late)
         expected = truth.state()
         for name, model in world.notes.settled:
             if model.record.id == log.id:
                 problems += _state(name, model, log, expected)
+
+
+def _counted(world: "World") -> Iterator[str]:
+    """Nothing that was lost is counted twice; and whatever was deleted is made again."""
+    store = world.store
+    cut = Counter[str]()
+    for log in [*store.gone, *store.logs.values()]:
+        cut[log.id] += sum(entry.seq + 1 - entry.first_seq for entry in log.cut)
+    for lost in world.notes.lost:
+        for model_id, records in lost.items():
+            if records > cut[model_id]:
+                yield f"{model_id}: {records} lost records were counted, {cut[model_id]} were lost"
+    for model_id in world._kinds:
+        if model_id not in store.logs:
+            yield f"{model_id} is gone, which was made last"
 
 
 def _history(log: Log, truth: Truth, acked: Sequence[Acked]) -> list[str]:
@@ -326,6 +353,29 @@ def _unlearned(log: Log, truth: Truth) -> list[str]:
     entries = [entry.seq for entry in log.entries if entry.seq < last]
     if snapshots or entries:
         return [f"{log.id}: from before {last} are kept: snapshots {snapshots}, entries {entries}"]
+    return []
+
+
+def _retained(log: Log, truth: Truth) -> Iterator[str]:
+    """Each row whose id is known is the one of its age that the learner retains."""
+    if not truth.late:
+        return
+    ring, ids = truth.learner.state(), truth.retained.state()
+    tags = (ring["ring_values"][ring["ring_indptr"][:-1]] * models.SCALE).astype(int).tolist()
+    for age, seq in zip(ids["ages"].tolist(), ids["seqs"].tolist(), strict=True):
+        if age >= len(tags) or tags[-1 - age] != truth.late[seq].tag:
+            yield f"{log.id}: the row at seq {seq} is not the one of age {age} of {tags}"
+
+
+def _audited(log: Log, truth: Truth) -> list[str]:
+    """The log of changes tells of each control that is journalled, once, and of no other.
+
+    Of refits it tells of those that somebody asked for.
+    """
+    told = [one.seq for one in log.changes if one.change.action in KINDS]
+    controls = [seq for seq, one in truth.controls.items() if one.kind != "refit" or seq in told]
+    if told != controls:
+        return [f"{log.id}: told are controls at {told}, journalled at {controls}"]
     return []
 
 

@@ -10,6 +10,7 @@ from service.requests import ControlRequest, Request
 from tests.simulation import models
 from tests.simulation.checks import Acked
 from tests.simulation.late import learn, sweep
+from tests.simulation.loop import Gone
 
 if TYPE_CHECKING:
     from tests.simulation.world import Work, Worker, World
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
 LASTS_S = 0.15
 """Clients would be done by then if they were answered at once."""
 TRIES = 4
+VISITS, VISIT_S = 6, 0.03
 PAUSES_S = (0.01, 0.01, 0.05, 1.5)
-
-
-class Gone(Exception):
-    """The worker died, or the client left: nobody will ever answer."""
 
 
 REFUSALS = (Gone, JournalError, Problem)
@@ -41,10 +39,28 @@ class Client:
             await asyncio.sleep(self._chance.random() * LASTS_S / self._requests)
             await self._act()
 
+    async def visit(self, model_id: str) -> None:
+        """Ask for a model several times in a moment, in which something has befallen it."""
+
+        async def come(delay_s: float) -> None:
+            await asyncio.sleep(delay_s)
+            luck = self._chance.random()
+            if luck < 0.5:
+                await self._try(lambda worker: worker.predict(model_id, 0))
+            elif luck < 0.7:
+                await self._try(lambda worker: worker.refresh(model_id))
+            elif luck < 0.8:
+                await self._try(lambda worker: worker.evict(model_id))
+            elif keyed := [sent for sent in self._world.keyed if sent[0] == model_id]:
+                await self._send(*self._chance.choice(keyed))
+
+        moments = [self._chance.random() * VISIT_S for _ in range(VISITS)]
+        await asyncio.gather(*[self._world.outside.create_task(come(at)) for at in moments])
+
     async def _act(self) -> None:
         luck = self._chance.random()
         model_id = self._chance.choice(list(self._world._kinds))
-        if luck < 0.55:
+        if luck < (0.45 if self._world.kind_of(model_id).names_rows else 0.55):
             await self._learn(model_id)
         elif luck < 0.7:
             await self._order(model_id)
@@ -63,7 +79,7 @@ class Client:
 
     async def _travel(self, model_id: str) -> None:
         """Take a version, or go back to one, or to a seq."""
-        name = self._chance.choice("uvw")
+        name = self._chance.choice("uv")
         if self._chance.random() < 0.4:
             return await self._try(lambda worker: worker.take_version(model_id, name))
         log = self._world.store.logs.get(model_id)
@@ -79,7 +95,7 @@ class Client:
             self._world.notes.rollbacks += 1
 
     async def _learn(self, model_id: str) -> None:
-        tag = next(self._world._tags)
+        tag = self._world.new_tag()
         if self._world.kind_of(model_id).names_rows:
             if tag % 2:
                 return await learn(self._world, self._try, model_id, tag)
@@ -88,19 +104,28 @@ class Client:
         await self._send(model_id, models.learn_request(tag, key), tag, key)
         if key is not None and self._chance.random() < self._world.repeats:
             # Again, as if it had not been answered; or the key for something else.
-            other = tag if self._chance.random() < 0.5 else next(self._world._tags)
+            other = tag if self._chance.random() < 0.5 else self._world.new_tag()
             await self._send(model_id, models.learn_request(other, key), other, key)
 
     async def _order(self, model_id: str) -> None:
         kind = self._world._kinds[model_id]
-        order = self._chance.randrange(len(models.kinds()[kind].orders))
-        key = f"c{next(self._world._tags)}" if self._chance.random() < 0.5 else None
+        if models.kinds()[kind].is_refitted and self._chance.random() < 0.5:
+            asking = range(self._chance.choice((1, 2)))
+            await asyncio.gather(*[self._try(lambda w: w.refit(model_id)) for _ in asking])
+            return
+        orders = len(models.kinds()[kind].orders)
+        if models.kinds()[kind].names_rows:
+            orders = min(orders, 1 + self._world.tags)  # mostly of rows that there are
+        order = self._chance.randrange(orders)
+        key = f"c{self._world.new_tag()}" if self._chance.random() < 0.5 else None
         await self._send(model_id, models.control_request(kind, order, key), None, key)
 
     async def _send(
         self, model_id: str, request: Request | ControlRequest, tag: int | None, key: str | None
     ) -> None:
         """Until it is answered, where there is a key that makes repeating harmless."""
+        if key is not None:
+            self._world.keyed.append((model_id, request, tag, key))
         for _ in range(TRIES if key is not None else 1):
             began = self._world.scheduler.steps
             worker = self._chance.choice(self._world.workers)

@@ -11,6 +11,7 @@ from service.journal.protocol import (
     Appended,
     AwaitingLabels,
     Base,
+    Change,
     CursorMove,
     Entry,
     JournalError,
@@ -70,8 +71,9 @@ class Fault(Enum):
 
 
 ON_THE_WAY = (Fault.REFUSED, Fault.LATE, Fault.LOST, Fault.UNANSWERED, Fault.STRAY, Fault.TWICE)
-# What may befall a call that reads, one that writes, and an append, which may be repeated blindly.
-_READ, _WRITE, _APPEND = ON_THE_WAY[:2], ON_THE_WAY[:4], ON_THE_WAY
+# What may befall a call that reads, one that writes, one that deletes no other than was meant, and
+# an append, which may be repeated blindly.
+_READ, _WRITE, _DELETE, _APPEND = ON_THE_WAY[:2], ON_THE_WAY[:4], ON_THE_WAY[:5], ON_THE_WAY
 RATES = (0.02, 0.06, 0.2)
 
 
@@ -116,7 +118,8 @@ class Network:
 class Connection:
     """The journal as one process has it: every call goes over the network.
 
-    `answered_at` holds, by model, when the last append was done whose answer this process saw.
+    `answered_at` holds, by model, when the last append of records was done whose answer this
+    process saw.
     """
 
     def __init__(self, network: Network, loop: Loop, name: str) -> None:
@@ -134,10 +137,12 @@ class Connection:
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
         copy: str | None = None,
+        change: Change | None = None,
     ) -> Appended:
-        given = (model, incarnation, nonce, known_seq, tuple(parts), cursor, copy)
+        given = (model, incarnation, nonce, known_seq, tuple(parts), cursor, copy, change)
         appended, done_at = await self._call(_APPEND, "append", *given)
-        self.answered_at[incarnation] = done_at
+        if parts:  # what moves a cursor alone is not held against a replica
+            self.answered_at[incarnation] = done_at
         return appended
 
     async def open(self) -> None:
@@ -160,8 +165,10 @@ class Connection:
     async def adopt_identity(self, mine: str) -> None:
         await self._call(_WRITE, "adopt_identity", mine)
 
-    async def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
-        return (await self._call(_WRITE, "create", model, spec, given))[0]
+    async def create(
+        self, model: str, spec: bytes, given: bytes, change: Change | None = None
+    ) -> tuple[ModelRecord, bool]:
+        return (await self._call(_WRITE, "create", model, spec, given, change))[0]
 
     async def get(self, model: str) -> ModelRecord:
         return (await self._call(_READ, "get", model))[0]
@@ -174,8 +181,10 @@ class Connection:
     async def count(self) -> int:
         return (await self._call(_READ, "count"))[0]
 
-    async def delete(self, model: str, incarnation: str | None = None) -> None:
-        await self._call(_WRITE, "delete", model, incarnation)
+    async def delete(
+        self, model: str, incarnation: str | None = None, change: Change | None = None
+    ) -> None:
+        await self._call(_DELETE, "delete", model, incarnation, change)
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
@@ -240,9 +249,10 @@ class Connection:
         await self._call(_WRITE, "copy_delete", model, incarnation, digest)
 
     async def version_put(
-        self, model: str, incarnation: str, version: Version
+        self, model: str, incarnation: str, version: Version, change: Change | None = None
     ) -> tuple[Version, bool]:
-        return (await self._call(_WRITE, "version_put", model, incarnation, version))[0]
+        given = (model, incarnation, version, change)
+        return (await self._call(_WRITE, "version_put", *given))[0]
 
     async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
         return (await self._call(_READ, "version_get", model, incarnation, name))[0]
@@ -256,8 +266,10 @@ class Connection:
     async def scrub(self, model: str, incarnation: str) -> bool:
         return (await self._call(_WRITE, "scrub", model, incarnation))[0]
 
-    async def version_delete(self, model: str, incarnation: str, name: str) -> bool:
-        return (await self._call(_WRITE, "version_delete", model, incarnation, name))[0]
+    async def version_delete(
+        self, model: str, incarnation: str, name: str, change: Change | None = None
+    ) -> bool:
+        return (await self._call(_WRITE, "version_delete", model, incarnation, name, change))[0]
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         return (await self._call(_READ, "cursor", model, incarnation, name))[0]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from service.journal._placing import Known, Left
 from service.journal.chain import next_chain
 from service.journal.protocol import (
+    Audited,
     CursorMove,
     Entry,
     ModelRecord,
@@ -34,6 +35,7 @@ class Operation:
     entry: Entry | None
     let_go: dict[bytes, Remembered]
     """Rows whose labels came."""
+    change: Audited | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class Log:
     versions: dict[str, Version] = field(default_factory=dict)
     waits: dict[bytes, Remembered] = field(default_factory=dict)
     """Rows that wait for their labels, and those that have waited too long."""
+    changes: list[Audited] = field(default_factory=list)
     uses: dict[int, str] = field(default_factory=dict)
     """Digests of the copies that kept entries name, by the last seq of these."""
 
@@ -92,6 +95,8 @@ class Log:
         Where the log was trimmed, not further than a snapshot stands that is good: nobody could
         make the model again.
         """
+        if self.trimmed and not self.good:
+            return
         floor = max(self.good) if self.trimmed else 0
         count = min(count, sum(operation.before >= floor for operation in self.operations))
         if not count:
@@ -106,6 +111,8 @@ class Log:
                 self.cut.append(self.entries.pop())
                 self.died[operation.chain] = now
                 self.uses.pop(operation.seq, None)
+            if operation.change is not None:
+                self.changes.remove(operation.change)
             self.waits = operation.let_go | self.waits
             self.seq, self.chain = operation.before, operation.previous
         del self.operations[-count:]

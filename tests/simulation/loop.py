@@ -17,6 +17,10 @@ WAITS = 0.2
 THREAD_S = 0.001
 
 
+class Gone(Exception):
+    """The worker died, or the client left: nobody will ever answer."""
+
+
 class Stuck(Exception):
     """Nobody can go on, or everybody does for ever."""
 

@@ -35,6 +35,9 @@ MEMBERS = [{"name": "a", "algorithm": "perceptron"}, {"name": "b", "algorithm": 
 PAIR = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 4}
 STEPS = {"algorithm": "sgd", "features": FEATURES}
 DUALS = {"algorithm": "dual_ascent", "loss": "hinge", "features": FEATURES, "retain": 6}
+REFITTED = DUALS | {"refit": {"every": 100, "tol": 0.01}}
+EVERY = 4
+"""Samples after which it is refitted by itself: fewer than a spec may ask for."""
 MISTAKES = {"algorithm": "perceptron", "features": FEATURES}
 
 
@@ -44,13 +47,19 @@ class Kind:
     def __init__(self, given: dict[str, Any]) -> None:
         self.given = given
         self.resolved = resolve_spec(given)
+        self.is_refitted = "refit" in given
+        if self.is_refitted:
+            self.resolved["refit"]["every"] = EVERY
+            for spec in (given, self.resolved):
+                for order in (None, "sorted"):
+                    _OF_KINDS[msgspec.json.encode(spec, order=order)] = self.resolved
         self.spec, self.as_given = canonical(self.resolved), canonical(given)
         self.orders: Sequence[Order] = (Demote(), Promote("a"))
         self.names_rows = why_not_unlearn(self.resolved) is None
         if self.names_rows:
             self.orders = [unlearning(tag) for tag in range(1, 9)]
         self.as_served = AsServed(self.resolved)
-        learner = member_learner(make_learner(self.resolved))
+        learner = member_learner(make_learner(given))
         if learner is not None:
             added = learner.resolve_member({"algorithm": "perceptron"})
             self.orders = (
@@ -64,16 +73,20 @@ class Kind:
             )
 
 
+_OF_KINDS: dict[bytes, dict[str, Any]] = {}
+"""Resolved specs that say what no given one may."""
+
+
 @lru_cache
 def kinds() -> tuple[Kind, ...]:
     """Those with members are the slowest: there is one of six."""
     steps, mistakes = Kind(STEPS), Kind(MISTAKES)
-    return (steps, Kind(PAIR), steps, mistakes, mistakes, Kind(DUALS))
+    return (steps, Kind(PAIR), steps, mistakes, Kind(DUALS), Kind(REFITTED))
 
 
 @lru_cache
 def _resolved(spec: bytes) -> dict[str, Any]:
-    return resolve_spec(msgspec.json.decode(spec))
+    return _OF_KINDS.get(spec) or resolve_spec(msgspec.json.decode(spec))
 
 
 def resolved_once(spec: Any) -> dict[str, Any]:

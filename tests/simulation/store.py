@@ -7,14 +7,18 @@ from math import inf
 import msgspec
 
 from service.journal._placing import Known, Sorting, check_parts, placed
+from service.journal.audit import Where
 from service.journal.chain import first_chain, next_chain
 from service.journal.inputs import InputMove
+from service.journal.leasing import Bucket, Lease, take
 from service.journal.protocol import (
     ENTRY_BYTES,
     ENTRY_OVERHEAD,
     Appended,
+    Audited,
     AwaitingLabels,
     Base,
+    Change,
     Conflict,
     CursorMove,
     CursorMoved,
@@ -57,7 +61,8 @@ class Store:
         self.answer_bytes = answer_bytes
         self._clock, self._remember_s = clock, remember_s
         self.identity: str | None = None
-        self._created = 0
+        self._created = self._changes = 0
+        self._buckets: dict[str, Bucket] = {}
 
     def claim_identity(self, mine: str) -> str:
         self.identity = self.identity or mine
@@ -66,13 +71,16 @@ class Store:
     def adopt_identity(self, mine: str) -> None:
         self.identity = mine
 
-    def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
+    def create(
+        self, model: str, spec: bytes, given: bytes, change: Change | None = None
+    ) -> tuple[ModelRecord, bool]:
         if model in self.logs:
             return self.logs[model].record(), False
         self._created += 1
         log = self.logs[model] = Log(model, f"{self._created:032x}", spec, given)
         log.chain = first_chain(log.incarnation)
         log.stood[log.chain] = 0
+        self._keep(log, log.seq, change)
         return log.record(), True
 
     def get(self, model: str) -> ModelRecord:
@@ -96,11 +104,14 @@ class Store:
     def count(self) -> int:
         return len(self.logs)
 
-    def delete(self, model: str, incarnation: str | None = None) -> None:
+    def delete(
+        self, model: str, incarnation: str | None = None, change: Change | None = None
+    ) -> None:
         if model not in self.logs:
             raise UnknownModel(model)
         if incarnation not in (None, self.logs[model].incarnation):
             raise ModelChanged(model)
+        self._keep(self.logs[model], self.logs[model].seq, change)
         self.gone.append(self.logs.pop(model))
 
     def append(
@@ -112,6 +123,7 @@ class Store:
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
         copy: str | None = None,
+        change: Change | None = None,
     ) -> Appended:
         check_parts(nonce, parts)
         if isinstance(cursor, InputMove):
@@ -120,6 +132,8 @@ class Store:
         done = log.nonces.get(nonce)
         if done is None:
             done = self._append_new(log, nonce, parts, cursor, copy)
+            if done.entry is not None or not parts:
+                done.change = self._keep(log, done.seq, change)
         entries, more = self._between(log, known_seq, done.before)
         if known_seq < log.trimmed:
             entries, more = [], True
@@ -179,6 +193,23 @@ class Store:
         log.keys.update(sorting.keys)
         log.seq, log.chain = sorting.seq, chain
         return done
+
+    def _keep(self, log: Log, seq: int, change: Change | None) -> Audited | None:
+        if change is None:
+            return None
+        self._changes += 1
+        where = Where(_ms(self._clock()), self._changes, log.id)
+        which = (str(where), where.time_ms, log.id, log.incarnation, seq)
+        log.changes.append(Audited(*which, change))
+        return log.changes[-1]
+
+    def audit(
+        self, model: str | None = None, after: str | None = None, limit: int = 100
+    ) -> "list[Audited]":
+        logs = [log for log in (*self.gone, *self.logs.values()) if model in (None, log.id)]
+        changes = [(Where.read(one.place).number, one) for log in logs for one in log.changes]
+        start = Where.read(after).number
+        return [one for number, one in sorted(changes, key=_first) if number > start][:limit]
 
     def _between(
         self, log: Log, after: int, through: int, limit_bytes: int | None = None
@@ -291,7 +322,9 @@ class Store:
             raise Conflict(f"a version or a kept record of {model!r} names the copy {digest}")
         log.stored.pop(digest, None)
 
-    def version_put(self, model: str, incarnation: str, version: Version) -> tuple[Version, bool]:
+    def version_put(
+        self, model: str, incarnation: str, version: Version, change: Change | None = None
+    ) -> tuple[Version, bool]:
         log = self.log(model, incarnation)
         known = log.versions.get(version.name)
         if known is not None and known.digest != version.digest:
@@ -304,6 +337,7 @@ class Store:
         if version.digest not in log.stored:
             raise UnknownCopy(model, version.digest)
         log.versions[version.name] = version
+        self._keep(log, version.seq, change)
         return version, True
 
     def versions(self, model: str, incarnation: str) -> "list[Version]":
@@ -313,11 +347,14 @@ class Store:
     def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
         return self.log(model, incarnation).versions.get(name)
 
-    def version_delete(self, model: str, incarnation: str, name: str) -> bool:
+    def version_delete(
+        self, model: str, incarnation: str, name: str, change: Change | None = None
+    ) -> bool:
         log = self.log(model, incarnation)
         known = log.versions.pop(name, None)
         if known is not None:
             self._collect(log, known.digest)
+            self._keep(log, log.seq, change)
         return known is not None
 
     def _collect(self, log: Log, digest: str) -> None:
@@ -373,6 +410,11 @@ class Store:
     def _is_due(self, row: Remembered) -> bool:
         return row.due_ms <= _ms(self._clock())
 
+    def lease(self, bucket: str, rate: int, needed: int, most: int) -> Lease:
+        given = (rate, needed, most, _ms(self._clock()))
+        self._buckets[bucket], lease = take(self._buckets.get(bucket), *given)
+        return lease
+
     def scrub(self, model: str, incarnation: str) -> bool:
         self.log(model, incarnation)
         return True
@@ -386,6 +428,10 @@ class Store:
         if log is None or log.incarnation != incarnation:
             raise ModelChanged(model)
         return log
+
+
+def _first(pair: tuple[int, Audited]) -> int:
+    return pair[0]
 
 
 def _ms(seconds: float) -> int:

@@ -1,13 +1,17 @@
 """What so few schedules meet that no seed is kept of it."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
+from service.committer import Committer
+from service.journal.protocol import ModelRecord
 from service.recovery import REPLAYS, Forked
 from service.replica import Replica
 from tests.simulation import models
+from tests.simulation.bugs import RARE
 from tests.simulation.log import Log
 from tests.simulation.store import Store
 
@@ -37,7 +41,7 @@ def append(store: Store, log: Log) -> None:
     store.append(log.id, log.incarnation, nonce, log.seq, [part])
 
 
-def loaded(times: int) -> tuple[Replica, Log]:
+def loaded(times: int) -> tuple[Replica, Log, Store]:
     store = Store(answer_bytes=1)
     kind = models.kinds()[0]
     record, _ = store.create("m", kind.spec, kind.as_given)
@@ -46,13 +50,38 @@ def loaded(times: int) -> tuple[Replica, Log]:
     append(store, log)
     replica = Replica(record)
     asyncio.run(replica.load(Vanishing(store, log, times)))  # type: ignore[arg-type]
-    return replica, log
+    return replica, log, store
 
 
 def test_replay_begins_anew_where_entries_vanish_between_two_reads():
-    replica, log = loaded(1)
+    replica, log, _ = loaded(1)
     assert (replica.seq, replica.chain) == (log.seq, log.chain)
     assert replica.learner.samples == log.seq == 2 * models.size_of(3)
+
+
+class LosingAfterItsHead(Vanishing):
+    """A journal that loses two entries between the first look at its head and what is read then."""
+
+    async def get(self, model: str) -> ModelRecord:
+        record = self._store.get(model)
+        if self._times:
+            self._times -= 1
+            self._log.lose(2, now=0, with_snapshots=True)
+        return record
+
+    async def read(self, *given: Any) -> Any:
+        return self._store.read(*given)
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_refresh_looks_again_where_the_head_was_lost_before_it_was_read(is_planted):
+    bug = RARE["head lost before it is read"]
+    with bug.planted() if is_planted else contextlib.nullcontext():
+        replica, log, store = loaded(0)
+        append(store, log)  # which the head tells of, and nobody reads
+        journal = LosingAfterItsHead(store, log, 1)
+        asyncio.run(Committer(journal, replica, 1.0).refresh())  # type: ignore[arg-type]
+    assert ((replica.seq, replica.chain) == (log.seq, log.chain)) is not is_planted
 
 
 def test_replay_gives_up_where_that_does_not_end():

@@ -6,6 +6,7 @@ Clients live outside and never die; what they were answered is held against the 
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,24 +14,30 @@ from itertools import count
 from typing import Any
 from unittest.mock import patch
 
+import service.catalog
 import service.model
+import service.refit_board
+import service.refits
 import solvers.spec
+from service.auditing import SERVER
 from service.catalog import Catalog
 from service.errors import Problem
 from service.journal.protocol import ENTRY_BYTES, ModelChanged
 from service.model import Model
 from service.outside import Outside
 from service.receipts import Receipt
+from service.refit_board import UnderWay
 from service.requests import AnyRequest, ControlRequest
 from service.settings import Settings
 from service.startup import Startup
 from service.versions import go_back_to_seq, go_back_to_version, take_version
 from tests.simulation import models
 from tests.simulation.checks import Notes, check_world
-from tests.simulation.client import LASTS_S, REFUSALS, Client, Gone
+from tests.simulation.client import LASTS_S, REFUSALS, Client
 from tests.simulation.faults import Connection, Fault, Network
 from tests.simulation.late import REMEMBER_S, sweep
-from tests.simulation.loop import Loop, Scheduler
+from tests.simulation.loop import Gone, Loop, Scheduler
+from tests.simulation.refits import BEAT_S, LOST_MS, refit_all
 from tests.simulation.store import Store
 
 QUIET_S = 30.0
@@ -58,6 +65,9 @@ class Telemetry:
 
     def __init__(self, notes: Notes, happened: set[Fault]) -> None:
         self._notes, self._happened = notes, happened
+        self.lost = Counter[str]()
+        """Records that it was told were lost, by model."""
+        notes.lost.append(self.lost)
 
     def saw_group(self, rows: int, seconds: float) -> None:
         pass
@@ -66,7 +76,7 @@ class Telemetry:
         self._notes.forks += 1
 
     def saw_loss(self, model: str, records: int) -> None:
-        pass
+        self.lost[model] += records
 
     def saw_load(self, seconds: float) -> None:
         pass
@@ -87,6 +97,9 @@ class Telemetry:
         pass
 
     def saw_shed(self, kind: str) -> None:
+        pass
+
+    def saw_refit(self, model: str, has_entered: bool) -> None:
         pass
 
 
@@ -193,6 +206,13 @@ class Worker:
             scores, seq, chain = await model.replica.predict(models.asked_rows()[asked])
         self.world.notes.saw_prediction(self, model, asked, seq, chain, scores, told)
 
+    async def refit(self, model_id: str) -> None:
+        with self.catalog.pinned(model_id):
+            model = await self.model(model_id)
+            if model.replica.learner.samples:
+                with contextlib.suppress(UnderWay):
+                    await model.refits.begin("sdca", 0.01, by=SERVER)
+
     async def refresh(self, model_id: str) -> None:
         with self.catalog.pinned(model_id):
             await self._refresh(await self.model(model_id))
@@ -218,8 +238,8 @@ class Worker:
             await self.catalog.delete(model_id)
         await self.catalog.create(model_id, kind.given)
 
-    async def settle(self, model_id: str) -> Model:
-        """Bring the model to the journal's end, with nothing under way.
+    async def reach(self, model_id: str) -> Model:
+        """Bring the model to the journal's end, and wait for its clean-up.
 
         Raises Problem where it is not served for long.
         """
@@ -230,7 +250,6 @@ class Worker:
                 await model.refresh()
                 while model.clean_up.is_busy:
                     await asyncio.sleep(1.0)
-                await model.close()
                 return model
             except ModelChanged:
                 pass  # the next one is loaded
@@ -239,6 +258,12 @@ class Worker:
                     raise
                 await asyncio.sleep(1.0)  # it is being rebuilt
         raise AssertionError
+
+    async def settle(self, model_id: str) -> Model:
+        """As `reach`, with nothing under way after it."""
+        model = await self.reach(model_id)
+        await model.close()
+        return model
 
 
 @dataclass(slots=True)
@@ -267,7 +292,7 @@ class World:
         self.network.tells_bases = tells_bases
         self._trace = trace
         self.network.trace = None if trace is None else self.tell
-        self.settings = settings_of(chance.choice((3, 6, 12, 40)))
+        self.settings = settings_of(chance.choice((3, 3, 6, 40)))
         self.notes = Notes(self.store)
         self.outside = Loop(self.scheduler)
         self._spent = 0.0
@@ -276,11 +301,16 @@ class World:
             self._slowness = SLOWNESS_S
             self.network.happened.add(Fault.SLOW)
         # Faults that take two misfortunes are found where one of them is frequent.
-        self._losses = chance.choice((0.2, 0.35, 0.6))
+        self._losses = chance.choice((0.3, 0.5, 0.75))
         self.repeats = chance.choice((0.2, 0.2, 0.6))
-        self._tags = iter(range(1, 10_000))
+        self.tags = 0
+        self.keyed: list[tuple[str, Any, int | None, str]] = []
+        """The requests that clients have sent with a key or an id."""
+        self._visitors: list[asyncio.Task[None]] = []
         kinds = models.kinds()
-        self._kinds = {f"m{n}": chance.randrange(len(kinds)) for n in range(chance.choice((1, 2)))}
+        self._kinds = {
+            f"m{n}": chance.randrange(len(kinds)) for n in range(chance.choice((1, 1, 2)))
+        }
         for model_id in self._kinds:
             kind = self.kind_of(model_id)
             self.store.create(model_id, kind.spec, kind.as_given)
@@ -313,6 +343,13 @@ class World:
         self._spent += self._slowness
         return self.scheduler.now + self._spent
 
+    def now_ms(self) -> int:
+        return round(1000 * self.scheduler.now)
+
+    def new_tag(self) -> int:
+        self.tags += 1
+        return self.tags
+
     def nonce(self) -> bytes:
         return self.chance.randbytes(16)
 
@@ -331,12 +368,13 @@ class World:
             await worker.ask(lambda worker: worker.startup.finished.wait())
         self.network.break_down()
         clients = [
-            self.outside.create_task(Client(self, chance.randint(3, 6)).run())
-            for _ in range(chance.choice((2, 3, 4)))
+            self.outside.create_task(Client(self, chance.randint(2, 5)).run())
+            for _ in range(chance.choice((2, 3)))
         ]
         self._plan_misfortune()
-        operators = [self.outside.create_task(self._remake(at)) for at in self._moments(0.15)]
+        operators = [self.outside.create_task(self._remake(at)) for at in self._moments(0.2)]
         await asyncio.gather(*clients, *operators)
+        await asyncio.gather(*self._visitors)
         await self._become_quiet()
 
     def _moments(self, probability: float) -> Iterator[float]:
@@ -354,7 +392,7 @@ class World:
         for moment in self._moments(0.5):
             worker = self.chance.choice(self.workers)
             self.scheduler.at(moment, self._evict, worker, self.chance.choice(list(self._kinds)))
-        for moment in self._moments(0.75):
+        for moment in self._moments(0.8):
             self.scheduler.at(moment, self._spoil, self.chance.choice(list(self._kinds)))
 
     def _crash(self, worker: Worker) -> None:
@@ -379,6 +417,8 @@ class World:
             log.lose(count, self.scheduler.steps, self.chance.random() < 0.5)
             self.network.happened.add(Fault.TAIL)
             self.tell(f"{model_id} is back at seq {log.seq} {log.chain[:8]}")
+            visitor = Client(self, 0)
+            self._visitors.append(self.outside.create_task(visitor.visit(model_id)))
 
     def _spoil(self, model_id: str) -> None:
         log = self.store.logs.get(model_id)
@@ -395,16 +435,19 @@ class World:
     def _come_up(self) -> None:
         self.network.is_down = False
 
-    async def _remake(self, at: float, model_id: str | None = None) -> None:
+    async def _remake(self, at: float) -> None:
         """Delete a model and make it again; goes on until it is there."""
         await asyncio.sleep(at)
-        model_id = model_id or self.chance.choice(list(self._kinds))
+        model_id = self.chance.choice(list(self._kinds))
         self.network.happened.add(Fault.REMADE)
         while True:
             worker = self.chance.choice(self.workers)
             self.tell(f"{worker.name} makes {model_id} again")
+            reply = worker.ask(lambda worker: worker.remake(model_id))
+            if self.chance.random() < 0.5:  # whoever asked has no patience
+                self.scheduler.at(self.chance.random() * 0.02, worker.leave, reply)
             try:
-                return await worker.ask(lambda worker: worker.remake(model_id))
+                return await reply
             except REFUSALS:
                 await asyncio.sleep(0.02)
 
@@ -413,12 +456,11 @@ class World:
         self.tell("from here on there are no more faults")
         self.network.heal()
         await asyncio.sleep(QUIET_S)
+        await asyncio.gather(*self._visitors)  # of what befell it since the clients are done
         self.chance.choice(self.workers).crash()
         for worker in self.workers:
             self._restart(worker)
-        for model_id in self._kinds:
-            if model_id not in self.store.logs:  # a late delete, and whoever sent it has died
-                await self._remake(0.0, model_id)
+        await refit_all(self)
         if any(self.kind_of(model_id).names_rows for model_id in self._kinds):
             for worker in self.workers:
                 await worker.ask(sweep)
@@ -438,10 +480,20 @@ def play(
     """The schedule of this seed; of a store that tells bases in one step, or not.
 
     What each model takes is not measured, and specs are resolved once for all schedules: that is
-    a fifth of their time, and nothing that happens in them depends on it.
+    a fifth of their time, and nothing that happens in them depends on it. Refits tell of themselves
+    by the schedule's clock, and count as lost after moments.
     """
-    with (
-        patch.object(service.model, "bytes_of", _some_bytes),
-        patch.object(solvers.spec, "resolve_spec", models.resolved_once),
-    ):
-        return World(seed, trace, tells_bases).run()
+    with contextlib.ExitStack() as patched:
+        for owner, name, planted in (
+            (service.model, "bytes_of", _some_bytes),
+            (service.catalog, "bytes_of", _some_bytes),
+            (service.catalog, "resolve_spec", models.resolved_once),
+            (solvers.spec, "resolve_spec", models.resolved_once),
+            (service.refits, "BEAT_S", BEAT_S),
+            (service.refit_board, "LOST_MS", LOST_MS),
+        ):
+            patched.enter_context(patch.object(owner, name, planted))
+        world = World(seed, trace, tells_bases)
+        for owner in (service.refits, service.refit_board):
+            patched.enter_context(patch.object(owner, "now_ms", world.now_ms))
+        return world.run()

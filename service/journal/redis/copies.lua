@@ -1,4 +1,4 @@
--- KEYS: head, copies, versions, uses, the copy's own   ARGV: what to do, incarnation, then
+-- KEYS: head, copies, versions, uses, the copy's own, audit   ARGV: what to do, incarnation, then
 --   begin     digest, bytes, parts   Answers {0, 1 when it is there}
 --   part      digest, number of the part, its bytes   Answers {0, 1 unless it was collected}
 --   complete  digest   Answers {0, 1 unless a part is missing}

@@ -89,7 +89,7 @@ class RedisCopies:
         await self._copy(model, "", "collect", incarnation, patience_ms)
 
     async def version_put(
-        self, model: str, incarnation: str, version: Version
+        self, model: str, incarnation: str, version: Version, change: Change | None = None
     ) -> tuple[Version, bool]:
         answer = await self._copy(
             model,
@@ -125,8 +125,11 @@ class RedisCopies:
         answer = await self._copy(model, "", "version", incarnation, name)
         return None if answer[1] is None else _version(name, answer[1])
 
-    async def version_delete(self, model: str, incarnation: str, name: str) -> bool:
-        return bool((await self._copy(model, "", "unname", incarnation, name))[1])
+    async def version_delete(
+        self, model: str, incarnation: str, name: str, change: Change | None = None
+    ) -> bool:
+        told = await self._told(model, change)
+        return bool((await self._copy(model, "", "unname", incarnation, name, *told))[1])
 
     async def _copy(self, model: str, digest: str, *arguments: bytes | str | int) -> Any:
         keys = keys_of(model).of_copy(digest)

@@ -143,3 +143,11 @@ local function let_go_of_row(head, waits, waitq, key)
     end
   end
 end
+
+-- Keeps what is changed in the step that changes it; what is older than kept_ms may go.
+local function keep_change(key, incarnation, seq, change, kept_ms)
+  local oldest_ms = string.format('%.0f', math.max(0, now_ms() - tonumber(kept_ms)))
+  redis.call('XADD', key, 'MINID', oldest_ms, '*', 'i', incarnation,
+    's', string.format('%.0f', seq), 'c', change)
+  redis.call('PEXPIRE', key, kept_ms)
+end

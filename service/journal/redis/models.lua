@@ -3,9 +3,10 @@
 --   they are; last but to get audit, which outlives the model
 -- ARGV: what to do, then
 --   get
---   create   incarnation, first chain, spec, given
+--   create   incarnation, first chain, spec, given, change
 --   replace  incarnation, seq, chain expected, then as create
---   delete   incarnation expected or ""
+--   delete   incarnation expected or "", change
+--            change: none, or one to be kept and how long (ms)
 --   stage    incarnation, seq trimmed through, chain there or "": a head without a spec, which
 --            nobody finds
 --   unstage  incarnation, seq, chain, created_ms, spec, given
@@ -22,10 +23,17 @@ local function record(is_created)
   return {0, is_created, spec[1], spec[2], spec[3], spec[4], head[1], head[2]}
 end
 
-local function create(incarnation, chain, spec, given)
+local function audit(incarnation, seq, change, kept_ms)
+  if change then
+    keep_change(KEYS[#KEYS], incarnation, seq, change, kept_ms)
+  end
+end
+
+local function create(incarnation, chain, spec, given, change, kept_ms)
   redis.call('HSET', KEYS[1], 'incarnation', incarnation, 'created_ms', now_ms(),
     'spec', spec, 'given', given)
   redis.call('HSET', KEYS[2], 'incarnation', incarnation, 'seq', 0, 'chain', chain, 'trimmed', 0)
+  audit(incarnation, 0, change, kept_ms)
   return record(1)
 end
 

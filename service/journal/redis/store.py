@@ -166,14 +166,25 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         return number
 
     async def replace(
-        self, model: str, incarnation: str, seq: int, chain: str, spec: bytes, given: bytes
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        spec: bytes,
+        given: bytes,
+        change: Change | None = None,
     ) -> ModelRecord:
-        answer = await self._models(model, "replace", incarnation, seq, chain, *_made(spec, given))
+        made = (*_made(spec, given), *await self._told(model, change))
+        answer = await self._models(model, "replace", incarnation, seq, chain, *made)
         return _record(model, answer)
 
-    async def delete(self, model: str, incarnation: str | None = None) -> None:
+    async def delete(
+        self, model: str, incarnation: str | None = None, change: Change | None = None
+    ) -> None:
+        told = await self._told(model, change)
         try:
-            await self._models(model, "delete", incarnation or "")
+            await self._models(model, "delete", incarnation or "", *told)
         except UnknownModel:
             await self._unlist(model)  # a deletion may have died before this step
             raise

@@ -205,7 +205,12 @@ _VERSIONS = "SELECT name, seq, chain, digest, bytes, created_ms, note FROM versi
 
 
 def name(
-    model: str, incarnation: str, version: Version, limits: Limits, now_ms: int
+    model: str,
+    incarnation: str,
+    version: Version,
+    change: Change | None,
+    limits: Limits,
+    now_ms: int,
 ) -> Task[tuple[Version, bool]]:
     """The task behind `Journal.version_put`."""
 
@@ -272,7 +277,9 @@ def versions(model: str, incarnation: str) -> Task[list[Version]]:
     return task
 
 
-def unname(model: str, incarnation: str, name: str) -> Task[bool]:
+def unname(
+    model: str, incarnation: str, name: str, change: Change | None, limits: Limits, now_ms: int
+) -> Task[bool]:
     """The task behind `Journal.version_delete`."""
 
     def task(connection: sqlite3.Connection) -> bool:
@@ -286,3 +293,4 @@ def unname(model: str, incarnation: str, name: str) -> Task[bool]:
         return True
 
     return task
+        audit.keep(connection, model, incarnation, head.seq, change, limits, now_ms)

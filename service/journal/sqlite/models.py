@@ -140,7 +140,9 @@ def replace(
     return task
 
 
-def delete(model: str, incarnation: str | None) -> Task[None]:
+def delete(
+    model: str, incarnation: str | None, change: Change | None, limits: Limits, now_ms: int
+) -> Task[None]:
     """The first step of `Journal.delete`: out of sight at once."""
 
     def task(connection: sqlite3.Connection) -> None:
@@ -149,6 +151,8 @@ def delete(model: str, incarnation: str | None) -> Task[None]:
             raise ModelChanged(model)
         remove(connection, model)
 
+        stood = (existing.incarnation, existing.seq)
+        audit.keep(connection, model, *stood, change, limits, now_ms)
     return task
 
 

@@ -89,6 +89,15 @@ CREATE TABLE remembered_sums (
 );
 """
 
+# What version 4 adds to version 3. By the model's id, not its number: it outlives the model.
+TABLES_OF_CHANGES = """
+CREATE TABLE changes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, incarnation TEXT NOT NULL,
+    seq INTEGER NOT NULL, time_ms INTEGER NOT NULL, change BLOB NOT NULL
+);
+CREATE INDEX changes_of_model ON changes (id, number);
+"""
+
 
 def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
     """Open a connection in WAL mode, making the tables where the file is new.

@@ -166,15 +166,26 @@ class SqliteJournal(SqliteMoving):
         return await self._read(models.count)
 
     async def replace(
-        self, model: str, incarnation: str, seq: int, chain: str, spec: bytes, given: bytes
+        self,
+        model: str,
+        incarnation: str,
+        seq: int,
+        chain: str,
+        spec: bytes,
+        given: bytes,
+        change: Change | None = None,
     ) -> ModelRecord:
         made = _made(model, spec, given)
-        replaced = await self._write(models.replace(incarnation, seq, chain, made))
+        stood = (incarnation, seq, chain)
+        replaced = await self._write(models.replace(*stood, made, change, self._limits))
         await self._sweep()
         return replaced
 
-    async def delete(self, model: str, incarnation: str | None = None) -> None:
-        await self._write(models.delete(model, incarnation))
+    async def delete(
+        self, model: str, incarnation: str | None = None, change: Change | None = None
+    ) -> None:
+        task = models.delete(model, incarnation, change, self._limits, _now_ms())
+        await self._write(task)
         await self._sweep()
 
     async def append(
@@ -189,9 +200,8 @@ class SqliteJournal(SqliteMoving):
     ) -> Appended:
         if isinstance(cursor, InputMove):
             raise ValueError("SQLite has no inputs")
-        task = append.append(
-            model, incarnation, nonce, known_seq, parts, cursor, copy, self._limits, _now_ms
-        )
+        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change)
+        task = append.append(*given, self._limits, _now_ms)
         size = sum([len(part.body) for part in parts])
         appended = await self._writer.write(task, size)
         self._checkpointer.wrote(size)
@@ -277,9 +287,9 @@ class SqliteJournal(SqliteMoving):
         await self._write(copies.delete(model, incarnation, digest))
 
     async def version_put(
-        self, model: str, incarnation: str, version: Version
+        self, model: str, incarnation: str, version: Version, change: Change | None = None
     ) -> tuple[Version, bool]:
-        task = copies.name(model, incarnation, version, self._limits, _now_ms())
+        task = copies.name(model, incarnation, version, change, self._limits, _now_ms())
         return await self._write(task)
 
     async def versions(self, model: str, incarnation: str) -> Sequence[Version]:
@@ -288,8 +298,16 @@ class SqliteJournal(SqliteMoving):
     async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
         return await self._read(copies.find(model, incarnation, name))
 
-    async def version_delete(self, model: str, incarnation: str, name: str) -> bool:
-        return await self._write(copies.unname(model, incarnation, name))
+    async def version_delete(
+        self, model: str, incarnation: str, name: str, change: Change | None = None
+    ) -> bool:
+        task = copies.unname(model, incarnation, name, change, self._limits, _now_ms())
+        return await self._write(task)
+
+    async def audit(
+        self, model: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[Audited]:
+        return await self._read(audit.read(model, after, limit))
 
     async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
         await self._write(remembering.remember(model, incarnation, rows, self._limits, _now_ms))
