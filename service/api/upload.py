@@ -1,10 +1,10 @@
 """A body of any length, learned chunk by chunk as it arrives.
 
-While one chunk is appended and applied the next one is read and encoded, and the bytes of the one
-behind it come in; no more is asked of the sender, so that memory holds a few chunks however long
-the body is. Each is a learn of its own under a key of its own, and none is begun before the one in
-front of it is acknowledged: whatever ends an upload early leaves its first chunks, whole, and who
-repeats it under its key goes on from there.
+While one chunk is learned the next one is appended, the one behind it is read and encoded, and the
+bytes of a fourth come in; no more is asked of the sender, so that memory holds a few chunks however
+long the body is. Each is a learn of its own under a key of its own, and none is begun before the
+one in front of it stands in the journal: whatever ends an upload early leaves its first chunks,
+whole, and who repeats it under its key goes on from there.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from service.journal.protocol import ModelChanged
 from service.journal.record import KeyKind, make_key
 from service.model import Model
 from service.outliving import outliving
+from service.rates import Limited
 from service.requests import Request
 from service.schemas import Learned, LearnedChunk, LearnedStream
 from service.totals import Totals
@@ -43,6 +44,16 @@ class _Read:
     """What is submitted of it; None where no row is good."""
 
 
+@dataclass(slots=True)
+class _Learning:
+    """A chunk on its way into the journal and the model."""
+
+    read: _Read
+    journalled: asyncio.Event
+    """Set as soon as it is known what becomes of it in the journal."""
+    task: "asyncio.Task[Learned]"
+
+
 class Upload:
     """One request whose chunks are learned one after the other."""
 
@@ -54,6 +65,7 @@ class Upload:
         query: dict[str, str],
         key: str | None,
         wants_scores: bool,
+        limited: Limited | None = None,
     ) -> None:
         self._catalog = catalog
         self._model_id = model_id
@@ -61,6 +73,7 @@ class Upload:
         self._query = query
         self._key = key
         self._wants_scores = wants_scores
+        self._limited = limited
         self._incarnation: str | None = None
         self._coming: asyncio.Task[Chunk | None] | None = None
         self._reading: asyncio.Task[_Read | None] | None = None
@@ -82,6 +95,8 @@ class Upload:
             if problem is None:
                 raise
             problem.extra |= {"seq": self.totals.seq, "chunks": self.totals.chunks}
+            if problem is error:
+                raise
             raise problem from error
 
     def told(self) -> LearnedStream:
@@ -105,15 +120,28 @@ class Upload:
                 await asyncio.wait([self._coming])
 
     async def _learn_each(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
-        learning: asyncio.Task[LearnedChunk] | None = None
+        learned: _Learning | None = None  # in the journal
+        learning: _Learning | None = None
         while True:
             reading = self._reading = _watched(self._read_next(chunks))
             try:
+                if learned is not None:
+                    yield await self._told(learned)
                 if learning is not None:
-                    yield await learning
+                    await learning.journalled.wait()
+                learned = learning
                 if self._is_stopped:
                     reading.cancel()
-                await asyncio.wait([reading])
+                while not reading.done():
+                    awaited = [reading] if learned is None else [reading, learned.task]
+                    await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+                    if learned is not None and learned.task.done():
+                        yield await self._told(learned)
+                        learned = None
+                ends = reading.cancelled() or reading.exception() or reading.result() is None
+                if learned is not None and (ends or learned.task.done()):
+                    yield await self._told(learned)
+                    learned = None
                 if reading.cancelled():
                     raise _shutting_down()
                 read = reading.result()
@@ -134,6 +162,8 @@ class Upload:
         read = await self._read(chunk)
         self._rows_read += read.intake.count
         check_rows(self._rows_read, self._catalog.settings.max_upload_rows)
+        if self._limited is not None:
+            await self._limited.wait_for_rows(read.intake.count)
         return read
 
     def stop(self) -> None:
@@ -142,9 +172,12 @@ class Upload:
         if self._reading is not None:
             self._reading.cancel()
 
-    def _begin(self, read: _Read) -> "asyncio.Task[LearnedChunk]":
+    def _begin(self, read: _Read) -> _Learning:
         """Learn a chunk to its end, whoever waits for it."""
-        return _watched(outliving(self._learn(read)))
+        journalled = asyncio.Event()
+        task = _watched(outliving(self._submit(read, journalled)))
+        task.add_done_callback(lambda done: journalled.set())
+        return _Learning(read, journalled, task)
 
     async def _model(self) -> Model:
         """As it is held now. Raises ModelChanged where the first chunks went to another one."""
@@ -171,9 +204,11 @@ class Upload:
         request = Request.of(intake.rows, key, fingerprint, intake.names_beside)
         return _Read(chunk, model, intake, request)
 
-    async def _learn(self, read: _Read) -> LearnedChunk:
+    async def _told(self, learning: _Learning) -> LearnedChunk:
+        """What became of a chunk; to be asked of one after the other."""
+        read = learning.read
         try:
-            told = await self._submit(read)
+            told = await learning.task
         except RowsRefused as refused:
             told = self._none_of(read, refused)
         rows = read.intake.count
@@ -197,7 +232,7 @@ class Upload:
             errors=first_errors(refused.errors),
         )
 
-    async def _submit(self, read: _Read) -> Learned:
+    async def _submit(self, read: _Read, journalled: asyncio.Event) -> Learned:
         while True:
             model = await self._model()
             if read.model is not model:
@@ -207,6 +242,12 @@ class Upload:
             intake, request = read.intake, read.request
             if request is None:
                 raise RowsRefused(intake.count, len(intake.errors), intake.errors)
+
+            def stands(incarnation: str = model.record.incarnation) -> None:
+                self._incarnation = incarnation
+                journalled.set()
+
+            request.on_journalled = stands
             try:
                 receipt = await model.submit(request)
             except ModelChanged:  # it was sent to one that is gone

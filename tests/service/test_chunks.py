@@ -12,6 +12,7 @@ from service.cuts import CUTTERS, MARK, chunks, chunks_of
 from service.cuts.chunks import RecordCutter, record_end
 from service.errors import Problem
 from solvers import resolve_spec
+from solvers.text import count_lines
 from tests.fuzzing import examples
 
 DOOR = Door(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
@@ -34,7 +35,9 @@ def cut(kind: str, pieces: list[bytes], longest: int = 1000) -> list[chunks.Chun
             for piece in pieces:
                 yield piece
 
-        return [chunk async for chunk in chunks_of(arriving(), CUTTERS[kind](), longest)]
+        return [
+            chunk async for chunk in chunks_of(arriving(), CUTTERS[kind](), longest, count_lines)
+        ]
 
     return asyncio.run(all_of())
 
