@@ -1,6 +1,8 @@
 """Alert rules, dashboard and docs/METRICS.md against promtool, a real Prometheus, a real server."""
 
+import itertools
 import json
+import math
 import random
 import re
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.demo.server_process import ServerProcess
 from service.settings import Settings
-from tests.prometheus import promtool, running_prometheus, tool
+from tests.prometheus import Prometheus, promtool, running_prometheus, tool
 from tests.redis_server import redis_or_skip
 from tests.service.test_following import until
 
@@ -22,6 +24,8 @@ ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 METRICS = (ROOT / "docs" / "METRICS.md").read_text()
 SPARSE = {"kind": "indexed", "dim": 8}
+# Of Grafana's, those that the dashboard uses.
+UNITS = {"rowsps", "reqps", "percentunit", "short", "s", "bytes"}
 MEMBERS = [
     {"name": "dual", "algorithm": "dual_ascent", "loss": "hinge"},
     {"name": "steps", "algorithm": "sgd", "loss": "logistic"},
@@ -42,6 +46,7 @@ def exposition(client: TestClient) -> str:
         "pair": {"algorithm": "portfolio", "members": MEMBERS, "features": SPARSE},
         "windows": {"features": SPARSE, "algorithm": "dual_ascent", "compare_windows": True},
         "regression": {"features": SPARSE, "algorithm": "dual_ascent", "task": "regression"},
+        "guarded": {"features": SPARSE, "algorithm": "dual_ascent", "guard": "warn"},
     }
     for model, spec in specs.items():
         assert client.put(f"/models/{model}", json=spec).status_code == 201, spec
@@ -109,11 +114,41 @@ def test_every_alert_is_explained_and_tested_and_reads_what_exists():
     assert len(re.findall(r"^### Dualstream", METRICS, re.M)) == len(alerts())
 
 
+BOARD = json.loads((DEPLOY / "grafana" / "dualstream.json").read_text())
+
+
 def expressions() -> list[str]:
     """Of the dashboard, for all models over a few seconds."""
-    board = json.loads((DEPLOY / "grafana" / "dualstream.json").read_text())
-    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    found = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
     return [e.replace("$model", ".*").replace("$__rate_interval", "10s") for e in found]
+
+
+def test_panels_of_the_dashboard_are_whole_and_do_not_overlap():
+    panels, covered = BOARD["panels"], set()
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels})
+    assert len(panels) == len({panel["id"] for panel in panels})
+    source = BOARD["templating"]["list"][0]["datasource"]
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (place["x"] + right, place["y"] + down)
+            for right in range(place["w"])
+            for down in range(place["h"])
+        }
+        assert max(x for x, _ in cells) < 24 and not cells & covered, panel["title"]
+        covered |= cells
+        keys = {"id", "type", "title", "datasource", "gridPos", "fieldConfig", "targets"}
+        assert set(panel) == keys and panel["type"] == "timeseries", panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
+        references = [target["refId"] for target in panel["targets"]]
+        assert references == list("ABCD"[: len(references)]), panel["title"]
+        for target in panel["targets"]:
+            assert set(target) == {"refId", "expr", "legendFormat", "datasource"}
+            assert target["datasource"] == panel["datasource"] == source
+            # A name in the legend is a label that the expression leaves in its result.
+            for label in re.findall(r"{{(\w+)}}", target["legendFormat"]):
+                kept = re.search(r"\b(?:sum|max|min) by \(([^)]*)\)", target["expr"])
+                assert kept is None or label in kept[1].split(", "), target["expr"]
 
 
 def test_dashboard_and_alerts_read_families_that_exist():
@@ -143,6 +178,33 @@ def as_composed(service: str) -> dict[str, str]:
     composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     command = composed[service]["command"][1:]
     return {name[2:]: value for name, value in zip(command[::2], command[1::2], strict=True)}
+
+
+def every_panel_has_data(client: httpx.Client, prometheus: Prometheus) -> None:
+    """Of a portfolio and a regression: rows predicted, labelled late and refused while it looks."""
+    pair = {"algorithm": "portfolio", "members": MEMBERS, "features": SPARSE}
+    client.put("/models/pair", json=pair).raise_for_status()
+    numbers = {"algorithm": "dual_ascent", "task": "regression", "features": SPARSE}
+    client.put("/models/numbers", json=numbers).raise_for_status()
+    client.post("/models/numbers/learn", json={"x": {"1": 1}, "y": 3}).raise_for_status()
+    waiting, names = expressions(), itertools.count()
+
+    def all_have_data() -> bool:
+        name = f"late-{next(names)}"
+        rows = {"samples": [{"x": {"1": 1}, "y": 1}, {"x": {"99": 1}, "y": 1}]}
+        assert client.post("/models/pair/learn", json=rows).json()["rejected"] == 1
+        later = {"samples": [{"x": {"1": 1}, "id": name}]}
+        client.post("/models/pair/predict?remember=true", json=later).raise_for_status()
+        label = {"labels": [{"id": name, "y": 1}]}
+        client.post("/models/pair/labels", json=label).raise_for_status()
+        waiting[:] = [each for each in waiting if not has_number(prometheus.query(each))]
+        return not waiting
+
+    until(all_have_data, 60)
+
+
+def has_number(result: list[dict]) -> bool:
+    return any(math.isfinite(float(one["value"][1])) for one in result)
 
 
 def test_alerts_fire_in_a_prometheus_that_scrapes_a_server(tmp_path):
@@ -179,8 +241,7 @@ def test_alerts_fire_in_a_prometheus_that_scrapes_a_server(tmp_path):
         expected |= {("DualstreamNoSamples", model) for model in ("loses", "wins")}
         until(lambda: expected <= prometheus.firing(), 60)
         assert ("DualstreamLosingToBaseline", "wins") not in prometheus.firing()
-        for expression in expressions():
-            prometheus.query(expression)
+        every_panel_has_data(client, prometheus)
         assert prometheus.query("sum(rate(dualstream_samples_total[5m]))")[0]["value"][1] != "0"
         assert not prometheus.firing() & down
         redis.kill()

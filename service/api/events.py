@@ -11,17 +11,21 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from service.api.access import check_method
 from service.api.freshness import staleness
-from service.api.http import answer_problem, check_method, read_count, read_query
+from service.api.http import answer_problem, read_count, read_query
 from service.api.lines import problem_of
+from service.api.models import support_of
+from service.api.pause_view import PauseView
 from service.catalog import Catalog
 from service.errors import Problem
 from service.journal.protocol import JournalError, ModelRecord, UnknownModel
 from service.model import Model
+from service.replica import Replica
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
-from solvers import Certificate
+from solvers import Certificate, Learner
 
 EVERY_MS = 500
 LEAST_MS, MOST_MS = 100, 60_000
@@ -154,9 +158,11 @@ class _Told:
                 "rows_per_second": self._rate(samples, now),
                 "label_delay_s": self._label_delay(),
                 "nonzeros": replica.learner.nonzeros,
+                "support": _support_of(replica.learner),
                 "since_start": summary["since_start"],
                 "rolling": summary["rolling"],
                 "drift": summary["drift"],
+                **_pause_of(replica),
                 "certificate": None if certificate is None else _gap_of(certificate),
                 **staleness(model),
             }
@@ -205,6 +211,17 @@ class _Told:
         return b"event: %s\nid: %s\ndata: %s\n\n" % (kind.encode(), tag.encode(), data)
 
 
+def _pause_of(replica: Replica) -> dict[str, Any]:
+    """A model's pause, and how often its guard has tripped; nothing of one that has none."""
+    if replica.guarding is None:
+        return {}
+    paused = PauseView.of(replica)
+    return {
+        "paused": None if paused is None else paused.model_dump(),
+        "trips": replica.guarding.pauses.counts,
+    }
+
+
 def _gap_of(certificate: Certificate) -> dict[str, Any]:
     return {
         "primal": certificate.primal,
@@ -212,6 +229,18 @@ def _gap_of(certificate: Certificate) -> dict[str, Any]:
         "gap": certificate.gap,
         "relative_gap": certificate.relative_gap,
         "estimate": certificate.estimate,
+    }
+
+
+def _support_of(learner: Learner) -> dict[str, Any] | None:
+    """How settled the features in use are, of models that keep account of them."""
+    found = support_of(learner)
+    if found is None:
+        return None
+    return {
+        "features": len(found.features),
+        "unchanged_since": found.unchanged_since,
+        "changes_per_1000": found.changes_per_1000,
     }
 
 

@@ -7,6 +7,8 @@ from pydantic import BaseModel, Field
 
 from service.api.freshness import MaybeStale, staleness
 from service.api.models import NOT_MODIFIED, IfNoneMatch, catalog_of, tag_answer, unless_known
+from service.model import Model
+from service.pauses import Tripped
 from solvers import DriftEvent
 
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])
@@ -31,6 +33,29 @@ class DriftSeen(BaseModel):
         )
 
 
+class GuardTripped(BaseModel):
+    """The model's guard found a quantity far from its own history."""
+
+    kind: Literal["guard"] = "guard"
+    quantity: Literal["loss", "norm"]
+    rows: int = Field(description="Rows learned when it did.")
+    seq: int = Field(description="Place of the row that made it trip.")
+    value: float
+    limit: float = Field(description="What the value may have been.")
+    paused: bool = Field(description="Whether learning paused there.")
+
+    @classmethod
+    def of(cls, trip: Tripped) -> "GuardTripped":
+        return cls(
+            quantity=trip.quantity,
+            rows=trip.rows,
+            seq=trip.seq,
+            value=trip.value,
+            limit=trip.limit,
+            paused=trip.paused,
+        )
+
+
 class TimelineView(MaybeStale):
     """At most 256 points of the way, evenly spaced, and where the model stands now.
 
@@ -42,14 +67,16 @@ class TimelineView(MaybeStale):
     seq: int
     samples: int
     points: list[dict[str, Any]]
-    events: list[DriftSeen] = Field(description="The last 64, the oldest first.")
+    events: list[DriftSeen | GuardTripped] = Field(
+        description="The last 64 of either kind, in the order of the journal."
+    )
 
 
 @router.get("/timeline", response_model=TimelineView, responses=NOT_MODIFIED)
 async def read_timeline(
     model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
 ) -> Any:
-    """Progressive metrics at evenly spaced rows, and where drift was seen."""
+    """Progressive metrics at evenly spaced rows, where drift was seen and the guard has tripped."""
     model = await catalog_of(request).get(model_id)
     async with model.replica.serving():
         tag_answer(response, model)
@@ -61,6 +88,16 @@ async def read_timeline(
             seq=model.replica.seq,
             samples=model.replica.learner.samples,
             points=progress.timeline(),
-            events=[DriftSeen.of(event) for event in progress.drift.events()],
+            events=_events(model),
             **staleness(model),
         )
+
+
+def _events(model: Model) -> list[DriftSeen | GuardTripped]:
+    replica = model.replica
+    found: list[DriftSeen | GuardTripped] = [
+        DriftSeen.of(event) for event in replica.progress.drift.events()
+    ]
+    if replica.guarding is not None:
+        found += [GuardTripped.of(trip) for trip in replica.guarding.pauses.trips]
+    return sorted(found, key=lambda event: event.seq)

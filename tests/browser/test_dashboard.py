@@ -5,6 +5,7 @@ import re
 
 import httpx
 import numpy as np
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 
@@ -16,6 +17,10 @@ def samples(n, seed=0, flip=False):
         {"x": {"heat": float(a), "load": float(b), "site": "north"}, "y": int(label)}
         for (a, b), label in zip(x, y, strict=True)
     ]
+
+
+# What does not depend on the screen is looked at on one.
+ON_A_DESKTOP = pytest.mark.parametrize("page", ["wide"], indirect=True)
 
 
 def learn(server: httpx.Client, model: str, rows: list) -> None:
@@ -112,6 +117,7 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     screenshot(page, "models")
 
 
+@ON_A_DESKTOP
 def test_the_keyboard_is_enough(page: Page, server: httpx.Client):
     model = named(page, "keys")
     server.put(f"/models/{model}", json={}).raise_for_status()
@@ -135,6 +141,7 @@ def test_the_keyboard_is_enough(page: Page, server: httpx.Client):
     expect(card(page, "Try a prediction")).to_contain_text("JSON")
 
 
+@ON_A_DESKTOP
 def test_names_in_the_data_are_text(page: Page, server: httpx.Client):
     model = named(page, "markup")
     server.put(f"/models/{model}", json={"loss": "hinge", "features": "hashed"}).raise_for_status()
@@ -144,6 +151,27 @@ def test_names_in_the_data_are_text(page: Page, server: httpx.Client):
     weights = card(page, "Largest weights")
     expect(weights).to_contain_text(name)
     assert page.locator("main img").count() == 0
+
+
+def test_a_sparse_model_shows_how_its_features_change(page: Page, server: httpx.Client, screenshot):
+    model = named(page, "sparse")
+    spec = {"algorithm": "rda", "regularizer": {"kind": "l1", "lambda": 0.05}, "features": "hashed"}
+    server.put(f"/models/{model}", json=spec).raise_for_status()
+    page.goto(f"/#/models/{model}")
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+    changes = card(page, "Support changes")
+    expect(changes).to_be_visible()
+    told = r"Now: features in use {}, changes per 1,000 rows {}\."
+    expect(changes).to_contain_text(re.compile(told.format(0, 0)))
+    learn(server, model, samples(200))
+    expect(changes).to_contain_text(re.compile(told.format("[1-3]", r"[1-9]\S*")))
+    before = changes.locator("canvas").evaluate("c => c.toDataURL()")
+    learn(server, model, samples(400, seed=1, flip=True))
+    found = server.get(f"/models/{model}/support").json()
+    expect(changes).to_contain_text(f"features in use {len(found['features'])}, changes per 1,000")
+    expect(changes).to_contain_text(f" {found['changes_per_1000']:.4g}.")
+    assert changes.locator("canvas").evaluate("c => c.toDataURL()") != before
+    screenshot(page, "sparse")
 
 
 def test_numbers_and_classes_have_pages_too(page: Page, server: httpx.Client, screenshot):
@@ -166,6 +194,28 @@ def test_numbers_and_classes_have_pages_too(page: Page, server: httpx.Client, sc
     screenshot(page, "classes")
 
 
+@ON_A_DESKTOP
+def test_a_paused_model_says_so_and_learns_on(page: Page, server: httpx.Client, screenshot):
+    model = named(page, "guarded")
+    guard = {"mode": "pause", "every": 20, "after": 100, "deviations": 1}
+    spec = {"algorithm": "dual_ascent", "features": "hashed", "guard": guard}
+    server.put(f"/models/{model}", json=spec).raise_for_status()
+    learn(server, model, samples(400))
+    page.goto(f"/#/models/{model}")
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+    notice = page.get_by_role("alert").filter(has_text="Learning is paused")
+    expect(notice).to_be_hidden()
+    learn(server, model, samples(200, flip=True))
+    expect(notice).to_contain_text("records are in quarantine")
+    expect(card(page, "Drift")).to_contain_text("guard of the loss")
+    screenshot(page, "paused")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Drop the rows").click()
+    expect(notice).to_be_hidden()
+    assert server.get(f"/models/{model}").json()["paused"] is None
+
+
+@ON_A_DESKTOP
 def test_a_model_that_is_deleted_or_unknown_says_so(page: Page, server: httpx.Client):
     model = named(page, "short")
     server.put(f"/models/{model}", json={}).raise_for_status()

@@ -73,7 +73,7 @@ def test_progress_is_told_as_it_changes(model):
     gap = {name: certificate[name] for name in told["certificate"]}
     nonzeros = model.get("/models/m/weights").json()["nonzeros"]
     expected |= {"model": "m", "rows_per_second": None, "certificate": gap, "nonzeros": nonzeros}
-    expected["label_delay_s"] = None
+    expected |= {"label_delay_s": None, "support": None}
     assert told == expected
     model.post("/models/m/learn", json={"samples": [GOOD] * 5})
     _, second_id, told = listener.hear()

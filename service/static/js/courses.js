@@ -14,7 +14,8 @@ export class Courses {
     const what = this.isRegression ? "absolute error" : "error rate";
     const baselines = this.isRegression ? ["running mean", "last label"] : ["most frequent", "last label"];
     this.drift = [];
-    const markers = () => this.drift.map((event) => ({ x: event.rows, colour: event.rising ? "--bad" : "--good" }));
+    const isBad = (event) => event.kind === "guard" || event.rising;
+    const markers = () => this.drift.map((event) => ({ x: event.rows, colour: isBad(event) ? "--bad" : "--good" }));
     this.error = new Plot(
       {
         title: `Progressive ${what}, with two baselines`,
@@ -54,6 +55,16 @@ export class Courses {
       { title: "Non-zero weights", series: [{ label: "non-zeros", colour: "--c1", format: count }] },
       signal,
     );
+    this.support = new Plot(
+      {
+        title: "Features in use, and how many of them changed within the last 1,000 rows",
+        series: [
+          { label: "features in use", colour: "--c1", format: count },
+          { label: "changes per 1,000 rows", colour: "--c2", ownAxis: true },
+        ],
+      },
+      signal,
+    );
     this.rate = new Plot(
       {
         title: "Rows learned per second",
@@ -73,18 +84,22 @@ export class Courses {
     this.gapCard = card("Certificate", this.gap.element);
     this.delayCard = card("Label delay", this.delay.element);
     this.delayCard.hidden = true;
+    this.supportCard = card("Support changes", this.support.element);
+    this.supportCard.hidden = true;
     this.driftCard = card("Drift");
     this.elements = [
       card(`Progressive ${what}`, this.error.element),
       card("Progressive loss", this.loss.element),
       this.gapCard,
       card("Non-zero weights", this.nonzeros.element),
+      this.supportCard,
       card("Speed", this.rate.element),
       this.delayCard,
       this.driftCard,
     ];
     this.gaps = [[], [], [], []];
     this.counts = [[], []];
+    this.supports = [[], [], []];
     this.rates = [[], []];
     this.delays = [[], []];
   }
@@ -102,8 +117,9 @@ export class Courses {
             events.toReversed().map((event) => [
               right(count(event.rows)),
               right(count(event.seq)),
-              event.detector.replace("_", "-"),
-              event.rising ? "rose" : "fell",
+              ...(event.kind === "guard"
+                ? [`guard of the ${event.quantity}`, event.paused ? "left its history: paused" : "left its history"]
+                : [event.detector.replace("_", "-"), event.rising ? "rose" : "fell"]),
             ]),
             "Drift events, the last one first",
           )
@@ -115,7 +131,7 @@ export class Courses {
   // A new event. True where the timeline has to be read anew.
   add(event) {
     const last = this.points.at(-1);
-    const seen = JSON.stringify(event.drift);
+    const seen = JSON.stringify([event.drift, event.trips]);
     const isOther = this.driftCount !== null && seen !== this.driftCount;
     this.driftCount = seen;
     if (last && event.samples < last.rows) return true;
@@ -127,6 +143,11 @@ export class Courses {
     const now = Date.now() / 1000;
     if (event.rows_per_second != null) this.push(this.rate, this.rates, now, [event.rows_per_second]);
     this.push(this.nonzeros, this.counts, event.samples, [event.nonzeros]);
+    if (event.support) {
+      this.supportCard.hidden = false;
+      const { features, changes_per_1000: changes } = event.support;
+      this.push(this.support, this.supports, event.samples, [features, changes]);
+    }
     if (event.label_delay_s != null) {
       this.delayCard.hidden = false;
       this.push(this.delay, this.delays, now, [event.label_delay_s]);

@@ -6,6 +6,7 @@ import { listen } from "./events.js";
 import { count, number, percent, time } from "./format.js";
 import { Courses } from "./courses.js";
 import { contents } from "./contents.js";
+import { pauseNotice } from "./pauses.js";
 import { predictCard } from "./predict.js";
 import { refitsCard } from "./refits.js";
 import { versionsCard } from "./versions.js";
@@ -17,7 +18,8 @@ export async function showModel(root, id, signal) {
   const heading = h("h1", {}, id);
   const state = h("span", { class: "chip", role: "status" }, "connecting");
   const told = h("div");
-  root.append(heading, state, told);
+  const pause = pauseNotice(id, signal, () => reload());
+  root.append(heading, state, pause.element, told);
   const courses = new Courses(view.spec, signal);
   const parts = contents(id, view.spec, signal);
   const versions = versionsCard(id, signal, () => reload());
@@ -64,6 +66,7 @@ export async function showModel(root, id, signal) {
 
   await reload();
   tell({ seq: view.seq, samples: view.samples, rejected: view.rejected });
+  pause.tell(view.paused);
   const timer = setInterval(() => {
     if (stale && !document.hidden) {
       stale = false;
@@ -79,6 +82,7 @@ export async function showModel(root, id, signal) {
       state.textContent = event.stale ? "stale: the store is away" : "live";
       stale = true;
       tell(event);
+      pause.tell(event.paused);
       // It went back, or drifted: what was drawn is no longer the way there.
       if (courses.add(event)) reload().catch(complain);
     }

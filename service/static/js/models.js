@@ -73,6 +73,7 @@ class Card {
     const { task, algorithm } = model.spec;
     this.told.replaceChildren(
       model.unreadable ? h("p", { class: "error" }, model.unreadable) : "",
+      model.paused ? h("p", { class: "error" }, `paused since seq ${count(model.paused.since)}`) : "",
       facts({
         is: `${algorithm}, ${task}`,
         seq: count(model.seq),

@@ -7,7 +7,8 @@ import { count, number } from "./format.js";
 const HEIGHT = 250;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// series: [{label, colour, dash, format}]; markers: () => [{x, label, colour}]
+// series: [{label, colour, dash, format, ownAxis}], of which the last may have an axis of its own on
+// the right; markers: () => [{x, label, colour}]
 export class Plot {
   constructor({ title, series, xLabel = "rows learned", xIsTime = false, log = false, markers }, signal) {
     this.given = { title, series, xLabel, xIsTime, log, markers };
@@ -31,20 +32,26 @@ export class Plot {
     this.chart?.destroy();
     const { title, series, xLabel, xIsTime, log, markers } = this.given;
     const shown = series[0].format ?? number;
+    const own = series.find((one) => one.ownAxis);
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false } };
     const options = {
       width: Math.max(this.place.clientWidth, 200),
       height: HEIGHT,
-      scales: { x: { time: xIsTime }, y: { distr: log ? 3 : 1 } },
+      scales: { x: { time: xIsTime }, y: { distr: log ? 3 : 1 }, ...(own ? { own: {} } : {}) },
       cursor: { drag: { x: true, y: false } },
       axes: [
         { ...axis, ...(xIsTime ? {} : { values: (_, ticks) => ticks.map(count) }), label: xIsTime ? undefined : xLabel, labelSize: 20, labelFont: "12px system-ui" },
         { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : shown(tick))) },
+        ...(own
+          ? [{ ...axis, scale: "own", side: 1, size: 46, stroke: colour(own.colour), grid: { show: false },
+              values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : number(tick))) }]
+          : []),
       ],
       series: [
         { label: xIsTime ? "time" : xLabel, ...(xIsTime ? {} : { value: (_, x) => count(x) }) },
         ...series.map((one) => ({
           label: one.label,
+          scale: one.ownAxis ? "own" : "y",
           stroke: colour(one.colour),
           width: 1.6,
           dash: one.dash,

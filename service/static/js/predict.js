@@ -68,7 +68,7 @@ async function explained(id, x, signal) {
     parts.length
       ? table(
           ["feature", "value", { text: "contribution", number: true }, ""],
-          parts.map((one) => [one.name, String(one.value), right(number(one.part)), bar(one.part / most)]),
+          parts.map((one) => [one.name, shown(one.value), right(number(one.part)), bar(one.part / most)]),
           "What each feature adds to the score",
         )
       : null,
@@ -77,6 +77,8 @@ async function explained(id, x, signal) {
       : null,
   );
 }
+
+const shown = (value) => (typeof value === "number" ? number(value) : String(value));
 
 const featuresOf = (x) =>
   Array.isArray(x)
