@@ -1,7 +1,7 @@
 """A newcomer's first minutes: from `git clone` to a plot that moves, in a real browser.
 
-The commands are those of the README, in a folder and with a kernel cache that are new; pip's own
-cache is not used. The plot is looked at until its pixels have changed three times.
+The commands are those of the README, in a terminal, a folder and with a kernel cache that are new;
+pip's own cache is not used. The plot is looked at until its pixels have changed three times.
 """
 
 import os
@@ -9,11 +9,12 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from queue import Queue
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -54,35 +55,54 @@ def about() -> list[str]:
 
 
 @contextmanager
-def _shell(folder: Path) -> Iterator[IO[str]]:
-    """The commands in one shell; what they say. It is ended with all that it has started."""
+def _shell(folder: Path) -> Iterator[Queue[str | None]]:
+    """The commands in one shell of a terminal; the lines they say, and None after the last one.
+
+    It is ended with all that it has started.
+    """
     fresh = {"DUALSTREAM_CACHE_DIR": str(folder / "kernels"), "PIP_NO_CACHE_DIR": "1"}
     environment = {**os.environ, **fresh, "PYTHONUNBUFFERED": "1"}
     environment.pop("VIRTUAL_ENV", None)
     environment.pop("PYTHONPATH", None)
+    ours, theirs = os.openpty()
     process = subprocess.Popen(
         ["bash", "-e", "-c", "\n".join(COMMANDS)],
         cwd=folder,
         env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
         start_new_session=True,
     )
-    assert process.stdout is not None
+    os.close(theirs)
+    said: Queue[str | None] = Queue()
+    # To the end, also where nobody listens any more: a terminal that is full holds up who writes.
+    reader = threading.Thread(target=_read, args=(ours, said))
+    reader.start()
     try:
-        yield process.stdout
+        yield said
     finally:
         # Its session has no process that anybody else started.
         subprocess.run(["kill", "--", f"-{process.pid}"], check=False, capture_output=True)
         process.wait(timeout=60)
-        process.stdout.close()
+        reader.join(timeout=60)
+        os.close(ours)
 
 
-def _watch(said: IO[str]) -> Iterator[str]:
+def _read(terminal: int, said: Queue[str | None]) -> None:
+    rest = ""
+    with suppress(OSError):  # how a terminal ends that nobody holds any more
+        while part := os.read(terminal, 1 << 16):
+            *lines, rest = (rest + part.decode(errors="replace")).split("\n")
+            for line in lines:
+                said.put(line)
+    said.put(None)
+
+
+def _watch(said: Queue[str | None]) -> Iterator[str]:
     """The moments of the run, each as it happens."""
-    lines = []
-    for line in said:
+    lines: list[str] = []
+    for line in iter(said.get, None):
         lines.append(line)
         found = URL.search(line)
         if found:

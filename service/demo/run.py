@@ -1,8 +1,12 @@
 """Starts a server on a store of its own, streams Adult through it, and judges the result."""
 
+import math
+import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from service import kernels
 from service.demo.adult import adult_samples
 from service.demo.server_process import ServerProcess
 
@@ -18,25 +23,48 @@ ROWS_PER_REQUEST = 50
 REPORT_EVERY = 4000
 # The first model of a family on a machine waits for its kernels.
 FIRST_COMPILATION_S = 120.0
+# Slow enough to be looked at: the rows take 13 s.
+WATCHED_ROWS_PER_S = 2500.0
+# A server that has its kernels is ready before.
+AHEAD_AFTER_S = 2.5
+# What its first model needs, and then what itself comes to last.
+COMPILED_AHEAD = (
+    "solvers.portfolio._rule",
+    "solvers.portfolio._fused",
+    "solvers.portfolio.retained",
+    "solvers.served",
+    "solvers.progressive",
+    "solvers.drift._detectors",
+)
 ROWS_TO_PREDICT = 3
 WEIGHTS_SHOWN = 8
 CERTIFIED = "dual-30"
 
 
-def run_demo(console: Console, tell: Callable[[dict[str, float]], None] | None = None) -> int:
+def run_demo(
+    console: Console,
+    tell: Callable[[dict[str, float]], None] | None = None,
+    stay: bool = False,
+    rows_per_s: float = math.inf,
+) -> int:
     """The exit code: 0 when the model makes fewer mistakes than both baselines.
 
-    `tell` is told the three error rates in the end.
+    `tell` is told the three error rates in the end. With `stay` the server is there until an
+    interrupt. No more than `rows_per_s` are sent.
     """
     samples = list(adult_samples())
     with tempfile.TemporaryDirectory(prefix="dualstream-demo-") as folder:
         store = f"sqlite:///{Path(folder) / 'demo.db'}"
         with (
+            _compiling_ahead() as ahead,
             ServerProcess(store) as server,
             httpx.Client(base_url=server.url, timeout=FIRST_COMPILATION_S) as client,
         ):
+            ahead.cancel()
             for line in server.said:
                 console.print(line, style="dim", highlight=False, soft_wrap=True)
+            if stay:
+                console.print(f"Its page, live: {server.url}/", soft_wrap=True)
             console.print(
                 f"PUT /models/{MODEL} with no body: eight learners and the prior, combined; "
                 "the first time, kernels are compiled",
@@ -45,12 +73,39 @@ def run_demo(console: Console, tell: Callable[[dict[str, float]], None] | None =
             )
             client.put(f"/models/{MODEL}").raise_for_status()
             console.print(f"a sample: {_shown(samples[0])}", style="dim", soft_wrap=True)
-            _stream(console, client, samples)
+            _stream(console, client, samples, rows_per_s)
             _predict(console, client, samples)
             heaviest = _members(console, client)
             _weights(console, client, heaviest)
             _certificate(console, client)
-            return _verdict(console, client, tell)
+            exit_code = _verdict(console, client, tell)
+            if stay:
+                console.print(
+                    f"\nIts page is at {server.url}/#/models/{MODEL} until Ctrl-C.", soft_wrap=True
+                )
+                with suppress(KeyboardInterrupt):
+                    _wait_for_ever()
+            return exit_code
+
+
+@contextmanager
+def _compiling_ahead() -> Iterator[threading.Timer]:
+    """The model's kernels are compiled beside the server's own, where these take long at all."""
+    begun: list[subprocess.Popen[bytes]] = []
+    late = threading.Timer(AHEAD_AFTER_S, lambda: begun.append(kernels.begin(COMPILED_AHEAD)))
+    late.start()
+    try:
+        yield late
+    finally:
+        late.cancel()
+        late.join()
+        for process in begun:
+            process.kill()
+            process.wait()
+
+
+def _wait_for_ever() -> None:
+    threading.Event().wait()
 
 
 def _shown(sample: dict[str, Any]) -> str:
@@ -58,14 +113,19 @@ def _shown(sample: dict[str, Any]) -> str:
     return f'{{"x": {{{first}, ...}}, "y": {sample["y"]}}}'
 
 
-def _stream(console: Console, client: httpx.Client, samples: list[dict[str, Any]]) -> None:
+def _stream(
+    console: Console, client: httpx.Client, samples: list[dict[str, Any]], rows_per_s: float
+) -> None:
     bar = Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
     console.print("    rows   rows/s   error: model   majority class   last label")
     with bar:
         task = bar.add_task("learning", total=len(samples))
         began, reported = time.perf_counter(), 0
+        due = began
         for first in range(0, len(samples), ROWS_PER_REQUEST):
             body = {"samples": samples[first : first + ROWS_PER_REQUEST]}
+            time.sleep(max(0.0, due - time.perf_counter()))
+            due += ROWS_PER_REQUEST / rows_per_s
             answer = client.post(f"/models/{MODEL}/learn", json=body)
             done = answer.raise_for_status().json()["seq"]
             bar.update(task, completed=done)

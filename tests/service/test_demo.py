@@ -1,13 +1,19 @@
 """The demonstration: what it sends is Adult by name, and it runs to its end."""
 
 import io
+import os
+import re
+import subprocess
+import sys
 from collections import Counter
 
+import httpx
 import pytest
 from rich.console import Console
 
 from service.demo.adult import ATTRIBUTES, COLUMNS, adult_lines, adult_samples
-from service.demo.run import run_demo
+from service.demo.run import COMPILED_AHEAD, run_demo
+from solvers import make_learner
 from solvers._jit import DISABLED
 from solvers.hashing import hash_names
 
@@ -57,8 +63,36 @@ def test_no_two_columns_share_a_place():
     assert len(set(hash_names(names, 18).tolist())) == len(names)
 
 
+def test_what_is_compiled_ahead_is_what_a_model_without_a_spec_needs():
+    make_learner({})
+    assert set(COMPILED_AHEAD) <= set(sys.modules)
+    mine = [name for name in sys.modules if name.startswith("solvers.portfolio._")]
+    ahead = (
+        "import sys; from service.kernels import *; from service.demo.run import *;"
+        "compile_here(COMPILED_AHEAD); print(*sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", ahead],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = told.stdout.split()
+    assert set(mine) <= set(found) and "solvers.dual_ascent" not in found
+
+
 @pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
-def test_the_demonstration_ends_well():
+def test_the_demonstration_ends_well_and_stays_until_an_interrupt(monkeypatch):
     said = io.StringIO()
-    assert run_demo(Console(file=said, width=120)) == 0
+
+    def interrupt() -> None:
+        url = re.search(
+            r"Its page is at (http://127.0.0.1:\d+)/#/models/adult until", said.getvalue()
+        )
+        assert url is not None and httpx.get(f"{url.group(1)}/models/adult").json()["seq"] == 32_561
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("service.demo.run._wait_for_ever", interrupt)
+    assert run_demo(Console(file=said, width=120), stay=True) == 0
     assert "GET /members" in said.getvalue() and "occupation=" in said.getvalue()

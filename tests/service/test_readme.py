@@ -4,7 +4,7 @@ import re
 
 from solvers.portfolio.fused import Blueprint
 from solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, preset
-from tests.service.documents import DOCUMENTS
+from tests.service.documents import DOCUMENTS, ROOT
 
 PORTFOLIO = DOCUMENTS["docs/PORTFOLIO.md"]
 
@@ -24,6 +24,16 @@ def test_memory_of_a_feature_is_what_the_document_says():
         plan = Blueprint([member for member in preset(name) if member["kind"] != "prior"])
         assert (len(plan.what), len(plan.starts)) == (int(members), int(seconds))
         assert 8 * plan.width + 20 == int(memory)
+
+
+def test_every_file_that_cites_a_paper_is_listed_where_the_formulas_are():
+    listed = re.findall(r"`(solvers/[\w/]+\.py)`", DOCUMENTS["docs/FORMULAS.md"])
+    assert all((ROOT / file).is_file() for file in listed)
+    cites = re.compile(r"\b(19|20)\d\d\b|\bthesis\b")
+    for path in (ROOT / "solvers").rglob("*.py"):
+        says = re.match(r'"""(.*?)"""', path.read_text(), re.DOTALL)
+        if says and cites.search(says.group(1)):
+            assert str(path.relative_to(ROOT)) in listed, path
 
 
 def test_readme_is_short():
