@@ -16,8 +16,9 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 # The kernels are compiled here; the entry point copies them to where the process may write. They
 # belong to the files that are imported: with -P, the installed ones and not those in this folder;
 # the journal's are made as the service is imported.
-RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -P -c "import service.app, solvers; solvers.warm()"
+RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -P -m service.kernels
 
+COPY deploy/healthcheck.py /usr/local/bin/dualstream-healthcheck
 COPY deploy/entrypoint.sh /usr/local/bin/dualstream-entrypoint
 RUN useradd --system --uid 10001 --home-dir /data dualstream \
     && install -d -o dualstream -g dualstream /data
@@ -27,7 +28,7 @@ VOLUME /data
 EXPOSE 8000
 
 HEALTHCHECK --interval=5s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/readyz', timeout=2)"]
+    CMD ["dualstream-healthcheck"]
 
 ENTRYPOINT ["dualstream-entrypoint"]
 CMD ["serve"]

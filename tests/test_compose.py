@@ -30,6 +30,13 @@ def instructions(name: str) -> list[str]:
     return [line.split(None, 1)[1] for line in joined.splitlines() if line.startswith(f"{name} ")]
 
 
+def copies() -> list[tuple[str, str]]:
+    """Source and target of each COPY of one file."""
+    return [
+        (words[0], words[1]) for words in map(shlex.split, instructions("COPY")) if len(words) == 2
+    ]
+
+
 def test_every_variable_is_a_setting_and_its_value_valid(services, monkeypatch):
     given = services["server"]["environment"]
     for name, value in given.items():
@@ -61,8 +68,22 @@ def test_published_port_is_the_one_the_server_binds(services):
     server = services["server"]
     inside = server["ports"][0].rsplit(":", 1)[1]
     assert inside == server["environment"]["DUALSTREAM_PORT"] == instructions("EXPOSE")[0]
-    assert f":{inside}/readyz" in server["healthcheck"]["test"][-1]
-    assert f":{inside}/readyz" in instructions("HEALTHCHECK")[0]
+    asked = (ROOT / "deploy" / "healthcheck.py").read_text()
+    assert re.search(r'"DUALSTREAM_PORT"\) or "(\d+)"', asked).group(1) == inside
+
+
+def test_the_health_check_is_the_copied_one_of_file_and_image(services):
+    [copied] = [target for source, target in copies() if source == "deploy/healthcheck.py"]
+    assert (ROOT / "deploy" / "healthcheck.py").stat().st_mode & 0o111
+    told = instructions("HEALTHCHECK")[0]
+    assert json.loads(told[told.index("[") :]) == [Path(copied).name]
+    assert services["server"]["healthcheck"]["test"] == ["CMD", Path(copied).name]
+
+
+def test_the_server_has_a_read_only_root_and_writes_where_it_may(services):
+    server, script = services["server"], (ROOT / "deploy" / "entrypoint.sh").read_text()
+    assert server["read_only"] and server["tmpfs"] == ["/tmp"]
+    assert "DUALSTREAM_CACHE_DIR=/tmp/" in script and instructions("VOLUME") == ["/data"]
 
 
 def test_prometheus_scrapes_the_server_where_it_is(services):
@@ -140,7 +161,8 @@ def test_entry_point_is_the_copied_script_and_finds_the_built_kernels():
     assert Path(target).name == json.loads(instructions("ENTRYPOINT")[0])[0]
     script = (ROOT / source).read_text()
     # Without -P they would be those of the folder of sources, which no server imports.
-    cache = re.search(r"DUALSTREAM_CACHE_DIR=(\S+) python -P ", DOCKERFILE).group(1)
+    cache = re.search(
+        r"DUALSTREAM_CACHE_DIR=(\S+) python -P -m service.kernels\n", DOCKERFILE
+    ).group(1)
     assert f"cp -R --preserve=timestamps {cache}/." in script
-    assert "import service.app, solvers; solvers.warm()" in DOCKERFILE
     assert (ROOT / source).stat().st_mode & 0o111

@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.image.base import base_image
 from tests.image.buildah import COMMAND, STORE, buildah, described
 from tests.image.index import mounts, pip_configuration
+from tests.image.running import WORKERS
 
 ROOT = Path(__file__).parent.parent.parent
 IMAGE = "localhost/dualstream:checked"
@@ -71,7 +72,9 @@ def main() -> None:
     """Say what was measured, or what is missing."""
     if os.geteuid() != 0:
         raise SystemExit("image-check needs root: buildah changes roots and mounts")
-    missing = [name for name in ("buildah", "debootstrap", "unshare") if not shutil.which(name)]
+    missing = [
+        name for name in ("buildah", "debootstrap", "openssl", "unshare") if not shutil.which(name)
+    ]
     if missing:
         raise SystemExit(f"install these first: {' '.join(missing)}")
     STORE.mkdir(parents=True, exist_ok=True)
@@ -90,6 +93,10 @@ def main() -> None:
     size = buildah("images", "--format", "{{.Size}}", IMAGE)
     say(f"image: {size}; base ready in {based - started:.0f} s, built in {built - based:.0f} s")
     say(f"ran with a read-only root as user {seen['user']}: healthy after {seen['healthy_s']} s")
+    say(
+        f"{WORKERS} workers with TLS: healthy after {seen['workers_healthy_s']} s, temporary files "
+        "on the volume, then in memory"
+    )
     say(f"kernels: {seen['kernel_files']} baked files, all hit; none compiled at start")
     say(f"learned {seen['learned']}\nread back after a restart: {seen['read_back']}")
 

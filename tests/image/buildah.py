@@ -6,7 +6,7 @@ the right to make a container is needed, only root.
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ def described(image: str) -> dict[str, Any]:
     return json.loads(buildah("inspect", "--type=image", image))
 
 
-def run_command(container: str, command: Sequence[str]) -> list[str]:
+def run_command(
+    container: str, command: Sequence[str], variables: Mapping[str, str] | None = None
+) -> list[str]:
     """The command that runs `command` in a container, as the image's user."""
-    return [*COMMAND, "run", "--isolation=chroot", container, "--", *command]
+    given = [f"--env={name}={value}" for name, value in (variables or {}).items()]
+    return [*COMMAND, "run", "--isolation=chroot", *given, container, "--", *command]

@@ -2,16 +2,19 @@
 
 How the root is made read-only: in a mount namespace the container's tree is bound over itself and
 remounted read-only, as an engine does for `--read-only`; buildah binds that into its chroot, and a
-bind of a read-only mount is read-only. Only /data is a volume, and writable. The network namespace
-has nothing but loopback, so that port 8000 is free and nothing is asked of anybody; the namespace
-of processes takes all of them along when this ends.
+bind of a read-only mount is read-only. Only /data is a volume, and writable; a second time /tmp is
+a file system in memory, as the compose file has it. The network namespace has nothing but loopback,
+so that port 8000 is free and nothing is asked of anybody; the namespace of processes takes all of
+them along when this ends.
 """
 
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -25,6 +28,7 @@ from typing import Any
 from tests.image.buildah import STORE, buildah, described, run_command
 
 URL = "http://127.0.0.1:8000"
+WORKERS = 2
 READY_WITHIN_S = 120.0
 STOPPED_WITHIN_S = 30.0
 # What a browser loads, and what describes the API.
@@ -47,25 +51,26 @@ class Running:
         self.user = (root / "data").stat().st_uid
         self.data = volume(container)
 
-    def run(self, *command: str) -> tuple[bool, str]:
+    def run(self, *command: str, **variables: str) -> tuple[bool, str]:
         """Whether a command in the container went well, and what it said."""
         # With a read-only root Debian's buildah breaks down as it tidies up, after the command:
         # what the command said is whole, and its exit code lost.
         told = ["sh", "-c", '"$@" 2>&1 && echo "went well"; true', "sh", *command]
-        asked = run_command(self.container, told)
+        asked = run_command(self.container, told, variables)
         said = subprocess.run(asked, capture_output=True, text=True).stdout
         return said.endswith("went well\n"), said.removesuffix("went well\n").strip()
 
     @contextmanager
-    def served(self) -> Iterator[float]:
+    def served(self, **variables: str) -> Iterator[float]:
         """The image's command until it is healthy, which took so many seconds; ended by SIGTERM."""
         command = [*self.configuration["Entrypoint"], *self.configuration["Cmd"]]
         started = time.monotonic()
         log = (STORE / "run.log").open("a")
-        process = subprocess.Popen(run_command(self.container, command), stdout=log, stderr=log)
+        begun = run_command(self.container, command, variables)
+        process = subprocess.Popen(begun, stdout=log, stderr=log)
         check = self.configuration["Healthcheck"]["Test"]
         assert check[0] == "CMD", check
-        while not self.run(*check[1:])[0]:
+        while not self.run(*check[1:], **variables)[0]:
             assert process.poll() is None, "the image's command ended"
             assert time.monotonic() - started < READY_WITHIN_S, "never healthy"
             time.sleep(0.1)
@@ -87,8 +92,9 @@ def first_process_of(user: int) -> int:
     parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and folder.stat().st_uid == user:
-            after_name = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-            parents[int(folder.name)] = int(after_name[1])
+            state, parent, *_ = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            if state != "Z":  # an orphan that has ended, and that nobody asks for its end
+                parents[int(folder.name)] = int(parent)
     [found] = [process for process, parent in parents.items() if parent not in parents]
     return found
 
@@ -108,12 +114,34 @@ def make_read_only(container: str, root: Path) -> None:
         subprocess.run(["mount", *options], check=True)
 
 
-def asked(path: str, body: Any = None, method: str = "GET") -> bytes:
+def asked(path: str, body: Any = None, method: str = "GET", url: str = URL) -> bytes:
     headers = {"content-type": "application/json"}
     sent = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(URL + path, sent, headers, method=method)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    request = urllib.request.Request(url + path, sent, headers, method=method)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
         return answer.read()
+
+
+def tls(running: Running) -> dict[str, str]:
+    """Settings of a server of several workers that speaks TLS, with a certificate in its volume."""
+    made = ["-keyout", str(running.data / "tls.key"), "-out", str(running.data / "tls.crt")]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=here"]
+    subprocess.run(["openssl", "req", "-x509", *kind, *made], check=True, capture_output=True)
+    for name in ("tls.key", "tls.crt"):
+        os.chown(running.data / name, running.user, running.user)
+    files = {"SSL_CERTFILE": "/data/tls.crt", "SSL_KEYFILE": "/data/tls.key"}
+    told = {"HOST": "0.0.0.0", "ALLOW_ANONYMOUS": "1", "WORKERS": str(WORKERS), **files}
+    return {f"DUALSTREAM_{name}": value for name, value in told.items()}
+
+
+def check_workers(running: Running) -> float:
+    """Several workers behind TLS: healthy, and telling each other what they count."""
+    with running.served(**tls(running)) as healthy_s:
+        told = asked("/metrics", url=URL.replace("http:", "https:")).decode()
+        assert f"dualstream_workers {WORKERS}.0" in told, told
+    return healthy_s
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -139,13 +167,21 @@ def check(running: Running) -> dict[str, Any]:
             assert asked(page), page
     with running.served() as again_s:
         told = json.loads(asked("/models/clicks"))
+    by_volume_s = check_workers(running)
+    assert (running.data / ".tmp").is_dir()
     baked, used = files(running.root / "opt" / "kernels"), files(running.data / ".kernels")
     assert len(baked) > 100
     compiled = sorted(name for name in baked | used if baked.get(name) != used.get(name))
     assert not compiled, f"kernels compiled at start: {compiled}"
+    shutil.rmtree(running.data / ".tmp")
+    memory = ["-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(running.root / "tmp")]
+    subprocess.run(["mount", *memory], check=True)
+    by_memory_s = check_workers(running)
+    assert not (running.data / ".tmp").exists(), "what can be in memory went to the volume"
     return {
         "user": int(user),
         "healthy_s": [round(first_s, 1), round(again_s, 1)],
+        "workers_healthy_s": [round(by_volume_s, 1), round(by_memory_s, 1)],
         "learned": learned,
         "read_back": told,
         "kernel_files": len(baked),

@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Whether the server beside it is ready: exit code 0, else 1 and the reason.
+
+It asks where the environment says that the server is, by TLS where it serves that. The answer is
+about this machine alone, so nobody's certificate is checked and no proxy is asked.
+"""
+
+import os
+import ssl
+import sys
+import urllib.request
+
+ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+TIMEOUT_S = 2.0
+
+
+def url() -> str:
+    host = os.environ.get("DUALSTREAM_HOST") or "127.0.0.1"
+    host = ANY.get(host, host)
+    port = os.environ.get("DUALSTREAM_PORT") or "8000"
+    scheme = "https" if os.environ.get("DUALSTREAM_SSL_CERTFILE") else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/readyz"
+
+
+def main() -> int:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    try:
+        urllib.request.build_opener(*handlers).open(url(), timeout=TIMEOUT_S).close()
+    except OSError as error:
+        sys.stderr.write(f"{url()}: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
