@@ -17,6 +17,7 @@ router = APIRouter(prefix="/models", tags=["models"])
 FormatName = Literal["json", "onnx", "sklearn-coef", "vw"]
 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
+_JSON = {"schema": {"type": "object"}}
 
 
 @router.get(
@@ -25,7 +26,10 @@ _BYTES = {"schema": {"type": "string", "format": "binary"}}
     responses={
         200: {
             "description": "The model as a file, named by Content-Disposition.",
-            "content": {one.media_type: _BYTES for one in FORMATS.values()},
+            "content": {
+                one.media_type: _JSON if one.media_type == "application/json" else _BYTES
+                for one in FORMATS.values()
+            },
         },
         **NOT_MODIFIED,
         409: {"description": "The format cannot say what the model serves, and why."},

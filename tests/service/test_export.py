@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from scipy.sparse import csr_matrix
+from scipy.special import expit
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.utils import murmurhash3_32
 from vowpalwabbit import Workspace
@@ -15,6 +16,7 @@ from vowpalwabbit import Workspace
 from service.api.export import FormatName
 from service.export import FORMATS
 from solvers import NotExpressible
+from tests.service import numpy_scores
 from tests.service.conftest import assert_problem
 from tests.service.documents import ROOT
 from tests.service.exported import (
@@ -25,7 +27,6 @@ from tests.service.exported import (
     batch_of,
     exported,
     rows,
-    scores_by_hand,
     source_of,
     trained,
 )
@@ -123,17 +124,17 @@ def test_onnx_runtime_scores_as_the_model_does(name, learners):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_plain_python_scores_the_json_as_the_model_does(name, learners):
+def test_numpy_scores_the_json_as_the_model_does(name, learners):
     told = json.loads(exported("json", learners[name]))
-    some = X[:40]
-    found = [
-        scores_by_hand(told["form"], {j + 1: v for j, v in enumerate(row) if v})
-        for row in some.tolist()
-    ]
-    scores, _ = served(learners[name], some)
-    assert_same(np.array(found).reshape(scores.shape), scores)
-    expected = {"multiclass": scores.shape[-1], "binary": 2, "regression": 0}
-    assert len(told["classes"] or ()) == expected[told["task"]]
+    expected, probabilities = served(learners[name], X)
+    found = numpy_scores.scores(told["form"], X).reshape(expected.shape)
+    assert_same(found, expected)
+    assert told["has_probabilities"] == (probabilities is not None)
+    if probabilities is not None:
+        own = expit(found)
+        assert_same(own / own.sum(axis=1, keepdims=True) if own.ndim == 2 else own, probabilities)
+    classes = {"multiclass": expected.shape[-1], "binary": 2, "regression": 0}
+    assert len(told["classes"] or ()) == classes[told["task"]]
 
 
 @pytest.mark.parametrize("name", LINEAR)
