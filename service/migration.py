@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from service.journal import make_journal, sqlite_path
+from service.journal.audit import Where
 from service.journal.moving import Movable, Staged
 from service.journal.protocol import (
     Conflict,
@@ -24,6 +25,7 @@ from service.journal.protocol import (
 )
 
 PAGE = 100
+CHANGES = 1000
 READ_BYTES = 1 << 20
 # So often a model's tail is copied once more before its source counts as being written.
 ROUNDS = 5
@@ -60,6 +62,7 @@ async def migrate(source: Movable, target: Movable, tell: Tell = lambda line: No
         done = moved[record.id] = await _move(source, target, record)
         what = "is there" if done.was_there else f"{done.entries:,} entries copied"
         tell(f"{number}/{len(records)} {record.id}: {what}, up to seq {done.seq:,}")
+    await _move_changes(source, target)
     await _check_still(source, records, moved)
     return list(moved.values())
 
@@ -124,6 +127,22 @@ async def _take_identity(source: Movable, target: Movable) -> None:
             f"the source's states were computed as {identity!r}, the target's as {found!r}: "
             "adopt one of the stores first (dualstream serve --adopt)"
         )
+
+
+async def _move_changes(source: Movable, target: Movable) -> None:
+    """The log of who changed what, also of models that are gone."""
+    newest: dict[str, int] = {}
+    after: str | None = None
+    while page := await source.audit(None, after, CHANGES):
+        after = page[-1].place
+        told = []
+        for one in page:
+            where = Where.read(one.place)
+            # By a clock that was set back: of one model the later one is not the older one.
+            time_ms = newest[one.model] = max(where.time_ms, newest.get(one.model, 0))
+            place = str(where._replace(time_ms=time_ms))
+            told.append(msgspec.structs.replace(one, place=place, time_ms=time_ms))
+        await target.put_changes(told)
 
 
 async def _check_still(

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from service.journal._placing import Left
+from service.journal.audit import Audited
 from service.journal.chain import first_chain
 from service.journal.copies import CopyUse
 from service.journal.protocol import Entry, Journal, ModelRecord, Remembered
@@ -137,6 +138,12 @@ class Movable(Journal, Protocol):
         """Keep what stands under nonces, and the cursors; in place of what is there.
 
         Raises ModelChanged.
+        """
+
+    async def put_changes(self, changes: Sequence[Audited]) -> None:
+        """Add to the log of changes, with their times, those that it does not have.
+
+        They come in the order in which they were made, of each model behind those that are there.
         """
 
     async def unstage(self, record: ModelRecord) -> None:

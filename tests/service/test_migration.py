@@ -7,6 +7,7 @@ import random
 import time
 from contextlib import asynccontextmanager, contextmanager
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -32,6 +33,7 @@ WRITES = (
     "stage_keys",
     "stage_rows",
     "stage_rest",
+    "put_changes",
     "unstage",
     "copy_put",
     "version_put",
@@ -94,6 +96,8 @@ def learned(url) -> None:
         new = {"name": "new", "algorithm": "perceptron"}
         client.post("/models/names/members", json=new).raise_for_status()
         learn(client, "names", [{"x": {"city": "c1"}, "y": 1}], "the last one")
+        client.put("/models/gone", json=SPEC).raise_for_status()
+        client.delete("/models/gone").raise_for_status()
         client.put("/models/empty", json=SPEC).raise_for_status()
     asyncio.run(named_and_trimmed(url))
 
@@ -146,6 +150,12 @@ async def everything(journal, model: str) -> dict:
         "uses": list(await journal.copy_uses(*own)),
         "versions": list(await journal.versions(*own)),
     }
+
+
+async def changes(journal) -> list:
+    """The log of changes, but for places, which are each store's own."""
+    found = await journal.audit(limit=1000)
+    return [msgspec.structs.replace(one, place="") for one in found]
 
 
 async def bits(journal, model: str) -> dict[str, bytes]:
@@ -204,7 +214,12 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_bits(stores, monkeypatch):
                 assert await everything(source, model) == kept
                 assert await bits(target, model) == await bits(source, model)
             assert await target.identity() == await source.identity()
+            told = await changes(source)
+            actions = ["create", "create", "member_add", "create", "delete", "create"]
+            assert [one.change.action for one in told] == actions
+            assert await changes(target) == told
             assert all(done.was_there for done in await migrate(source, target))
+            assert await changes(target) == told
             return cuts
 
     assert asyncio.run(run()) > 5

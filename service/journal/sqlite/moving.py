@@ -7,11 +7,12 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from service.journal.audit import Audited
 from service.journal.chain import next_chain
 from service.journal.copies import CopyUse
 from service.journal.moving import KeptAppend, KeptKey, Staged, chain_at_start
 from service.journal.protocol import Conflict, Entry, ModelRecord, Remembered
-from service.journal.sqlite import copies, models, remembering
+from service.journal.sqlite import audit, copies, models, remembering
 from service.journal.sqlite.append import Result, pack_result, unpack_result
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
@@ -111,6 +112,9 @@ class SqliteMoving:
         cursors: Mapping[str, str],
     ) -> None:
         await self._write(_put_rest(staged, incarnation, appends, cursors))
+
+    async def put_changes(self, changes: Sequence[Audited]) -> None:
+        await self._write(audit.put(changes))
 
     async def unstage(self, record: ModelRecord) -> None:
         await self._write(_unstage(record))
