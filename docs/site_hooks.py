@@ -1,4 +1,4 @@
-"""What `make docs` adds: the README as first page, the API, and links between documents."""
+"""What `make docs` adds: pages that stand elsewhere, the API, and links between documents."""
 
 import asyncio
 import re
@@ -14,12 +14,23 @@ from service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 _FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
-_NAMED = re.compile(r"(?<![\w/(\[`])(?:docs/)?([A-Z_]+)\.md(?![\w)\]#])")
+_NAMED = re.compile(r"(?<![\w/(\[`])((?:docs/|load_tests/)?([A-Z_]+)\.md)(?![\w)\]#])")
+# Pages of the site that stand outside of docs/: by the name of the page, where.
+ELSEWHERE = {
+    "index.md": "README.md",
+    "SECURITY.md": "SECURITY.md",
+    "DESIGN.md": "DESIGN.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "RESULTS.md": "load_tests/RESULTS.md",
+    "RELIABILITY.md": "load_tests/RELIABILITY.md",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    readme = (ROOT / "README.md").read_text()
-    files.append(File.generated(config, "index.md", content=readme))
+    for page, place in ELSEWHERE.items():
+        files.append(File.generated(config, page, content=(ROOT / place).read_text()))
+    for plot in (ROOT / "load_tests" / "plots").glob("*.png"):
+        files.append(File.generated(config, f"plots/{plot.name}", abs_src_path=str(plot)))
     files.append(File.generated(config, "API.md", content=api_page()))
     return files
 
@@ -28,8 +39,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """A document that is named in running text is a link to it."""
 
     def linked(found: re.Match[str]) -> str:
-        name = f"{found.group(1)}.md"
-        return found.group() if files.get_file_from_path(name) is None else f"[{name}]({name})"
+        name = "index.md" if found.group(2) == "README" else f"{found.group(2)}.md"
+        is_page = name != page.file.src_uri and files.get_file_from_path(name) is not None
+        return f"[{found.group(2)}.md]({name})" if is_page else found.group()
 
     parts = _FENCED.split(markdown)
     return "".join(

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "docs/FORMATS.md": "test_formats_doc.py",
     "docs/EXAMPLES.md": "test_examples.py",
     "docs/REDIS_INPUT.md": "test_redis_input.py",
+    "docs/RUNNING.md": "test_backup.py",
 }
 LONG = {"docs/PORTFOLIO.md", "docs/STREAMING.md"}
 RUN_HERE = [
@@ -69,6 +70,14 @@ def test_no_command_hides_in_a_block_of_another_kind():
         if found
     ]
     assert hidden == []
+
+
+def test_every_document_is_a_page_of_the_site():
+    site = (ROOT / "mkdocs.yml").read_text()
+    pages = re.findall(r"^ +- [^:]+: (\S+\.md)$", site, re.MULTILINE)
+    made = re.findall(r'^    "(\w+\.md)": "', (ROOT / "docs" / "site_hooks.py").read_text(), re.M)
+    written = [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert sorted(pages) == sorted([*written, *made, "API.md"])
 
 
 def test_what_is_named_in_passing_exists():
@@ -146,6 +155,15 @@ def of_streaming(answers: list[dict], said: str) -> None:
     assert "event: progress\nid: 120000-" in said
 
 
+def of_guard_rails(answers: list[dict], said: str) -> None:
+    created, good, bad, model, timeline, resumed = answers
+    assert created["spec"]["guard"]["mode"] == "pause" and created["paused"] is None
+    assert (good["learned"], bad["count"], bad["learned"]) == (3000, 500, 200)
+    assert bad["errors"][0]["reason"].startswith("paused: ")
+    assert model["paused"]["since"] == 3200 == timeline["events"][-1]["seq"]
+    assert (resumed["rows"], resumed["learned"], resumed["since"]) == ("drop", 0, 3200)
+
+
 def of_late_labels(answers: list[dict], said: str) -> None:
     _, served, labelled, again, by_default = answers
     assert served["remembered"] == 2 and len(served["scores"]) == 2
@@ -161,4 +179,5 @@ SAID = {
     "docs/VERSIONS.md": of_versions,
     "docs/STREAMING.md": of_streaming,
     "docs/LATE_LABELS.md": of_late_labels,
+    "docs/GUARD_RAILS.md": of_guard_rails,
 }
