@@ -2,16 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# What is imported is compiled to bytecode then, and not all of it now.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
+  -c constraints.txt
 
 .PHONY: demo serve test lint bench soak chaos fuzz security image-check sbom audit docs clean
 
+# Before eyes it stays until Ctrl-C.
 demo: $(STAMP)-core
-	$(BIN)/dualstream demo
+	@if [ -t 1 ]; then $(BIN)/dualstream demo --stay; else $(BIN)/dualstream demo; fi
 
 serve: $(STAMP)-core
 	$(BIN)/dualstream serve
 
+# One more than two cores: a third of the time tests wait for servers to start, die and come back.
+TEST_JOBS ?= 3
 test: $(STAMP)-dev
 	tests/fetch_tool.sh prometheus
 	tests/fetch_tool.sh redis
@@ -56,16 +61,16 @@ fuzz: $(STAMP)-fuzz
 	  tests/solvers/test_libsvm.py tests/solvers/test_batch.py tests/journal/test_record.py
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
 
-# Builds the image, runs it with a read-only root and uses it; needs root, and no engine.
-image-check: | $(BIN)/python
-	tests/fetch_tool.sh buildah
-	$(BIN)/python -m tests.image
-
 # What hostile clients and inputs come to; with `make fuzz` it writes load_tests/SECURITY.md.
 security: $(STAMP)-dev
 	$(BIN)/python -m load_tests.static_analysis
 	$(BIN)/python -m tests.described
 	$(BIN)/python -m tests.hostile
+
+# Builds the image, runs it with a read-only root and uses it; needs root, and no engine.
+image-check: | $(BIN)/python
+	tests/fetch_tool.sh buildah
+	$(BIN)/python -m tests.image
 
 # What the server is made of; in an environment with the server and nothing else.
 SBOM := .cache/sbom

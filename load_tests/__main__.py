@@ -19,6 +19,7 @@ BENCHMARKS = (
     "portfolio",
     "recovery",
     "replicas",
+    "costs",
     "many_models",
     "ingest",
     "latency",

@@ -40,8 +40,8 @@ class Drive:
     acks: list[int] = field(default_factory=list)
     refusals: list[float] = field(default_factory=list)
     unsent: int = 0
-
     probes: list[float] = field(default_factory=list)
+
     @property
     def latencies_ms(self) -> list[float]:
         return [1000.0 * seconds for seconds in self.latencies]
@@ -68,21 +68,21 @@ def post(target: str, body: bytes, content_type: str = "application/json") -> by
     return head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-def drive(
-    url: str,
 def get(target: str) -> bytes:
     """The bytes of a request."""
     return f"GET {target} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
 
 
+def drive(
+    url: str,
     requests: Sequence[bytes],
     rate: float,
     seconds: float,
     connections: int,
     may_refuse: bool = False,
+    probe: bytes | None = None,
 ) -> Drive:
     """Send requests in turn, so many a second.
-    probe: bytes | None = None,
 
     Where the server `may_refuse`, one that finds no free connection is not sent; else it waits.
     With `probe`, this request is sent every PROBE_S beside them, on a connection of its own.
@@ -130,6 +130,7 @@ class _Driving:
         held: dict[int, _Connection],
         epoll: select.epoll,
         may_refuse: bool,
+        probing: _Probing | None,
     ) -> None:
         self._may_refuse = may_refuse
         self._requests, self._rate, self._total = requests, rate, total
@@ -153,6 +154,9 @@ class _Driving:
                 wakes = min(wakes, probing.due)
             select.select([self._epoll], [], [], max(0.0, wakes - now))
             for descriptor, _ in self._epoll.poll(0):
+                if probing is not None and descriptor == probed:
+                    probing.receive(done)
+                    continue
                 connection = self._held[descriptor]
                 status = _receive(connection, done, self._may_refuse)
                 if status:
@@ -167,7 +171,6 @@ class _Driving:
         return done
 
     def _send_due(self) -> float:
-        probing: _Probing | None,
         """Send what is due, as far as connections are free; the time afterwards."""
         now = time.perf_counter()
         while self._due <= now and self._idle and self._sent < self._total:
@@ -186,9 +189,6 @@ class _Driving:
         self._sent += 1
         self._due = self._begins + self._sent / self._rate
 
-                if probing is not None and descriptor == probed:
-                    probing.receive(done)
-                    continue
 
 @contextmanager
 def _connected(url: str, count: int) -> Iterator[tuple[dict[int, _Connection], select.epoll]]:
@@ -223,10 +223,10 @@ def _receive(connection: _Connection, run: Drive, may_refuse: bool) -> int:
     received = connection.socket.recv(1 << 16)
     if not received:
         raise RuntimeError("the server closed a connection")
-    connection.received += received
-    head, end, body = connection.received.partition(b"\r\n\r\n")
     if may_refuse and received[:12] == _REFUSED and len(received) == connection.refusal_size:
         return 503  # as the last one: all are as long
+    connection.received += received
+    head, end, body = connection.received.partition(b"\r\n\r\n")
     if not end:
         return 0
     size = _SIZE.search(head)

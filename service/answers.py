@@ -154,7 +154,15 @@ class Answers:
         if len(batch) < FEW * len(whole):
             columns = columns.listed()
         for request in whole:
-            self._put(request, request.first_seq - first_seq - known, columns)
+            begins = request.first_seq - first_seq - known
+            self._put(request, begins, columns)
+            if outcome.set_aside is not None:
+                self._say_set_aside(request, outcome.set_aside[begins : begins + request.count])
+
+    def _say_set_aside(self, request: Asked, rows: np.ndarray) -> None:
+        answer = self._by_key.get(request.key)
+        if answer is not None and answer.rows is not None:
+            answer.rows.set_aside = int(rows.sum())
 
     def _put(self, request: Asked, begins: int, columns: "_Columns") -> None:
         """Keep the answer to a request whose rows are those of the columns from `begins` on."""
@@ -201,7 +209,9 @@ class Answers:
         rows = [answer.rows for answer in answers]
         ids = [id_ for part in rows if part is not None for id_ in part.ids]
         nan = float("nan")
+        set_aside = [0 if part is None else part.set_aside for part in rows]
         return {
+            **({"set_aside": _whole(set_aside)} if any(set_aside) else {}),
             "keys": _joined(list(self._by_key)),
             "key_ends": _ends(list(self._by_key)),
             "seqs": _whole(answer.seq for answer in answers),
@@ -245,12 +255,14 @@ class Answers:
         )
         scored = 0
         has_rows = state["has_rows"].tolist()
+        set_aside = state["set_aside"].tolist() if "set_aside" in state else [0] * len(has_rows)
         for number, (seq, n, learned, mistakes, loss) in enumerate(sums):
             rows = None
             if has_rows[number]:
                 scores = state["scores"][scored : scored + n].copy()
                 scored += n
-                rows = AnsweredRows(scores, rejected[number], tuple(ids_of[number]))
+                ids_there = tuple(ids_of[number])
+                rows = AnsweredRows(scores, rejected[number], ids_there, set_aside[number])
                 self._rows += n
             self._by_key[keys[number]] = Answer(
                 seq,

@@ -1,6 +1,7 @@
 """create_app: wires settings, journal, catalog and routes; no logic of its own."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api import (
-    certificate,
     audit,
+    certificate,
     dashboard,
     export,
     health,
@@ -21,28 +22,29 @@ from service.api import (
     labels,
     members,
     models,
+    pauses,
     refits,
     samples,
-    pauses,
     specs,
     timeline,
     versions,
 )
-from service.api.access import Access
+from service.api.access import Access, not_allowed
 from service.api.cross_origin import across_origins
 from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
-from service.default_labels import DefaultLabels
 from service.codecs import media_type
 from service.connections import Connections, Limits
-from service.errors import MEDIA_TYPE, Problem, RowError, as_problem
+from service.default_labels import DefaultLabels
+from service.errors import MEDIA_TYPE, Problem, RowError, as_problem, let_go
 from service.follower import Follower
 from service.intakes import Intakes, has_inputs
-from service.journal import Limits, make_journal
+from service.journal import Limits as JournalLimits, make_journal
 from service.journal.protocol import Journal, JournalError
 from service.journal.record import RecordError
 from service.keys import KeyRing
+from service.rates import Rates, Store
 from service.settings import Settings, check_binding
 from service.startup import Startup
 from service.telemetry import Telemetry
@@ -59,9 +61,9 @@ class Application:
         self._telemetry = hot._telemetry
         self.startup = hot.startup
         self.pressure = hot.pressure
+        self.connections = connections
         self.stop_streams = hot.stop_streams
 
-        self.connections = connections
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._layers(scope, receive, send)
 
@@ -81,7 +83,7 @@ def create_app(
     check_binding(settings)
     keys = KeyRing(settings.keys, settings.keys_file) if settings.asks_for_keys else None
     if journal is None:
-        limits = Limits(
+        limits = JournalLimits(
             key_ttl_s=settings.key_ttl_s,
             max_keys=settings.max_keys,
             max_versions=settings.max_versions,
@@ -89,18 +91,16 @@ def create_app(
             remember_s=settings.remember_s,
             max_remembered=settings.max_remembered,
             remembered_bytes=settings.remembered_bytes,
+            audit_s=86_400 * settings.audit_days,
         )
         journal = make_journal(settings.store, settings.durability, limits)
     telemetry = Telemetry(settings.metrics_max_models, sharing)
-    catalog = Catalog(journal, settings, telemetry)
-    telemetry.watch(catalog)
-            audit_s=86_400 * settings.audit_days,
-    startup = Startup(journal, catalog)
-    tasks = [
-        Follower(catalog, journal).run,
     rates = Rates(
         Store(journal),
         settings.key_requests_per_s,
+        settings.key_rows_per_s,
+        telemetry.saw_rate_exceeded,
+    )
     catalog = Catalog(journal, settings, telemetry)
     telemetry.watch(catalog)
     startup = Startup(journal, catalog)
@@ -112,9 +112,6 @@ def create_app(
     )
     tasks = [
         Follower(catalog, journal).run,
-        settings.key_rows_per_s,
-        telemetry.saw_rate_exceeded,
-    )
         DefaultLabels(catalog, journal).run,
         telemetry.holdings.run,
         telemetry.stored.run,
@@ -144,8 +141,10 @@ def create_app(
         description="Learns linear models from a stream, durably and with a certificate.",
         version="0.1.0",
         lifespan=lifespan,
-        openapi_url=None,  # the dashboard's, which writes it once
+        # So that clients which are generated have calls of these names.
+        generate_unique_id_function=lambda route: route.name,
         docs_url=None,
+        openapi_url=None,  # the dashboard's, which writes it once
         redoc_url=None,
     )
     app.state.settings = settings
@@ -154,6 +153,7 @@ def create_app(
     app.state.telemetry = telemetry
     for module in (
         dashboard,
+        audit,
         models,
         specs,
         timeline,
@@ -161,6 +161,7 @@ def create_app(
         samples,
         labels,
         versions,
+        pauses,
         refits,
         certificate,
         export,
@@ -174,36 +175,49 @@ def create_app(
         SolverError,
         JournalError,
         RecordError,
-        audit,
         HTTPException,
         RequestValidationError,
         Exception,
     ):
         app.add_exception_handler(kind, _answer_problem)
-    describe_hot_routes(app)
+    describe_hot_routes(app, settings.asks_for_keys)
     hot = HotPath(app, catalog, startup, settings, telemetry)
     layers = across_origins(Access(hot, keys, rates, telemetry), settings.cors_origins)
     return Application(layers, hot, connections)
 
-        pauses,
 
 async def _answer_problem(request: Request, error: Exception) -> Response:
-    problem = as_problem(error) or _of_framework(error)
-    if problem is None:
+    problem = as_problem(error) or _of_framework(request, error)
+    if problem is not None and problem.status == 405:
+        problem = not_allowed(request.method, request.url.path)
+    if problem is not None:
+        let_go(error)
+    else:
         problem = Problem(500, "internal-error", "the server failed; its log says why")
     return Response(
         problem.body(request.url.path), problem.status, problem.headers(), media_type=MEDIA_TYPE
     )
 
 
-def _of_framework(error: Exception) -> Problem | None:
+def _of_framework(request: Request, error: Exception) -> Problem | None:
     if isinstance(error, RequestValidationError):
         wrong: list[Any] = list(error.errors())
+        if wrong[0]["loc"] == ("body",) and wrong[0]["type"] != "missing":
+            kind, _ = media_type(request.headers.get("content-type"))
+            if kind != "application/json":
+                detail = f"{kind} is not accepted, send application/json"
+                return Problem(415, "unsupported-media-type", detail)
+        if wrong[0]["type"] == "json_invalid":
+            return Problem(
+                400, "malformed-body", f"the body is no JSON: {wrong[0]['ctx']['error']}"
+            )
         errors = [
             RowError(0, "/" + "/".join(map(str, found["loc"])), found["msg"]) for found in wrong
         ]
         return Problem(422, "invalid-request", errors[0].reason, errors)
     if isinstance(error, HTTPException):
-        slug = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
+        slug = {400: "malformed-body", 404: "not-found", 413: "body-too-large"}.get(
+            error.status_code, "refused"
+        )
         return Problem(error.status_code, slug, str(error.detail))
     return None

@@ -79,9 +79,9 @@ class Catalog:
             settings.request_timeout_s,
             telemetry.saw_shed,
             outside.clock,
+            Idleness().share,
         )
         self.row_limits = RowLimits(
-            Idleness().share,
             settings.max_rows, settings.max_nonzeros, settings.max_name_length
         )
         self.desk = Desk()
@@ -240,6 +240,7 @@ class Catalog:
         model_id: str,
         given: dict[str, Any],
         may_replace: Callable[[ModelRecord], bool] | None = None,
+        by: Author = SERVER,
     ) -> tuple[Model, bool]:
         """Make the model, or find it made from the same spec; the bool says which.
 
@@ -260,10 +261,11 @@ class Catalog:
         await self._warm_up(canonical(spec))
         await self._check_room(model_id, canonical(spec))
         if may_replace is not None:
-            record, created = await self._replace(model_id, spec, given, may_replace)
+            record, created = await self._replace(model_id, spec, given, may_replace, by)
         else:
             made = (canonical(spec), canonical(given))
-            record, created = await self.journal.create(model_id, *made)
+            change = by.change("create", **told_of_spec(spec))
+            record, created = await self.journal.create(model_id, *made, change)
             if not created and not _is_same(record, spec, given):
                 raise Problem(
                     409,
@@ -306,6 +308,7 @@ class Catalog:
         spec: dict[str, Any],
         given: dict[str, Any],
         may_replace: Callable[[ModelRecord], bool],
+        by: Author,
     ) -> tuple[ModelRecord, bool]:
         detail = f"model {model_id!r} does not stand where If-Match says"
         failed = Problem(412, "precondition-failed", detail)
@@ -322,6 +325,7 @@ class Catalog:
                 record.chain,
                 canonical(spec),
                 canonical(given),
+                by.change("replace", **told_of_spec(spec), replaced_seq=record.seq),
             )
         except UnknownModel:
             detail = f"there is no model {model_id!r} for If-Match to name"
@@ -330,8 +334,13 @@ class Catalog:
             raise failed from None
         return made, True
 
-    async def delete(self, model_id: str) -> None:
-        """Delete the model and all that the store keeps of it. Raises Problem 404."""
+    async def delete(self, model_id: str, by: Author = SERVER) -> None:
+        """Delete the model and all that the store keeps of it.
+
+        However late the store hears of it, a model that was made since under the same id stays.
+
+        Raises Problem 404, ModelChanged.
+        """
         try:
             incarnation = await self._incarnation(model_id)
             await self.journal.delete(model_id, incarnation, by.change("delete"))
@@ -343,15 +352,6 @@ class Catalog:
             self._held.drop(model)
             await model.close()
 
-    def forget(self, model: Model) -> None:
-        """Stop holding a model that is not the store's any more; the next request loads anew."""
-        if self._held.drop(model) and model.replica.is_forked:
-            self._forked[model.record.id] = model.record.incarnation, model.replica.trail
-
-    def forget_gone(self, model_id: str) -> None:
-        """Keep nothing of a model that is no longer in the store, not even a load under way."""
-        self._loading.pop(model_id, None)
-        self._unreadable.pop(model_id, None)
     async def _incarnation(self, model_id: str) -> str:
         """Of the model as the store has it now.
 
@@ -363,6 +363,15 @@ class Catalog:
         except UnknownModel:
             return NOBODYS
 
+    def forget(self, model: Model) -> None:
+        """Stop holding a model that is not the store's any more; the next request loads anew."""
+        if self._held.drop(model) and model.replica.is_forked:
+            self._forked[model.record.id] = model.record.incarnation, model.replica.trail
+
+    def forget_gone(self, model_id: str) -> None:
+        """Keep nothing of a model that is no longer in the store, not even a load under way."""
+        self._loading.pop(model_id, None)
+        self._unreadable.pop(model_id, None)
         self._forked.pop(model_id, None)
         self.telemetry.saw_delete(model_id)
 
@@ -417,6 +426,11 @@ class Catalog:
         self._take_in(model)
         return model
 
+    def _forked_trail(self, record: ModelRecord) -> Trail | None:
+        """Where a replica of this model came by that was forked when it was forgotten here."""
+        incarnation, trail = self._forked.get(record.id, ("", None))
+        return trail if incarnation == record.incarnation else None
+
     def _take_in(self, model: Model) -> None:
         """Hold a model that was loaded. Nobody joins its loading any more: they would be given it
         even where it has left memory again."""
@@ -426,11 +440,6 @@ class Catalog:
     def _is_under_way(self, model_id: str) -> bool:
         """Whether the present task is the one that loads the model, not one that was overtaken."""
         return self._loading.get(model_id) is asyncio.current_task()
-    def _forked_trail(self, record: ModelRecord) -> Trail | None:
-        """Where a replica of this model came by that was forked when it was forgotten here."""
-        incarnation, trail = self._forked.get(record.id, ("", None))
-        return trail if incarnation == record.incarnation else None
-
 
 
 def canonical(spec: dict[str, Any]) -> bytes:

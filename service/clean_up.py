@@ -122,9 +122,6 @@ class CleanUp:
             return False
         return True
 
-    async def _set_done(self, seq: int) -> None:
-        before = await self._journal.cursor(*self._where, CURSOR)
-        move = CursorMove(CURSOR, before, str(max(seq, int(before or 0))))
     def _may_go(self, seq: int) -> int:
         """The last record that may go, once a snapshot at `seq` is the oldest.
 
@@ -134,6 +131,9 @@ class CleanUp:
         held = None if guarding is None else guarding.pauses.kept_after(seq)
         return seq if held is None else min(seq, held)
 
+    async def _set_done(self, seq: int) -> None:
+        before = await self._journal.cursor(*self._where, CURSOR)
+        move = CursorMove(CURSOR, before, str(max(seq, int(before or 0))))
         with contextlib.suppress(CursorMoved):  # by another worker: it is looked at again
             nonce = self._outside.nonce()
             await self._journal.append(*self._where, nonce, self._replica.seq, (), move)
@@ -149,6 +149,8 @@ async def clean_up(
 ) -> bool:
     """Leave nothing in the store that is older than the control at `seq`; False if that failed.
 
+    Of the journal goes what stands up to `through`, or else up to the snapshot.
+
     The snapshot is of a state after it. Nothing goes before it can be read back from the store, nor
     once the store has lost what it is a snapshot of.
 
@@ -159,10 +161,11 @@ async def clean_up(
         return False
     await journal.snapshots_drop(*where, snapshot.seq)
     # Before the versions go: of a place that the log has let go of none can be taken any more.
-    await journal.trim(*where, snapshot.seq, behind=0)
+    await journal.trim(*where, snapshot.seq if through is None else through, behind=0)
     for version in await journal.versions(*where):
         if version.seq < seq:
-            await journal.version_delete(*where, version.name)
+            change = SERVER.change("version_delete", name=version.name, unlearned_seq=seq)
+            await journal.version_delete(*where, version.name, change)
     return await _drop_copies(journal, where, seq) and await journal.scrub(*where)
 
 

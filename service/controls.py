@@ -7,7 +7,7 @@ or a field of a later version stops the replica: what this version does not know
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from service.retained import DIGEST_BYTES, RetainedIds
 from solvers import (
     DUALS,
     SOLUTION,
+    WEIGHTS,
     InvalidSpec,
     Learner,
     MemberError,
@@ -52,9 +53,9 @@ class Subject(Protocol):
     id: str
     learner: Learner
     retained: RetainedIds
-    seq: int
     rejected: int
     guarding: Guarding | None
+    seq: int
     """Of the record before the control."""
 
     def become(self, digest: str, seq: int) -> None:
@@ -137,6 +138,8 @@ class Refit(Order, frozen=True, omit_defaults=True):
     job: str
     seq: int
     method: str
+    records: int | None = None
+    """Of weights: how many rows had been learned or rejected by the state at `seq`."""
 
 
 def control_of(order: Order, arrays: Arrays | None = None) -> Control:
@@ -260,16 +263,13 @@ def _check_member_add(subject: Subject, order: MemberAdd) -> None:
 def _member_add(subject: Subject, order: MemberAdd) -> MemberView | None:
     learner = _members_of(subject)
     named = {} if order.name is None else {"name": order.name}
-    return find_member(learner, learner.add_member(order.spec | named))
+    name = learner.add_member(order.spec | named)
+    _norm_is_another(subject)
+    return find_member(learner, name)
 
 
 def _member_remove(subject: Subject, order: MemberRemove) -> None:
     _members_of(subject).remove_member(order.name)
-
-
-def _promote(subject: Subject, order: Promote) -> MemberView | None:
-    learner = _members_of(subject)
-    learner.promote(order.name)
     _norm_is_another(subject)
 
 
@@ -277,6 +277,11 @@ def _norm_is_another(subject: Subject) -> None:
     """Weights have come, gone or been solved for: what their norm was says nothing about it."""
     if subject.guarding is not None:
         subject.guarding.guard.begin_anew(subject.seq + 1, "norm")
+
+
+def _promote(subject: Subject, order: Promote) -> MemberView | None:
+    learner = _members_of(subject)
+    learner.promote(order.name)
     return find_member(learner, order.name)
 
 
@@ -285,17 +290,17 @@ def _demote(subject: Subject, order: Demote) -> None:
 
 
 def _unlearn(subject: Subject, order: Unlearn) -> None:
+    if since := paused_at(subject):
+        raise UnlearningError(PAUSED.format(since))
     digest = bytes.fromhex(order.sample)
     subject.retained.unlearn(subject.learner, digest, subject.seq + 1)
+    if subject.guarding is not None:
+        subject.guarding.guard.not_before(subject.seq + 1)
 
 
 def _rollback(subject: Subject, order: Rollback) -> None:
-    if since := paused_at(subject):
-        raise UnlearningError(PAUSED.format(since))
     if (why_not := why_forgotten(subject, order.seq)) is not None:
         raise UnlearningError(why_not)
-    if subject.guarding is not None:
-        subject.guarding.guard.not_before(subject.seq + 1)
     subject.become(order.digest, order.seq)
 
 
@@ -311,11 +316,6 @@ def _pause(subject: Subject, order: Pause) -> None:
     subject.become(order.digest, order.seq)
 
 
-
-
-def records_of(subject: "Subject") -> int:
-    """How many rows the state has learned or rejected."""
-    return subject.learner.samples + subject.rejected
 def _resume(subject: Subject, order: Resume, arrays: Arrays) -> int:
     if (why_not := why_not_resumed(subject, order.since)) is not None:
         raise PauseError(why_not)
@@ -325,16 +325,21 @@ def _resume(subject: Subject, order: Resume, arrays: Arrays) -> int:
     return learned
 
 
+def records_of(subject: "Subject") -> int:
+    """How many rows the state has learned or rejected."""
+    return subject.learner.samples + subject.rejected
+
+
 def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int | None:
     if (why_not := why_not_refit(subject.learner.spec)) is not None:
         raise RefitError(why_not)
+    if paused := paused_at(subject):
+        raise RefitError(PAUSED.format(paused))
     since = subject.retained.unlearned_seq
     if order.seq < since:
         raise RefitError(
             f"a sample was unlearned at seq {since}, and it was computed of seq {order.seq}, "
             "when that was still there"
-    if paused := paused_at(subject):
-        raise RefitError(PAUSED.format(paused))
         )
     if order.records is not None:
         _check_follows(subject, order.seq, order.records, int(arrays["rows"][0]))
@@ -385,9 +390,9 @@ KINDS = {
     "promote": Kind(Promote, _promote),
     "demote": Kind(Demote, _demote),
     "rollback": Kind(Rollback, _rollback),
+    "pause": Kind(Pause, _pause),
+    "resume": Kind(Resume, take=_resume),
     "unlearn": Kind(Unlearn, _unlearn),
     "refit": Kind(Refit, arrays=(DUALS, SOLUTION, WEIGHTS), take=_refit),
 }
 _KIND_OF = {kind.fields: name for name, kind in KINDS.items()}
-    "pause": Kind(Pause, _pause),
-    "resume": Kind(Resume, take=_resume),

@@ -69,7 +69,11 @@ class DefaultLabels:
                     return
                 if model.record.incarnation != told.incarnation:
                     return
-                receipt = await learn_defaults(model, due.rows)
+                try:
+                    receipt = await learn_defaults(model, due.rows)
+                except Problem as problem:  # it takes no rows now; these go on waiting
+                    log.debug("model %r: %s", told.model, problem.detail)
+                    return
                 self._catalog.telemetry.saw_default_labels(receipt.placed.count)
 
     def _say(self, error: Exception) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "Problem",
     "RowError",
     "as_problem",
+    "let_go",
     "unavailable",
     "unknown_model",
     "unreadable",
@@ -54,6 +55,17 @@ def unreadable(reason: str) -> Problem:
 
 def unavailable(reason: str) -> Problem:
     return Problem(503, "store-unavailable", reason, retry_after_s=1)
+
+
+def let_go(error: BaseException | None) -> None:
+    """Forget where an error came by, once it is told.
+
+    Its traceback holds the frames, these all that was read of the request, and some of them the
+    error or its task: a ring that only the collector of rings takes apart, which comes seldom.
+    """
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def as_problem(error: Exception) -> Problem | None:

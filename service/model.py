@@ -23,8 +23,8 @@ from service.journal.protocol import (
 )
 from service.journal.record import RecordError
 from service.memory import bytes_of
-from service.receipts import Receipt
 from service.pausing import Pausing
+from service.receipts import Receipt
 from service.references import References
 from service.refits import Refits
 from service.replica import Replica
@@ -64,8 +64,8 @@ class Model:
         self.door = Door(replica.spec, catalog.row_limits)
         self._pressure = catalog.pressure
         self._most_bytes = catalog.settings.max_model_bytes
-        self.committer = Committer(
         self._most_held = catalog.settings.max_quarantine
+        self.committer = Committer(
             catalog.journal,
             replica,
             catalog.settings.append_timeout_s,
@@ -79,8 +79,8 @@ class Model:
         self.outside = catalog.outside
         self.refits = Refits(self, catalog.journal, catalog.desk)
         self.references = References(self, catalog.reference_desk)
-        self._names_since = replica.names_since
         self.pausing = Pausing(self, catalog.journal)
+        self._names_since = replica.names_since
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
         self._snapshot_seq = replica.restored_seq
@@ -92,16 +92,16 @@ class Model:
         self.clean_up = CleanUp(replica, self.committer, catalog.journal, catalog.outside)
         if replica.retained.unlearned_seq:  # whoever was asked may have died over it
             self.clean_up.begin(LEFT_TO_OTHERS_S)
-
         self.pausing.came_by()
+
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it.
 
         Raises Problem 429 for rows where the model takes more memory than it may, or has as many in
         quarantine; OutcomeUnknown where they wait too long, and what the journal's append raises.
         """
-        if self.bytes > self._most_bytes and isinstance(request, Request):
-            raise self._too_large()
+        if isinstance(request, Request):
+            self._check_room()
         future = self.committer.submit(request)
         if isinstance(request, ControlRequest):
             receipt = await future
@@ -184,8 +184,8 @@ class Model:
         self.references.stop()
         await self.refits.close()
         await self.clean_up.close()
-        await self.committer.drain()
         await self.pausing.close()
+        await self.committer.drain()
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
 
@@ -232,8 +232,8 @@ class Model:
         if self.replica.retained.unlearned_seq > before:
             self.clean_up.begin(LEFT_TO_OTHERS_S)
         self.refits.came_by()
-        if self.replica.names_since != self._names_since:
         self.pausing.came_by()
+        if self.replica.names_since != self._names_since:
             self._names_since = self.replica.names_since
             self.door.tell_names_again(self._names_since)
 

@@ -17,7 +17,14 @@ import numpy as np
 from service.answers import KEPT, Answers, Asked, AskedIn
 from service.beside import beside
 from service.codecs import labels_and_classes
-from service.controls import Verdict, check_control, copy_named_by, copy_needed_by, obey
+from service.controls import (
+    Verdict,
+    check_control,
+    copy_needed_by,
+    obey,
+    stands_alone,
+    takes_up,
+)
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import (
     ENTRY_OVERHEAD,
@@ -38,6 +45,7 @@ from service.journal.record import (
     holds_control,
 )
 from service.outside import REAL, Outside
+from service.quarantine import read_held, rows_held
 from service.recovery import Forked, recover
 from service.retained import NOBODY, Named
 from service.served_losses import ServedLosses
@@ -45,7 +53,6 @@ from service.states import (
     Captured,
     ModelState,
     UnreadableCopy,
-from service.quarantine import read_held, rows_held
     by_part,
     header_of,
     read_copy,
@@ -64,8 +71,9 @@ from solvers import (
 
 log = logging.getLogger("dualstream.replica")
 
-# A batch expected to take less runs in the event loop: a thread costs some 80 us to reach.
-INLINE_S = 0.0005
+# A batch expected to take less runs in the event loop: a thread costs some 80 us to reach, and then
+# the two hand each other the interpreter's lock.
+INLINE_S = 0.004
 # Longer ones are cut, so that a prediction never waits much longer than this for its turn.
 SLICE_S = 0.002
 READ_BYTES = 1024 * 1024
@@ -99,6 +107,8 @@ class Replica:
         self.trail = Trail()
         # The state of the copy that the next control names.
         self._fetched: ModelState | None = None
+        # The entries with the rows in quarantine that the next control takes up.
+        self._held: list[Entry] = []
         self.names_since = 0
         """Names that were told by records up to this one may be missing from the state."""
         self.seq, self.chain = 0, ""
@@ -109,8 +119,6 @@ class Replica:
         self.certified_at = float("-inf")
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
-        # The entries with the rows in quarantine that the next control takes up.
-        self._held: list[Entry] = []
         self.watched: dict[bytes, Applied | None] = {}
         self._outside = outside
         self._turn = asyncio.Lock()
@@ -214,7 +222,7 @@ class Replica:
                     f"the one before it ends at seq {seq}"
                 )
             seq = entry.seq
-        for some in parted_at(entries, lambda control: copy_named_by(control) is not None):
+        for some in parted_at(entries, stands_alone):
             await self.apply_run(some, journal)
 
     def pass_by(self, entry: Entry) -> None:
@@ -285,6 +293,16 @@ class Replica:
             self._s_per_row += 0.2 * (spent - self._s_per_row)
         return outcome
 
+    def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
+        """Learn and count rows, of which the first stands at `first_seq`."""
+        outcome = self.learner.learn(batch)
+        if self._as_served is not None:
+            outcome = self._as_served.put(batch, outcome)
+        self.progress.count(batch, outcome, first_seq)
+        self.losses.keep(batch, outcome)
+        self.rejected += int(np.count_nonzero(outcome.rejected))
+        return outcome
+
     async def _obey(self, control: Control, journal: Journal) -> Verdict:
         """In a thread, as it may take long: a new member learns the retained rows."""
         digest = copy_needed_by(self, control)
@@ -295,6 +313,8 @@ class Replica:
                 # Gone with the record itself, which was trimmed meanwhile? Raises Trimmed.
                 await journal.read(self.id, self.incarnation, self.seq, 1)
                 raise
+        if takes_up(self, control):
+            self._held = await read_held(self, journal)
         async with self._turn:
             verdict = await asyncio.to_thread(obey, self, control)
             self.seq += 1
@@ -313,8 +333,6 @@ class Replica:
         return verdict
 
     async def fetch(self, digest: str, journal: Journal) -> ModelState:
-        if takes_up(self, control):
-            self._held = await read_held(self, journal)
         """The state in a copy of this model. Raises UnreadableCopy."""
         data = await journal.copy_get(self.id, self.incarnation, digest)
         try:
@@ -330,8 +348,24 @@ class Replica:
         """
         state, self._fetched = self._fetched, None
         assert state is not None
+        if self.guarding is not None and state.guarding is not None:
+            state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
         self._hold(state)
         self.names_since = self.seq + 1
+
+    def take_up(self) -> int:
+        """Learn the rows in quarantine, in their order; how many of them were learned."""
+        held, self._held = self._held, []
+        assert self.guarding is not None
+        learned = 0
+        for some in rows_held(held, self.guarding.pauses.held_from, self.seq):
+            self.names.keep(some.rows.names)
+            batch = as_batch(some.rows, self.dim)[some.begin : some.end]
+            first_seq = some.first_seq + some.begin
+            outcome = self.learn_rows(batch, first_seq)
+            self.retained.keep(some.named, batch, first_seq, outcome)
+            learned += len(batch) - int(np.count_nonzero(outcome.rejected))
+        return learned
 
     def _records_of(
         self, entries: Sequence[Entry]
@@ -352,22 +386,6 @@ class Replica:
             if isinstance(block, Control):
                 check_control(self, block)
                 records += [Batch.concat(run)] if run else []
-        if self.guarding is not None and state.guarding is not None:
-    def take_up(self) -> int:
-        """Learn the rows in quarantine, in their order; how many of them were learned."""
-        held, self._held = self._held, []
-        assert self.guarding is not None
-        learned = 0
-        for some in rows_held(held, self.guarding.pauses.held_from, self.seq):
-            self.names.keep(some.rows.names)
-            batch = as_batch(some.rows, self.dim)[some.begin : some.end]
-            first_seq = some.first_seq + some.begin
-            outcome = self.learn_rows(batch, first_seq)
-            self.retained.keep(some.named, batch, first_seq, outcome)
-            learned += len(batch) - int(np.count_nonzero(outcome.rejected))
-        return learned
-
-            state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
                 records += [] if skipped else [block]
                 run = []
                 continue
@@ -447,8 +465,8 @@ class Replica:
         fresh.watched = self.watched
         fresh.trail = Trail(kept=None)
         await fresh.load(journal)
-        lost = self.trail.lost_in(fresh.trail)
         async with self._turn:
+            lost = self.trail.give_way_to(fresh.trail)
             self._take_over(fresh)
         self.is_forked = False
         return lost
@@ -472,6 +490,7 @@ class Replica:
         self.retained = state.retained
         self.rejected = state.rejected
         self.refused_controls = state.refused_controls
+        self.guarding = state.guarding
 
     @property
     def state(self) -> ModelState:
@@ -485,6 +504,11 @@ class Replica:
         self.chain = chain
         self.trail.pass_by(seq, chain)
 
+    def _begin_at(self, seq: int, chain: str) -> None:
+        self.seq = seq
+        self.chain = chain
+        self.trail.begin(seq, chain)
+
     def _take_over(self, other: "Replica") -> None:
         self.incarnation = other.incarnation
         self.spec = other.spec
@@ -494,7 +518,6 @@ class Replica:
         self.losses = other.losses
         self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
-        self.trail = other.trail.trimmed()
         self.certified_at = float("-inf")
 
     # -- snapshots -------------------------------------------------------------------------------
@@ -509,7 +532,6 @@ class Replica:
         arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
         arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
         return arrays
-        self.guarding = state.guarding
 
     def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
         """Be what the snapshot was taken of.
@@ -525,7 +547,7 @@ class Replica:
         self._hold(state)
         self.answers.restore(by_part(arrays)["answers"])
         self.losses.restore(by_part(arrays)["served"])
-        self._stand_at(seq, chain)
+        self._begin_at(seq, chain)
         self.restored_seq = seq
 
 

@@ -1,14 +1,14 @@
 """What is to be committed: learn requests as parts of the journal, and controls as one record."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from service.auditing import SERVER, Author, told_of
 from service.codecs import ListedRows, Rows, class_texts
 from service.controls import Arrays, Order, control_of
-from service.journal.protocol import CursorMove, Part
+from service.journal.protocol import Change, CursorMove, Part
 from service.journal.record import (
     Control,
     KeyKind,
@@ -34,6 +34,8 @@ class Request:
     """Places and names of features that the journal may not know yet."""
     cursor: CursorMove | None = None
     """Moved in the step that journals the rows, which are a group of their own then."""
+    on_journalled: Callable[[], None] = lambda: None
+    """Called when they stand in the journal as they should, before they are learned."""
 
     @property
     def part(self) -> Part:
@@ -116,8 +118,6 @@ class ControlRequest:
 
     part: Part
     control: Control
-
-    @property
     by: Author | None = SERVER
     """Who changes the model by it; None: what its spec says, which is not in the log of changes."""
 
@@ -127,6 +127,8 @@ class ControlRequest:
         if self.by is None:
             return None
         return self.by.change(self.control.kind, **told_of(self.control.fields))
+
+    @property
     def parts(self) -> list[Part]:
         return [self.part]
 
@@ -141,6 +143,7 @@ class ControlRequest:
         key: bytes | None = None,
         asked: bytes | None = None,
         arrays: Arrays | None = None,
+        by: Author | None = SERVER,
     ) -> Self:
         """A request of this order and its numbers, under the stored `key` if it has one.
 
@@ -157,7 +160,7 @@ class ControlRequest:
         # As everyone else will read it: what is given may have its fields in another order.
         ((_, control),) = decode(plain)
         assert isinstance(control, Control)
-        return cls(Part(body, 1, key, fingerprint), control)
+        return cls(Part(body, 1, key, fingerprint), control, by)
 
 
 AnyRequest = Request | ControlRequest

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import logging
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -10,10 +12,12 @@ import uvicorn
 
 from service.api.health import without_password
 from service.app import Application, create_app
+from service.connections import room_for
 from service.receiving import refusing_by
 from service.settings import Settings
-from service.connections import room_for
 from service.telemetry.sharing import Sharing
+
+log = logging.getLogger("dualstream.server")
 
 GARBAGE_THRESHOLD = 20_000
 
@@ -58,15 +62,15 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
     """A server that was not started yet. Raises UnsafeBinding, and ValueError for its settings."""
     check_certificate(settings)
     app = create_app(settings, sharing=sharing)
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
     app.connections.most = room_for(settings.max_connections)
     if app.connections.most < settings.max_connections:
         log.warning(
             "%d connections at most: the process may not have more files open", app.connections.most
         )
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
         http=refusing_by(app.pressure, app.connections),
         timeout_keep_alive=settings.keep_alive_s,
         log_level="warning",
@@ -75,12 +79,12 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
         ws="none",
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
+        # Those who only wait for the store by then are left soon after.
+        timeout_graceful_shutdown=math.ceil(settings.stop_timeout_s) + 1,
         # Whoever may set these headers may say where a request comes from.
         proxy_headers=settings.forwarded_allow_ips is not None,
         forwarded_allow_ips=settings.forwarded_allow_ips,
     )
-        # Those who only wait for the store by then are left soon after.
-        timeout_graceful_shutdown=math.ceil(settings.stop_timeout_s) + 1,
     return Server(config, app, settings.stop_timeout_s)
 
 
@@ -90,11 +94,11 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: Application, stop_timeout_s: float) -> None:
         super().__init__(config)
         self._app = app
+        self._stop_timeout_s = stop_timeout_s
         self.on_listening: Callable[[str, int], None] = lambda host, port: None
         self.on_ready: Callable[[str], None] = lambda durability: None
         self._announcing: asyncio.Task[None] | None = None
 
-        self._stop_timeout_s = stop_timeout_s
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:

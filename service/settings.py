@@ -106,20 +106,20 @@ class Settings(BaseSettings):
     max_model_bytes: int = Field(
         1024**3, ge=1, description="Memory of a model beyond which it learns no more."
     )
+    max_quarantine: int = Field(
+        100_000,
+        ge=1,
+        description="Most records in quarantine while a model's learning pauses; then it is"
+        " refused.",
+    )
     max_in_flight: int = Field(
-        1024, ge=1, description="Requests that wait, per worker, beyond which learning is refused."
+        512, ge=1, description="Requests that wait, per worker, beyond which learning is refused."
     )
     shed_after_s: float = Field(
         0.05,
         gt=0,
         description="The longest wait, of 288 requests or more, beyond which learning is refused.",
     )
-    request_timeout_s: float = Field(
-        30.0, gt=0, description="How long rows wait to be journalled and learned."
-    )
-    append_timeout_s: float = Field(
-        5.0, gt=0, description="How long an append of unknown outcome is repeated."
-    max_quarantine: int = Field(
     max_connections: int = Field(
         10_000,
         ge=1,
@@ -139,22 +139,23 @@ class Settings(BaseSettings):
     keep_alive_s: int = Field(
         5, ge=1, description="How long a connection stays open after an answer."
     )
-        100_000,
-        ge=1,
-        description="Most records in quarantine while a model's learning pauses; then it is"
-        " refused.",
+    request_timeout_s: float = Field(
+        30.0, gt=0, description="How long rows wait to be journalled and learned."
     )
+    append_timeout_s: float = Field(
+        5.0, gt=0, description="How long an append of unknown outcome is repeated."
     )
     stop_timeout_s: float = Field(
         8.0,
         gt=0,
         description="How long requests under way may go on once the server is asked to stop.",
+    )
     max_listeners: int = Field(
         100, ge=0, description="Most streams of events that are open, per worker."
     )
     snapshot_every: int = Field(10_000, ge=1, description="Write a snapshot each so many seq.")
     models_bytes: int = Field(
-        1024**3, ge=1, description="Memory for models, per worker; those used longest ago leave it."
+        1024**3, ge=1, description="Memory for models, per worker; those used least leave it."
     )
     models_held: int | None = Field(
         None, ge=1, description="Most models in memory, per worker; unset leaves it to their bytes."
@@ -185,6 +186,9 @@ class Settings(BaseSettings):
     )
     remembered_bytes: int = Field(
         64 * 1024 * 1024, ge=1, description="What they may take in the store, per model."
+    )
+    audit_days: int = Field(
+        400, ge=1, le=36_500, description="How long changes to models are told of by the audit log."
     )
     metrics_max_models: int = Field(
         500, ge=1, description="Most models with series of their own on /metrics."
@@ -221,6 +225,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-    audit_days: int = Field(
-        400, ge=1, le=36_500, description="How long changes to models are told of by the audit log."
-    )

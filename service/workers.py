@@ -31,6 +31,8 @@ BACKLOG = 2048
 LOOK_S = 0.1
 # A worker that ends sooner than this after its start is not started again at once.
 SHORT_LIFE_S = 2.0
+# Snapshots are written, and an append of unknown outcome ends, within this after the last request.
+HANGS_S = 30.0
 
 
 def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
@@ -98,13 +100,17 @@ class _Crew:
                 self._workers[number] = self._started(number)
 
     def stop(self) -> None:
-        """Let every worker finish what is under way, and wait for it."""
+        """Let every worker finish what is under way, and wait for it, if not for ever."""
         for worker in self._workers:
             with suppress(ProcessLookupError):
                 worker.process.terminate()
-        for worker in self._workers:
-            worker.process.join()
         by = time.monotonic() + self._settings.stop_timeout_s + HANGS_S
+        for worker in self._workers:
+            worker.process.join(max(0.0, by - time.monotonic()))
+            if worker.process.exitcode is None:
+                log.error("a worker has not ended in time; killing it")
+                worker.process.kill()
+                worker.process.join()
 
     def _started(self, number: int) -> "_Worker":
         hears, tells = forks.Pipe(duplex=False)

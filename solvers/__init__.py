@@ -42,7 +42,6 @@ from solvers.refit import (
     enter_refit,
     problems_of,
     take_refit,
-    why_no_reference,
 )
 from solvers.refit_methods import (
     ALL_METHODS,
@@ -50,8 +49,9 @@ from solvers.refit_methods import (
     WINDOW_ROWS,
     refit_methods,
     takes_weights,
-    why_not_refit,
+    why_no_reference,
     why_not_method,
+    why_not_refit,
 )
 from solvers.semiparametric.view import Coefficients, coefficients_of
 from solvers.served import AsServed, why_not_as_served
@@ -75,10 +75,12 @@ from solvers.served_form import (
 )
 from solvers.spec import make_learner, resolve_spec, warm
 from solvers.state import dump, load
+from solvers.support import Support
 from solvers.unlearning import Unlearner, unlearner, why_not_unlearn
+from solvers.weights_refit import WEIGHTS
 
 __all__ = [
-from solvers.weights_refit import WEIGHTS
+    "ALL_METHODS",
     "APPLY_VERSION",
     "AsServed",
     "BadLine",
@@ -102,6 +104,7 @@ from solvers.weights_refit import WEIGHTS
     "Linear",
     "MAX_CLASSES",
     "MAX_DIM",
+    "MAX_WINDOW_ROWS",
     "MEMBER_NAME",
     "MemberError",
     "MemberLearner",
@@ -117,6 +120,7 @@ from solvers.weights_refit import WEIGHTS
     "Part",
     "Progress",
     "Progressive",
+    "QUANTITIES",
     "RefitError",
     "RefitRun",
     "SOLUTION",
@@ -126,9 +130,12 @@ from solvers.weights_refit import WEIGHTS
     "SolverError",
     "StageForm",
     "State",
+    "Support",
     "UnknownMember",
     "Unlearner",
     "UnlearningError",
+    "WEIGHTS",
+    "WINDOW_ROWS",
     "begin_refit",
     "certificates_of_members",
     "check_arrays",
@@ -143,6 +150,7 @@ from solvers.weights_refit import WEIGHTS
     "dump",
     "enter_refit",
     "gives_probabilities",
+    "guard_of",
     "hash_names",
     "hash_row",
     "load",
@@ -150,7 +158,6 @@ from solvers.weights_refit import WEIGHTS
     "member_learner",
     "numbers_in",
     "numeric_identity",
-    "guard_of",
     "problems_of",
     "refit_methods",
     "resolve_spec",
@@ -158,10 +165,12 @@ from solvers.weights_refit import WEIGHTS
     "solve",
     "sorted_row",
     "take_refit",
+    "takes_weights",
     "unlearner",
     "warm",
     "why_no_reference",
     "why_not_as_served",
+    "why_not_method",
     "why_not_refit",
     "why_not_unlearn",
     "width_of",

@@ -28,6 +28,7 @@ from solvers._jit import (
     void,
 )
 from solvers.text._read import EXACT, POWERS_OF_TEN, digit, scaled
+from solvers.text.lines import count_lines
 
 _MOST = 1e100  # no number of a row is beyond this
 
@@ -87,7 +88,7 @@ def parse(text: bytes, dim: int, labelled: bool) -> Columns:
     if not text.endswith(b"\n"):
         text += b"\n"
     # An index, a colon, a digit and a space: the least that an entry takes.
-    most_rows, most_entries = text.count(b"\n"), len(text) // 4
+    most_rows, most_entries = count_lines(text), len(text) // 4
     indptr = np.zeros(most_rows + 1, np.int64)
     indices = np.empty(most_entries, np.int32)
     values = np.empty(most_entries)

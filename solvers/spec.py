@@ -10,8 +10,8 @@ from solvers.errors import InvalidSpec
 from solvers.features.fields import has_stages, read_features, read_map, read_scaling
 from solvers.guard.fields import FIELD as _GUARD, read_guard
 from solvers.learner import Learner
-from solvers.spec_fields import (
 from solvers.refit_methods import METHODS, refit_methods, why_not_method, why_not_refit
+from solvers.spec_fields import (
     Spec,
     read_choice,
     read_flag,
@@ -82,12 +82,6 @@ def _compares_windows(spec: Mapping[str, Any], algorithm: str) -> bool:
     return True
 
 
-def make_learner(spec: Mapping[str, Any]) -> Learner:
-    """A learner with no rows yet. Raises InvalidSpec."""
-    resolved = resolve_spec(spec)
-    if not has_stages(resolved):
-        return _make_core(resolved)
-    # Imported when needed, as its kernels are compiled then.
 def _refit_method(resolved: Spec) -> str:
     """The method by which the model is refitted by itself."""
     if (why_not := why_not_refit(resolved)) is not None:
@@ -100,6 +94,12 @@ def _refit_method(resolved: Spec) -> str:
     return str(method)
 
 
+def make_learner(spec: Mapping[str, Any]) -> Learner:
+    """A learner with no rows yet. Raises InvalidSpec."""
+    resolved = resolve_spec(spec)
+    if not has_stages(resolved):
+        return _make_core(resolved)
+    # Imported when needed, as its kernels are compiled then.
     module: Any = importlib.import_module("solvers.features.make")
     learner: Learner = module.make_staged(resolved, _make_core)
     return learner
@@ -125,15 +125,15 @@ def warm(*algorithms: str) -> int:
         _load(ALGORITHMS[name])
     for name in ("solvers.class_progressive", "solvers.features.make", "solvers.guard.watch"):
         importlib.import_module(name)
+    if not algorithms:
+        for name in ("window_problem", "weights_problem", *(f"offline.{m}" for m in METHODS)):
+            importlib.import_module(f"solvers.{name}")
     return _jit.warm()
 
 
 def _load(algorithm: Algorithm) -> Any:
     return importlib.import_module(algorithm.module)
 
-    if not algorithms:
-        for name in ("window_problem", "weights_problem", *(f"offline.{m}" for m in METHODS)):
-            importlib.import_module(f"solvers.{name}")
 
 def _labels(spec: Mapping[str, Any], task: str) -> list[str] | None:
     labels = spec.get("labels")

@@ -36,8 +36,8 @@ NEEDS: dict[str, Methods] = {
     # With `verbose` any key, as metrics.
     "/readyz": {"GET": NOTHING},
     "/metrics": {"GET": PREDICT},
-    "/predict": {"GET": PREDICT},
     "/audit": {"GET": ADMIN},
+    "/predict": {"GET": PREDICT},
     "/specs/resolve": {"POST": PREDICT},
     "/models": {"GET": PREDICT},
     "/models/{model_id}": {"GET": PREDICT, "PUT": ADMIN, "DELETE": ADMIN},
@@ -60,10 +60,10 @@ NEEDS: dict[str, Methods] = {
     "/models/{model_id}/versions": {"GET": PREDICT, "POST": ADMIN},
     "/models/{model_id}/versions/{name}": {"GET": PREDICT, "DELETE": ADMIN},
     "/models/{model_id}/rollback": {"POST": ADMIN},
+    "/models/{model_id}/resume": {"POST": ADMIN},
     "/models/{model_id}/refit": {"POST": ADMIN},
     "/models/{model_id}/refits": {"GET": PREDICT},
     "/models/{model_id}/refits/{job}": {"GET": PREDICT, "DELETE": ADMIN},
-    "/models/{model_id}/resume": {"POST": ADMIN},
     "/models/{model_id}/samples/{sample_id}": {"DELETE": ADMIN},
     # The Open Inference Protocol.
     "/v2": {"GET": NOTHING},
@@ -124,11 +124,14 @@ def asked_of(method: str, path: str, query: bytes = b"") -> Asked:
         route = path if path in NEEDS else None
     needed = ADMIN
     if route is not None:
-        needed = NEEDS[route].get("GET" if method == "HEAD" else method, ADMIN)
+        methods = NEEDS[route]
+        # Of a route that nobody needs a key for everybody may hear which methods it has.
+        needed = NOTHING if set(methods.values()) == {NOTHING} else ADMIN
+        needed = methods.get("GET" if method == "HEAD" else method, needed)
     if query and route in _OF_QUERIES:
         asked = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
         names = {name for name, _ in asked}
-        if route == "/predict":
+        if route in _NAMING_MODELS:
             models = tuple(value for name, value in asked if name == "model")
         elif route == "/readyz":
             needed = max(needed, PREDICT if "verbose" in names else NOTHING)
@@ -149,13 +152,30 @@ def _shape(rest: str) -> str:
     return "/".join([first, "*", *others[1:]])
 
 
+def not_allowed(method: str, path: str) -> Problem:
+    """For a method that the route of this path does not have; `Allow` has those that it has."""
+    route = asked_of("GET", path).route
+    allow = ", ".join(sorted(NEEDS.get(route or "", ())))
+    detail = f"{method} is not allowed here, use {allow}"
+    return Problem(405, "method-not-allowed", detail, allow=allow)
+
+
+def check_method(scope: Scope, *allowed: str) -> None:
+    """Raises Problem 405 for another method."""
+    if scope["method"] not in allowed:
+        raise not_allowed(scope["method"], scope["path"])
+
+
 class Access:
     """Hands on what the key that is shown may ask for, and refuses all else."""
 
-    def __init__(self, app: ASGIApp, keys: KeyRing | None, telemetry: Telemetry) -> None:
-        """Without `keys` everybody may do all."""
+    def __init__(
+        self, app: ASGIApp, keys: KeyRing | None, rates: Rates, telemetry: Telemetry
+    ) -> None:
+        """Without `keys` everybody may do all, as often as they like."""
         self._app = app
         self._keys = keys
+        self._rates = rates
         self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -166,6 +186,11 @@ class Access:
         if asked.scope is not NOTHING:
             key = self._shown(scope)
             refusal = _refusal(key, asked)
+            if key is not None and refusal is None:
+                limited = self._rates.of(key)
+                if limited is not None:
+                    scope["limited"] = limited
+                    refusal = await limited.let_in()
             if refusal is not None:
                 began = time.perf_counter()
                 await answer_problem(send, refusal, scope["path"])
@@ -186,11 +211,6 @@ class Access:
                     return None
                 shown = value
         if shown is None or shown[:7].lower() != b"bearer ":
-            if key is not None and refusal is None:
-                limited = self._rates.of(key)
-                if limited is not None:
-                    scope["limited"] = limited
-                    refusal = await limited.let_in()
             return None
         return self._keys.find(shown[7:].strip())
 
@@ -215,10 +235,6 @@ def key_of(request: Request) -> Key | None:
     return key
 
 
-def may_see(request: Request, model_id: str) -> bool:
-    """Whether the one who asks may hear of this model."""
-    key = key_of(request)
-    return key is None or key.may_see(model_id)
 def limited_of(scope: Scope) -> Limited | None:
     """What the key that was shown may send a second; None where it may send anything."""
     limited: Limited | None = scope.get("limited")
@@ -230,3 +246,7 @@ def author_of(request: Request) -> Author:
     return Author.of(key_of(request))
 
 
+def may_see(request: Request, model_id: str) -> bool:
+    """Whether the one who asks may hear of this model."""
+    key = key_of(request)
+    return key is None or key.may_see(model_id)

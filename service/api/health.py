@@ -27,7 +27,9 @@ async def livez() -> dict[str, bool]:
     return {"alive": True}
 
 
-@router.get("/readyz")
+@router.get(
+    "/readyz", responses={503: {"description": "Not yet, and why.", "model": dict[str, Any]}}
+)
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """The process serves the store's models; `?verbose` names store, durability and lag.
 
@@ -77,7 +79,11 @@ def _lag(catalog: Catalog, request: Request) -> dict[str, Any]:
     }
 
 
-@router.get("/metrics")
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 async def metrics(request: Request) -> Response:
     """Prometheus exposition: of the replicated state of the models that the key may see, and summed
     over the processes of the port what these count. Any of them tells the same."""

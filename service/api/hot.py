@@ -20,7 +20,6 @@ from service.api.http import (
     Headers,
     answer,
     answer_problem,
-    check_method,
     etag_of,
     given_key,
     is_true,
@@ -56,6 +55,7 @@ from service.startup import Startup
 from service.telemetry import Telemetry
 from service.versions import LoadedVersions
 from solvers import Batch
+from solvers.text import count_lines
 
 if TYPE_CHECKING:
     pass
@@ -153,7 +153,7 @@ class HotPath:
             await send(message)
 
         try:
-            await self._app(scope, receive, watch)
+            await self._app(scope, bounded(receive, self._max_body_bytes), watch)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             self._telemetry.saw_request(route, status, time.perf_counter() - began)
@@ -222,7 +222,8 @@ class HotPath:
         cutter = CUTTERS[media_type(head.content_type)[0]]()
         self._uploads.add(upload)
         try:
-            async with aclosing(chunks_of(pieces, cutter, self._max_body_bytes)) as chunks:
+            cut = chunks_of(pieces, cutter, self._max_body_bytes, count_lines)
+            async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
                     async for told in learned:
                         yield told
@@ -243,6 +244,7 @@ class HotPath:
     async def _predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         if scope["method"] == "GET":
             query = read_query(scope, ("x", "min_seq", "version"), named="x.")
+            await _let_in(scope, 1)
             return await self._predict_row(model_id, query)
         check_method(scope, "POST")
         head = read_head(scope)
@@ -258,6 +260,7 @@ class HotPath:
             raise Problem(422, "invalid-rows", "the request holds no row")
         if not intake.places:
             raise refusal(intake, intake.errors)
+        await _let_in(scope, intake.count)
         answered, headers = await self._score(model, intake, query)
         if wait is not None:
             await let_wait(self._catalog.journal, model, intake, answered, wait)
@@ -269,6 +272,7 @@ class HotPath:
         query = read_query(scope, ("model", "x", "min_seq", "version"), named="x.")
         if "model" not in query:
             raise Problem(422, "invalid-query", "model is missing: model=ID")
+        await _let_in(scope, 1)
         with self._catalog.pinned(query["model"]):
             return await self._predict_row(query["model"], query)
 
@@ -306,16 +310,16 @@ class HotPath:
         return await self._catalog.reach(model_id, min_seq)
 
 
-async def _as_wanted(head: Head, told_of: AsyncIterator[Learned], headers: Headers) -> Any:
-    """All that is told, or the last of it."""
-    if head.wants_lines:
-        return told_of, headers
 async def _let_in(scope: Scope, rows: int) -> None:
     """Raise Problem 429 where the key that was shown may not send so many rows now."""
     if (limited := limited_of(scope)) is not None:
         await limited.let_rows_in(rows)
 
 
+async def _as_wanted(head: Head, told_of: AsyncIterator[Learned], headers: Headers) -> Any:
+    """All that is told, or the last of it."""
+    if head.wants_lines:
+        return told_of, headers
     async for told in told_of:
         last = told
     if isinstance(last, LearnedStream) and last.chunks == last.duplicate_chunks:

@@ -62,13 +62,6 @@ def read_query(scope: Scope, allowed: tuple[str, ...], named: str | None = None)
     return query
 
 
-def check_method(scope: Scope, allowed: str) -> None:
-    """Raises Problem 405 for another method."""
-    if scope["method"] != allowed:
-        detail = f"{scope['method']} is not allowed here, use {allowed}"
-        raise Problem(405, "method-not-allowed", detail, allow=allowed)
-
-
 def is_true(query: dict[str, str], name: str) -> bool:
     """The value of a flag, false when it is not there. Raises Problem 422."""
     value = query.get(name, "false")

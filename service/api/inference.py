@@ -78,7 +78,7 @@ async def read_live() -> dict[str, bool]:
     return {"live": True}
 
 
-@router.get("/health/ready")
+@router.get("/health/ready", responses={503: {"description": "Not yet.", "model": dict[str, Any]}})
 async def read_ready(request: Request, response: Response) -> dict[str, Any]:
     """As /readyz: 503 while the process does not serve the store's models."""
     return {"ready": (await readyz(request, response))["ready"]}
@@ -119,7 +119,7 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
     body = await read_body(request.receive, head, catalog.settings.max_body_bytes)
     try:
         asked = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise Problem(400, "malformed-body", str(wrong)) from None
     with catalog.pinned(model_id):
         model = await catalog.get(model_id)

@@ -14,7 +14,7 @@ from service.api.http import (
     read_query,
     stored_key,
 )
-from service.api.learned import NOT_FINITE, first_errors
+from service.api.learned import first_errors, reasons
 from service.api.learning import fingerprint_of
 from service.api.models import catalog_of
 from service.codecs import check_rows
@@ -63,8 +63,8 @@ _any = msgspec.json.Decoder()
         200: {"description": "As `learn` answers; loss and mistakes are of the scores served."},
         404: {"description": "None of the samples is known."},
         410: {"description": "All of them have waited too long."},
-    },
         429: {"description": "The model has grown too large, or its quarantine is full."},
+    },
     openapi_extra={
         "parameters": [
             {
@@ -121,6 +121,7 @@ class _Asked:
         self.labels: list[Label] = []
         self._bad: list[RowError] = []
         given, self._is_single = _parsed(body)
+        self.count = len(given)
         check_rows(len(given), model.door.limits.rows)
         for place, raw in enumerate(given):
             try:
@@ -140,7 +141,7 @@ class _Asked:
             conflicts += [(found[row].place, 0) for row in receipt.conflicts]
         errors = self._errors(told, conflicts)
         rejected = [] if receipt is None else _rejected(receipt, found)
-        errors += [RowError(place, self._pointer(place), NOT_FINITE) for place in rejected]
+        errors += [RowError(place, self._pointer(place), reason) for place, reason in rejected]
         taken = 0 if receipt is None else receipt.placed.count
         if told.repeats is not None:
             return self._again(told, duplicates, errors)
@@ -258,9 +259,12 @@ def _learned(receipt: Receipt, column: Column | None) -> Column:
     return [] if column is None else where_not(receipt.rejected, column)
 
 
-def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[int]:
+def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]:
+    """The places of labels that were journalled and not learned, and why not."""
     rows = range(len(found)) if receipt.rows is None else receipt.rows
-    return [found[rows[place]].place for place in places_where(receipt.rejected)]
+    places = places_where(receipt.rejected)
+    why = reasons(len(rows), places, receipt.set_aside)
+    return [(found[rows[at]].place, reason) for at, reason in zip(places, why, strict=True)]
 
 
 def _listed(duplicates: Sequence[tuple[int, int]]) -> Any:

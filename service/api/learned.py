@@ -41,7 +41,7 @@ def answer_new(model: Model, intake: Intake, receipt: Receipt, with_scores: bool
     errors = [*intake.errors, *_conflicts(intake, receipt.conflicts)]
     if not rows and not receipt.duplicates:
         raise refusal(intake, errors)
-    errors += _not_finite(intake, rows, rejected)
+    errors += _not_learned(intake, rows, rejected, receipt.set_aside)
     told = _told(model, answer, len(errors), not rows and not receipt.conflicts)
     _add_rows(told, intake, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
     told.errors = first_errors(errors)
@@ -78,7 +78,7 @@ def answer_again(
         told = _told(model, answer, len(errors) + answer.count - answer.learned, True)
         told.scores = None if with_scores else UNSET
     else:
-        errors += _not_finite(intake, left.rows, answer.rows.rejected)
+        errors += _not_learned(intake, left.rows, answer.rows.rejected, answer.rows.set_aside)
         told = _told(model, answer, len(errors), True)
         scores = answer.rows.scores if with_scores else UNSET
         _add_rows(told, intake, left.rows, scores, left.duplicates)

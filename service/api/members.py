@@ -11,12 +11,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
+from service.api.access import author_of
 from service.api.freshness import MaybeStale, staleness
 from service.api.http import stored_key
 from service.api.member_views import Members, OneMember, finite
 from service.api.models import catalog_of, spec_of
-from service.catalog import canonical
 from service.auditing import Author
+from service.catalog import canonical
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, find_member
 from service.errors import Problem
 from service.model import Model
@@ -90,7 +91,7 @@ async def add_member(
     if order.name is not None and (there := await _standing(model, order)) is not None:
         response.status_code = 200
         return there
-    receipt = await _submit(model, order, key)
+    receipt = await _submit(model, order, author_of(request), key)
     if receipt.verdict is not None and receipt.verdict.member is not None:
         return OneMember.at(model_id, receipt.placed.seq, receipt.verdict.member)
     # A repetition, or another one came first: what is there now is the answer.
@@ -111,7 +112,7 @@ async def remove_member(model_id: str, name: str, request: Request) -> None:
         known_member(learner, name)
         if len(learner.members()) == 1:
             raise MemberError(f"{name!r} is the last member; delete the model instead")
-    _check_done(await _submit(model, MemberRemove(name)))
+    _check_done(await _submit(model, MemberRemove(name), author_of(request)))
 
 
 @router.post("/members/{name}/promote", response_model=OneMember)
@@ -124,7 +125,7 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
         there = known_member(learner, name)
         if learner.promoted == name:
             return OneMember.at(model_id, model.replica.seq, there)
-    receipt = await _submit(model, Promote(name))
+    receipt = await _submit(model, Promote(name), author_of(request))
     _check_done(receipt)
     verdict = receipt.verdict
     assert verdict is not None and verdict.member is not None
@@ -139,7 +140,7 @@ async def end_promotion(model_id: str, request: Request) -> Members:
     async with model.replica.serving():
         if model.members().promoted is None:
             raise MemberError("no member is promoted")
-    _check_done(await _submit(model, Demote()))
+    _check_done(await _submit(model, Demote(), author_of(request)))
     return await _members(model)
 
 
@@ -218,8 +219,8 @@ async def _standing(model: Model, order: MemberAdd) -> OneMember | None:
     return None
 
 
-async def _submit(model: Model, order: Order, key: bytes | None = None) -> Receipt:
-    receipt = await model.submit(ControlRequest.of(order, key))
+async def _submit(model: Model, order: Order, by: Author, key: bytes | None = None) -> Receipt:
+    receipt = await model.submit(ControlRequest.of(order, key, by=by))
     if receipt.placed.conflict:
         detail = "the Idempotency-Key was used for another request"
         raise Problem(422, "idempotency-key-reused", detail)

@@ -1,6 +1,7 @@
 """Models: create, list, read, delete; their progressive metrics and their weights."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -9,24 +10,25 @@ import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.access import key_of
+from service.api.access import author_of, key_of
 from service.api.arriving import read_body
 from service.api.freshness import MaybeStale, staleness
 from service.api.http import etag_of, names_etag, read_head
 from service.api.member_views import MemberMetrics
-from service.catalog import PAGE, Catalog
 from service.api.pause_view import PauseView
 from service.api.spec_schema import SPEC, SPEC_EXAMPLES
 from service.catalog import PAGE, Catalog
 from service.controls import paused_at
-from service.journal.protocol import ModelRecord
+from service.errors import Problem
 from service.guarding import PAUSED
+from service.journal.protocol import ModelRecord
 from service.model import Model
 from service.startup import Startup
 from solvers import (
     Coefficients,
     Learner,
     MemberLearner,
+    Support,
     class_label,
     coefficients_of,
     count_nonzeros,
@@ -35,26 +37,19 @@ from solvers import (
 
 router = APIRouter(prefix="/models", tags=["models"])
 
-EXAMPLE_SPEC = {
-    "algorithm": "dual_ascent",
-    "loss": "hinge",
-    "window": {"kind": "exponential", "beta": 0.9998},
-    "features": {"kind": "indexed", "dim": 123},
-}
-
 
 class ModelView(MaybeStale):
     """A model as it stands."""
 
     id: str
-    paused: PauseView | None = Field(
-        None, description="Of a model with a guard: null while its learning goes on."
-    )
     spec: dict[str, Any] = Field(description="With every default written out.")
     seq: int = Field(description="Place of the last record in the model's journal.")
     samples: int = Field(description="Rows learned.")
     rejected: int = Field(description="Rows journalled and not learned.")
     created: datetime
+    paused: PauseView | None = Field(
+        None, description="Of a model with a guard: null while its learning goes on."
+    )
     state_digest: str | None = Field(
         None,
         description="With `digest`: sha256 of the state (learner, metrics, names, counts). "
@@ -166,11 +161,18 @@ def catalog_of(request: Request) -> Catalog:
     status_code=201,
     responses={
         200: {"description": "It exists with the same spec.", "model": ModelView},
+        409: {"description": "It exists with another spec."},
         412: {"description": "It does not stand where If-Match says."},
+        429: {"description": "The store holds as many models as it may."},
     },
     openapi_extra={
         "requestBody": {
-            "content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE_SPEC}}
+            "content": {
+                "application/json": {
+                    "schema": SPEC,
+                    "examples": {name: {"value": one} for name, one in SPEC_EXAMPLES.items()},
+                }
+            }
         }
     },
 )
@@ -184,7 +186,8 @@ async def create_model(
     def may_replace(record: ModelRecord) -> bool:
         return names_etag(if_match, etag_of(record.seq, record.chain))
 
-    model, created = await catalog.create(model_id, given, may_replace if if_match else None)
+    may = may_replace if if_match else None
+    model, created = await catalog.create(model_id, given, may, author_of(request))
     response.status_code = 201 if created else 200
     return await _view(model, response)
 
@@ -222,7 +225,7 @@ async def read_model(
 @router.delete("/{model_id}", status_code=204)
 async def delete_model(model_id: str, request: Request) -> None:
     """Delete the model, its journal and its snapshots."""
-    await catalog_of(request).delete(model_id)
+    await catalog_of(request).delete(model_id, author_of(request))
 
 
 @router.get("/{model_id}/metrics", response_model=dict[str, Any], responses=NOT_MODIFIED)
@@ -326,11 +329,10 @@ async def read_support(model_id: str, request: Request) -> SupportView:
     model = await catalog_of(request).get(model_id)
     async with model.replica.serving():
         seq, names = model.replica.seq, model.replica.names
-        find = getattr(model.replica.learner, "support", None)
-        if find is None:
+        found = support_of(model.replica.learner)
+        if found is None:
             reason = f"{model.replica.spec['algorithm']} keeps no account of its support"
             raise Problem(404, "no-support", reason)
-        found = find()
     features = [
         Weight(index=index, name=names.get(index - 1), weight=weight)
         for index, weight in zip(found.features.tolist(), found.weights.tolist(), strict=True)
@@ -345,12 +347,18 @@ async def read_support(model_id: str, request: Request) -> SupportView:
     )
 
 
+def support_of(learner: Learner) -> Support | None:
+    """Which features it uses, of a learner that keeps account of that. O(dim)."""
+    find: Callable[[], Support] | None = getattr(learner, "support", None)
+    return None if find is None else find()
+
+
 async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     """The spec in the body. Raises Problem 400, 413 and 422."""
     body = await read_body(request.receive, read_head(request.scope), limit)
     try:
         given = msgspec.json.decode(body) if body else {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
         raise Problem(400, "malformed-body", str(broken)) from None
     if not isinstance(given, dict):
         raise Problem(422, "invalid-spec", "a spec is a JSON object")
@@ -401,6 +409,7 @@ async def _view(
             samples=replica.learner.samples,
             rejected=replica.rejected,
             created=_created(record),
+            **({} if replica.guarding is None else {"paused": PauseView.of(replica)}),
             **staleness(model),
         )
         if response is not None:
@@ -409,7 +418,6 @@ async def _view(
     if captured is not None:
         view.state_digest = await asyncio.to_thread(captured.state_digest)
     return view
-            **({} if replica.guarding is None else {"paused": PauseView.of(replica)}),
 
 
 def tag_answer(response: Response, model: Model) -> None:
@@ -418,15 +426,15 @@ def tag_answer(response: Response, model: Model) -> None:
         response.headers["etag"] = etag_of(model.replica.seq, model.replica.chain)
 
 
-def unless_known(response: Response, if_none_match: str | None) -> Response | None:
-    """304 when the client has what would be told, None when it has not."""
-    etag = response.headers.get("etag")
-    if etag is None or not names_etag(if_none_match, etag):
-        return None
-    return Response(status_code=304, headers={"etag": etag})
 def check_not_paused(model: Model) -> None:
     """Raises Problem 409 while learning pauses: the state is not to change but by going back."""
     if since := paused_at(model.replica):
         raise Problem(409, "paused", PAUSED.format(since))
 
 
+def unless_known(response: Response, if_none_match: str | None) -> Response | None:
+    """304 when the client has what would be told, None when it has not."""
+    etag = response.headers.get("etag")
+    if etag is None or not names_etag(if_none_match, etag):
+        return None
+    return Response(status_code=304, headers={"etag": etag})

@@ -37,6 +37,7 @@ class Unlearned(BaseModel):
         202: {"description": "Unlearned; the store is being cleaned.", "model": Unlearned},
         404: {"description": "No sample of this id is known."},
         409: {"description": "The model cannot unlearn it, and why."},
+        422: {"description": "No sample can have this id."},
     },
 )
 async def unlearn_sample(
@@ -51,7 +52,9 @@ async def unlearn_sample(
     if why_not is not None:
         raise Problem(409, "cannot-unlearn", f"model {model_id!r} cannot unlearn: {why_not}")
     await model.refresh()
-    seq = await _unlearned_at(model, sample_id) or await _unlearn(model, sample_id)
+    seq = await _unlearned_at(model, sample_id) or await _unlearn(
+        model, sample_id, author_of(request)
+    )
     model.clean_up.begin()
     is_done = await model.clean_up.is_done(seq)
     response.status_code = 200 if is_done else 202
@@ -75,12 +78,12 @@ async def _unlearned_at(model: Model, sample_id: str) -> int | None:
     raise Problem(409, "sample-not-retained", _why_not(model, sample_id, known.seq))
 
 
-async def _unlearn(model: Model, sample_id: str) -> int:
+async def _unlearn(model: Model, sample_id: str, by: Author) -> int:
     """Do it; where it stands in the journal. Raises Problem 409."""
+    check_not_paused(model)
     key = make_key(KeyKind.SAMPLE, sample_id)
     order = Unlearn(digest_of(key).hex())
-    receipt = await model.submit(ControlRequest.of(order))
-    check_not_paused(model)
+    receipt = await model.submit(ControlRequest.of(order, by=by))
     verdict = receipt.verdict
     if verdict is not None and verdict.refusal is None:
         return receipt.placed.seq

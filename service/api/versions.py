@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
+from service.api.access import author_of
 from service.api.http import stored_key
 from service.api.models import catalog_of
 from service.controls import Rollback
@@ -94,7 +95,9 @@ async def create_version(
     catalog = catalog_of(request)
     model = await catalog.get(model_id)
     asked = asked or NewVersion(name=None, note="")
-    version, is_new = await take_version(model, catalog.journal, asked.name, asked.note)
+    version, is_new = await take_version(
+        model, catalog.journal, asked.name, asked.note, author_of(request)
+    )
     response.status_code = 201 if is_new else 200
     return _view(model_id, version)
 
@@ -132,7 +135,11 @@ async def delete_version(model_id: str, name: str, request: Request) -> None:
         raise unknown_version(model_id, name)
 
 
-@router.post("/rollback", response_model=RolledBack)
+@router.post(
+    "/rollback",
+    response_model=RolledBack,
+    responses={410: {"description": "The journal no longer reaches back so far."}},
+)
 async def roll_back(
     model_id: str, asked: GoBack, request: Request, idempotency_key: IdempotencyKey = None
 ) -> RolledBack:
@@ -147,11 +154,12 @@ async def roll_back(
         if known is not None:
             _check_same(known.fingerprint != hashlib.sha256(mark).digest()[:16])
             return _repeated(model_id, asked, known.seq)
+    how = (key, mark, author_of(request))
     if asked.version is not None:
-        done = await go_back_to_version(model, catalog.journal, asked.version, key, mark)
+        done = await go_back_to_version(model, catalog.journal, asked.version, *how)
     else:
         assert asked.seq is not None
-        done = await go_back_to_seq(model, catalog.journal, asked.seq, key, mark)
+        done = await go_back_to_seq(model, catalog.journal, asked.seq, *how)
     return _told(model_id, asked, *done)
 
 

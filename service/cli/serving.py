@@ -1,6 +1,7 @@
 """Commands that run a server: serve, demo."""
 
 import logging
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -33,11 +34,11 @@ def serve(
     ] = None,
     keys_file: Annotated[Path | None, flag("keys-file", help_of("keys_file"))] = None,
     keys: Annotated[str | None, flag("keys", help_of("keys"))] = None,
-    ssl_certfile: Annotated[Path | None, flag("ssl-certfile", help_of("ssl_certfile"))] = None,
     key_requests_per_s: Annotated[
         int | None, flag("key-requests-per-s", help_of("key_requests_per_s"))
     ] = None,
     key_rows_per_s: Annotated[int | None, flag("key-rows-per-s", help_of("key_rows_per_s"))] = None,
+    ssl_certfile: Annotated[Path | None, flag("ssl-certfile", help_of("ssl_certfile"))] = None,
     ssl_keyfile: Annotated[Path | None, flag("ssl-keyfile", help_of("ssl_keyfile"))] = None,
     forwarded_allow_ips: Annotated[
         str | None, flag("forwarded-allow-ips", help_of("forwarded_allow_ips"))
@@ -59,10 +60,9 @@ def serve(
     max_model_bytes: Annotated[
         int | None, flag("max-model-bytes", help_of("max_model_bytes"))
     ] = None,
+    max_quarantine: Annotated[int | None, flag("max-quarantine", help_of("max_quarantine"))] = None,
     max_in_flight: Annotated[int | None, flag("max-in-flight", help_of("max_in_flight"))] = None,
     shed_after_s: Annotated[float | None, flag("shed-after-s", help_of("shed_after_s"))] = None,
-    request_timeout_s: Annotated[
-        float | None, flag("request-timeout-s", help_of("request_timeout_s"))
     max_connections: Annotated[
         int | None, flag("max-connections", help_of("max_connections"))
     ] = None,
@@ -74,13 +74,14 @@ def serve(
         float | None, flag("body-timeout-s", help_of("body_timeout_s"))
     ] = None,
     keep_alive_s: Annotated[int | None, flag("keep-alive-s", help_of("keep_alive_s"))] = None,
+    request_timeout_s: Annotated[
+        float | None, flag("request-timeout-s", help_of("request_timeout_s"))
     ] = None,
-    max_quarantine: Annotated[int | None, flag("max-quarantine", help_of("max_quarantine"))] = None,
     max_listeners: Annotated[int | None, flag("max-listeners", help_of("max_listeners"))] = None,
-    append_timeout_s: Annotated[
     stop_timeout_s: Annotated[
         float | None, flag("stop-timeout-s", help_of("stop_timeout_s"))
     ] = None,
+    append_timeout_s: Annotated[
         float | None, flag("append-timeout-s", help_of("append_timeout_s"))
     ] = None,
     snapshot_every: Annotated[int | None, flag("snapshot-every", help_of("snapshot_every"))] = None,
@@ -99,6 +100,7 @@ def serve(
     remembered_bytes: Annotated[
         int | None, flag("remembered-bytes", help_of("remembered_bytes"))
     ] = None,
+    audit_days: Annotated[int | None, flag("audit-days", help_of("audit_days"))] = None,
     metrics_max_models: Annotated[
         int | None, flag("metrics-max-models", help_of("metrics_max_models"))
     ] = None,
@@ -118,7 +120,6 @@ def serve(
     if settings.workers > 1:
         forks.begin()
     from service.server import serve as run_alone
-    audit_days: Annotated[int | None, flag("audit-days", help_of("audit_days"))] = None,
     from service.workers import serve_by_workers
 
     run = run_alone if settings.workers == 1 else serve_by_workers
@@ -129,13 +130,23 @@ def serve(
 
 
 @app.command()
-def demo(as_json: JSON = False) -> None:
+def demo(
+    stay: Annotated[
+        bool,
+        typer.Option(
+            "--stay",
+            help="To look at its page: rows come more slowly, and it is there until Ctrl-C.",
+        ),
+    ] = False,
+    as_json: JSON = False,
+) -> None:
     """Stream the Adult data through a server of its own and compare with two baselines.
 
     Example:
 
-        dualstream demo
+        dualstream demo --stay
     """
-    from service.demo.run import run_demo
+    from service.demo.run import WATCHED_ROWS_PER_S, run_demo
 
-    raise typer.Exit(run_demo(errors if as_json else console, print_json if as_json else None))
+    said, tell = (errors, print_json) if as_json else (console, None)
+    raise typer.Exit(run_demo(said, tell, stay, WATCHED_ROWS_PER_S if stay else math.inf))

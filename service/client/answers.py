@@ -13,6 +13,8 @@ from service.schemas import Duplicate, Learned, LearnedStream, Predicted, Predic
 __all__ = [
     "UNSET",
     "Certificate",
+    "Change",
+    "ChangePage",
     "Comparison",
     "Counted",
     "Duplicate",
@@ -25,9 +27,9 @@ __all__ = [
     "ModelPage",
     "Predicted",
     "PredictedMany",
+    "Resumed",
     "RolledBack",
     "Support",
-    "Resumed",
     "Timeline",
     "Unlearned",
     "Version",
@@ -57,8 +59,6 @@ class Model(MaybeStale, kw_only=True):
     unreadable: str | None = None
 
 
-class ModelPage(Struct):
-    """Models in the order of their ids; `next` asks for the next page."""
 class Change(Struct):
     """Somebody changed a model: an entry of the audit log."""
 
@@ -81,6 +81,8 @@ class ChangePage(Struct):
     next: str | None
 
 
+class ModelPage(Struct):
+    """Models in the order of their ids; `next` asks for the next page."""
 
     models: list[Model]
     next: str | None
@@ -211,6 +213,17 @@ class RolledBack(Struct, kw_only=True):
     duplicate: bool
 
 
+class Resumed(Struct, kw_only=True):
+    """Learning goes on; `learned` rows of the quarantine were learned first."""
+
+    model: str
+    seq: int
+    since: int | None
+    rows: str
+    learned: int | None
+    duplicate: bool
+
+
 class Unlearned(Struct, kw_only=True):
     """A sample that was unlearned; `cleaning` until the store holds nothing older."""
 
@@ -235,15 +248,4 @@ class Event(Struct, kw_only=True):
 
     kind: str
     id: str
-class Resumed(Struct, kw_only=True):
-    """Learning goes on; `learned` rows of the quarantine were learned first."""
-
-    model: str
-    seq: int
-    since: int | None
-    rows: str
-    learned: int | None
-    duplicate: bool
-
-
     told: dict[str, Any]

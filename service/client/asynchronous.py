@@ -20,6 +20,7 @@ import httpx
 from service.client import routes, rows, steps
 from service.client.answers import (
     Certificate,
+    Change,
     Comparison,
     Event,
     Learned,
@@ -28,8 +29,8 @@ from service.client.answers import (
     Members,
     Model,
     PredictedMany,
-    RolledBack,
     Resumed,
+    RolledBack,
     Support,
     Timeline,
     Unlearned,
@@ -101,7 +102,6 @@ class AsyncClient:
         """All models of the store, in the order of their ids."""
         return await self._follow(steps.all_models())
 
-    async def delete(self, model: str) -> None:
     async def audit(self, model: str | None = None, *, after: str | None = None) -> list[Change]:
         """Who changed models, the oldest change first: all of them, or of one model.
 
@@ -109,6 +109,7 @@ class AsyncClient:
         """
         return await self._follow(steps.all_changes(model, after))
 
+    async def delete(self, model: str) -> None:
         """Delete it, its journal and its versions."""
         await self._do(routes.delete(model))
 
@@ -329,6 +330,10 @@ class AsyncClient:
         """Make the state what it was, by a version's name or a seq."""
         return await self._do(routes.roll_back(model, version, seq, key or routes.new_key()))
 
+    async def resume(self, model: str, *, rows: str, key: str | None = None) -> Resumed:
+        """Let a paused model learn on; `rows` of its quarantine: `learn` them now, or `drop`."""
+        return await self._do(routes.resume(model, rows, key or routes.new_key()))
+
     async def unlearn(self, model: str, sample: str | int) -> Unlearned:
         """Unlearn a retained sample; ask again until its `status` is done."""
         return await self._do(routes.unlearn(model, sample))
@@ -337,10 +342,6 @@ class AsyncClient:
 
     async def _do(self, call: Call[T]) -> T:
         attempts = Attempts(call, self._patience_s)
-    async def resume(self, model: str, *, rows: str, key: str | None = None) -> Resumed:
-        """Let a paused model learn on; `rows` of its quarantine: `learn` them now, or `drop`."""
-        return await self._do(routes.resume(model, rows, key or routes.new_key()))
-
         while True:
             try:
                 response = await self._http.request(

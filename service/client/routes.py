@@ -6,6 +6,7 @@ from uuid import uuid4
 
 from service.client.answers import (
     Certificate,
+    ChangePage,
     Comparison,
     Learned,
     LearnedStream,
@@ -15,8 +16,8 @@ from service.client.answers import (
     ModelPage,
     Predicted,
     PredictedMany,
-    RolledBack,
     Resumed,
+    RolledBack,
     Support,
     Timeline,
     Unlearned,
@@ -155,7 +156,6 @@ def roll_back(model: str, version: str | None, seq: int | None, key: str) -> Cal
     return Call("POST", model_path(model, "rollback"), RolledBack, {}, headers, body)
 
 
-def unlearn(model: str, sample: str | int) -> Call[Unlearned]:
 def resume(model: str, rows: str, key: str) -> Call[Resumed]:
     if rows not in ("learn", "drop"):
         raise BadInput(
@@ -165,7 +165,12 @@ def resume(model: str, rows: str, key: str) -> Call[Resumed]:
     return Call("POST", model_path(model, "resume"), Resumed, query, with_key(key))
 
 
+def unlearn(model: str, sample: str | int) -> Call[Unlearned]:
     return Call("DELETE", model_path(model, "samples", str(sample)), Unlearned)
+
+
+def audit(model: str | None, after: str) -> Call[ChangePage]:
+    return Call("GET", "/audit", ChangePage, asked(model=model, after=after, limit=1000))
 
 
 def ready() -> Call[dict[str, Any]]:

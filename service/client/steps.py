@@ -14,6 +14,8 @@ from msgspec import UNSET
 from service.client import routes
 from service.client.ahead import made_ahead
 from service.client.answers import (
+    Change,
+    ChangePage,
     Learned,
     LearnedStream,
     Model,
@@ -257,8 +259,6 @@ def all_models() -> Steps[list[Model]]:
     return found
 
 
-def _joined(answers: list[PredictedMany]) -> PredictedMany:
-    whole = answers[0]
 def all_changes(model: str | None, after: str | None) -> Steps[list[Change]]:
     """Page after page."""
     found: list[Change] = []
@@ -270,6 +270,8 @@ def all_changes(model: str | None, after: str | None) -> Steps[list[Change]]:
     return found
 
 
+def _joined(answers: list[PredictedMany]) -> PredictedMany:
+    whole = answers[0]
     for more in answers[1:]:
         for error in more.errors or ():
             error["index"] += len(whole.scores)

@@ -11,6 +11,7 @@ import httpx
 from service.client import routes, rows, steps
 from service.client.answers import (
     Certificate,
+    Change,
     Comparison,
     Event,
     Learned,
@@ -19,8 +20,8 @@ from service.client.answers import (
     Members,
     Model,
     PredictedMany,
-    RolledBack,
     Resumed,
+    RolledBack,
     Support,
     Timeline,
     Unlearned,
@@ -105,7 +106,6 @@ class Client:
         """All models of the store, in the order of their ids."""
         return self._follow(steps.all_models())
 
-    def delete(self, model: str) -> None:
     def audit(self, model: str | None = None, *, after: str | None = None) -> list[Change]:
         """Who changed models, the oldest change first: all of them, or of one model.
 
@@ -113,6 +113,7 @@ class Client:
         """
         return self._follow(steps.all_changes(model, after))
 
+    def delete(self, model: str) -> None:
         """Delete it, its journal and its versions."""
         self._do(routes.delete(model))
 
@@ -322,6 +323,10 @@ class Client:
         """Make the state what it was, by a version's name or a seq."""
         return self._do(routes.roll_back(model, version, seq, key or routes.new_key()))
 
+    def resume(self, model: str, *, rows: str, key: str | None = None) -> Resumed:
+        """Let a paused model learn on; `rows` of its quarantine: `learn` them now, or `drop`."""
+        return self._do(routes.resume(model, rows, key or routes.new_key()))
+
     def unlearn(self, model: str, sample: str | int) -> Unlearned:
         """Unlearn a retained sample; ask again until its `status` is done."""
         return self._do(routes.unlearn(model, sample))
@@ -330,10 +335,6 @@ class Client:
 
     def _do(self, call: Call[T]) -> T:
         attempts = Attempts(call, self._patience_s)
-    def resume(self, model: str, *, rows: str, key: str | None = None) -> Resumed:
-        """Let a paused model learn on; `rows` of its quarantine: `learn` them now, or `drop`."""
-        return self._do(routes.resume(model, rows, key or routes.new_key()))
-
         while True:
             try:
                 response = self._http.request(

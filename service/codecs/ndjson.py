@@ -45,6 +45,6 @@ def read_usual(a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
             text, ascii_only, LINE_FEED, a.dim, a.label_kind, a.is_telling, POWERS_OF_TEN,
             a.indptr, a.indices, a.values, a.labels, a.weights, a.places, a.spare, a.held,
             a.told, a.seen, a.name_places, a.name_ends, a.names, a.counts,
-            a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
+            a.label_slots, a.label_ends, a.label_text, a.buffer, a.memo, a.at,
         )
     )  # fmt: skip

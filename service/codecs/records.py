@@ -14,6 +14,7 @@ from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.json_rows import RepeatedNames
 from service.codecs.row_arrays import RowArrays
 from service.errors import RowError
+from solvers.text import count_lines
 
 FEW_BYTES = 4096
 """Below this, arrays cost more than lists."""
@@ -79,9 +80,7 @@ def parse_quickly(
     A row with an id is a part of a request of its own, which no array is any help for.
     """
     body = reader.body
-    arrays = RowArrays(
-        door, labelled, body.count(b"\n", reader.start), entries, len(body) + _MORE_NAMES
-    )
+    arrays = RowArrays(door, labelled, count_lines(body), entries, len(body) + _MORE_NAMES)
     arrays.at[:2] = reader.start, body.count(b"\n", 0, reader.start)
     text = np.frombuffer(body, np.uint8)
     ascii_only = body.isascii() or not _is_utf8(body)

@@ -75,8 +75,8 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     remember_s: float = 86400
     max_remembered: int = 100_000
     remembered_bytes: int = 64 * 1024 * 1024
-
     audit_s: float = 400 * 86400
+
 
 DEFAULT_LIMITS = Limits()
 
@@ -283,7 +283,9 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
     async def adopt_identity(self, mine: str) -> None:
         """Put `mine` in force. Atomic."""
 
-    async def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
+    async def create(
+        self, model: str, spec: bytes, given: bytes, change: Change | None = None
+    ) -> tuple[ModelRecord, bool]:
         """Create the model and return (it, True), or return the existing one and False. Atomic."""
 
     async def get(self, model: str) -> ModelRecord:
@@ -343,6 +345,7 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         self, model: str, incarnation: str | None = None, change: Change | None = None
     ) -> None:
         """Delete the model and all that belongs to it; what is large goes in bounded steps after.
+        What was changed of it stays in the log of changes.
 
         Atomic: from one moment on the model is unknown, and an appender that still holds its
         incarnation gets ModelChanged.
@@ -359,6 +362,7 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
         copy: str | None = None,
+        change: Change | None = None,
     ) -> Appended:
         """Make the new ones of `parts` durable as one entry, all or none; say where each stands.
 

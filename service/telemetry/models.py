@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from service.model import Model
+    from service.replica import Replica
 
 
 class Family(NamedTuple):
@@ -28,7 +29,6 @@ FAMILIES = {
         _COUNTER, "Journalled controls that could not be done where they stood."
     ),
     "seq": Family(_GAUGE, "Place in the journal."),
-    "nonzeros": Family(_GAUGE, "Non-zero weights served."),
     "model_paused": Family(
         _GAUGE, "1 while learning of a model with a guard pauses, and 0 while it goes on."
     ),
@@ -38,6 +38,7 @@ FAMILIES = {
     "guard_trips": Family(
         _COUNTER, "Times that a quantity had left its own history.", ("quantity",)
     ),
+    "nonzeros": Family(_GAUGE, "Non-zero weights served."),
     "progressive_loss": Family(_GAUGE, "Mean progressive loss since start."),
     "progressive_error_ratio": Family(_GAUGE, "Mistakes per learned row since start."),
     "baseline_error_ratio": Family(
@@ -100,8 +101,8 @@ class Models(Collector):
         self._put("refused_controls", replica.refused_controls)
         self._put("seq", replica.seq)
         self._put("nonzeros", replica.learner.nonzeros)
-        self._progress(replica.progress.summary())
         self._guarding(replica)
+        self._progress(replica.progress.summary())
         certificate = replica.certificate
         if certificate is not None:
             self._put("primal", certificate.primal)
@@ -110,7 +111,6 @@ class Models(Collector):
             self._put("gap_ratio", certificate.relative_gap)
             self._put("gap_age_seconds", time.monotonic() - replica.certified_at)
 
-    def _progress(self, told: dict[str, Any]) -> None:
     def _guarding(self, replica: "Replica") -> None:
         if replica.guarding is None:
             return
@@ -121,6 +121,7 @@ class Models(Collector):
         for quantity, count in pauses.counts.items():
             self._put("guard_trips", count, quantity)
 
+    def _progress(self, told: dict[str, Any]) -> None:
         since_start = told["since_start"]
         self._put("progressive_loss", since_start.get("loss"))
         self._put("progressive_error_ratio", since_start.get("error_rate"))

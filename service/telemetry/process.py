@@ -129,15 +129,18 @@ class ProcessCounts:
     def saw_eviction(self) -> None:
         self._evictions.inc()
 
+    def saw_closed(self, reason: str) -> None:
+        self._closed.labels(reason).inc()
+
     def saw_shed(self, kind: str) -> None:
         self._shed_of[kind].inc()
+
+    def saw_rate_exceeded(self, unit: str) -> None:
+        self._rate_exceeded.labels(unit).inc()
 
     def saw_label(self, model: str, delay_s: float) -> None:
         self._label_delays.observe(delay_s)
         labels, seconds = self.label_delays(model)
-    def saw_rate_exceeded(self, unit: str) -> None:
-        self._rate_exceeded.labels(unit).inc()
-
         self._delays_of[model] = labels + 1, seconds + delay_s
 
     def label_delays(self, model: str) -> tuple[int, float]:

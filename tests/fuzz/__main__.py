@@ -7,6 +7,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 
+from load_tests.security import record
 from tests.fuzz.corpus import CORPUS, LIMIT_S, ROOT
 from tests.fuzz.seeds import SEEDS
 
@@ -65,7 +66,11 @@ def checked_by_bounds() -> bool:
     return done.returncode == 0
 
 
+_said: list[str] = []
+
+
 def say(line: str) -> None:
+    _said.append(line)
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -81,7 +86,12 @@ def main() -> bool:
     seconds = max(1, int(60 * given.minutes / len(targets)))
     # All of them, whatever one finds.
     good = [fuzz(name, seconds) for name in targets]
-    return checked_by_bounds() and all(good)
+    is_good = checked_by_bounds() and all(good)
+    if not given.targets:
+        verdict = "nothing was found" if is_good else "**something was found**"
+        head = f"`python -m tests.fuzz --minutes {given.minutes:g}`, of all targets: {verdict}."
+        record("Fuzzing", [head, "", "```", *_said, "```"])
+    return is_good
 
 
 if __name__ == "__main__":

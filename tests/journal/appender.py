@@ -13,7 +13,7 @@ import os
 import sys
 
 from service.journal import open_journal
-from service.journal.protocol import Journal, JournalUnavailable, OutcomeUnknown
+from service.journal.protocol import Change, Journal, JournalUnavailable, OutcomeUnknown
 from tests.journal.groups import Log, rows
 
 APART = 1_000_000
@@ -33,7 +33,8 @@ async def append(journal: Journal, model: str, first: int, count: int, size: int
         nonce, known_seq = os.urandom(16), log.known_seq
         while True:
             try:
-                appended = await log.append(*group, nonce=nonce, known_seq=known_seq)
+                told = Change("append", detail={"first": start})
+                appended = await log.append(*group, nonce=nonce, known_seq=known_seq, change=told)
                 break
             except (JournalUnavailable, OutcomeUnknown):
                 await asyncio.sleep(0.01)

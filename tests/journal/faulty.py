@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.journal.protocol import (
     Appended,
+    Change,
     CursorMove,
     Journal,
     JournalUnavailable,
@@ -48,6 +49,7 @@ class FaultyJournal:
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
         copy: str | None = None,
+        change: Change | None = None,
     ) -> Appended:
         fault = next(self.faults, Fault.NONE)
         if fault is Fault.REFUSED:

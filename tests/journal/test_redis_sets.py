@@ -15,6 +15,7 @@ from service.journal.chain import next_chain
 from service.journal.inputs import HasInputs, InputMove
 from service.journal.protocol import (
     Announced,
+    Change,
     DurabilityTooLow,
     Head,
     Journal,
@@ -221,7 +222,7 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
     target = next(server for server in cluster.servers[:3] if server is not source)
     async with opened(cluster.url) as journal, opened(cluster.url) as other:
         log = await Log.create(journal, model)
-        await journal.create("still", b"{}", b"{}")
+        await journal.create("still", b"{}", b"{}", Change("create"))
         for tag in range(20):
             await log.append(rows(tag, id=str(tag)))
         moving = asyncio.create_task(
@@ -229,17 +230,17 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
         )
         tag = 20
         while not moving.done() or tag < 60:
-            await log.append(rows(tag, id=str(tag)))
+            await log.append(rows(tag, id=str(tag)), change=Change("append"))
             tag += 1
         await moving
         assert cluster.owner(f"ds:{{{model}}}:log") is target
         assert await log.tags() == list(range(tag))
-        # Who has not noticed yet is told, for batches of reads, too.
         told = await other.audit(model, limit=1000)
         assert [one.seq for one in told] == list(range(21, tag + 1))
         assert [one.model for one in await other.audit(limit=1000)] == ["still"] + [model] * (
             len(told)
         )
+        # Who has not noticed yet is told, for batches of reads, too.
         heads = await other.heads(["still", model])
         assert [head.seq for head in heads if isinstance(head, Head)] == [0, tag]
         assert places(await log.append(rows(3, id="3"))) == [(4, 4, "duplicate")]

@@ -62,8 +62,8 @@ async def test_another_durability_is_refused():
 async def test_tables_of_a_newer_version_are_refused(sqlite_store: Store, path: str):
     async with sqlite_store.journal():
         pass
-    execute(path, "PRAGMA user_version = 4")
-    with pytest.raises(StoreTooNew, match="version 4; this program knows up to 3"):
+    execute(path, "PRAGMA user_version = 5")
+    with pytest.raises(StoreTooNew, match="version 5; this program knows up to 4"):
         await open_journal(sqlite_store.url)
 
 
@@ -190,4 +190,4 @@ async def test_a_store_of_the_first_version_gets_the_tables_that_it_lacks(
         log = await Log.create(journal)
         digest = await journal.copy_put(log.model, log.incarnation, b"state")
         assert await journal.copy_get(log.model, log.incarnation, digest) == b"state"
-    assert execute(path, "PRAGMA user_version") == [(3,)]
+    assert execute(path, "PRAGMA user_version") == [(4,)]

@@ -9,6 +9,7 @@ import pytest
 from service.catalog import Catalog
 from service.errors import Problem
 from service.follower import Follower
+from service.journal.protocol import ModelChanged
 from service.replica import Replica
 from service.trail import Trail
 from service.versions import LoadedVersions, take_version
@@ -103,7 +104,6 @@ def test_nothing_is_kept_of_models_that_are_gone(store):
     asyncio.run(scenario())
 
 
-def test_a_version_in_memory_does_not_wait_for_another_one(store):
 def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_since(
     store, monkeypatch
 ):
@@ -135,6 +135,7 @@ def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_si
     asyncio.run(scenario())
 
 
+def test_a_version_in_memory_does_not_wait_for_another_one(store):
     async def scenario() -> None:
         async with serving(store) as catalog:
             model, _ = await catalog.create("m", SPEC)

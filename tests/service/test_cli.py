@@ -1,6 +1,7 @@
 """The command: its flags are the settings, and what it refuses it says."""
 
 import inspect
+import os
 import signal
 import subprocess
 import sys
@@ -42,7 +43,8 @@ def test_unsafe_host_ends_the_command_with_that_sentence(tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
+        # HOME has the compiled kernels.
+        env={"PYTHONPATH": str(ROOT), "HOME": os.environ["HOME"]},
         timeout=60,
     )
     assert done.returncode == 2

@@ -303,6 +303,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
         "Comparison": "ComparisonView",
     }
     called |= {"Version": "VersionView", "Versions": "VersionList", "Member": "OneMember"}
+    called |= {"Change": "ChangeView"}
     for name in set(answers.__all__) - {"UNSET", "Event"}:
         schema = schemas[called.get(name, name)]["properties"]
         own = {field.encode_name for field in structs.fields(getattr(answers, name))}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from service.catalog import canonical
-from service.committer import GROUP_ROWS, Committer
+from service.committer import BULK_ROWS, GROUP_ROWS, Committer
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from service.journal.record import KeyKind, make_key
@@ -265,21 +265,23 @@ def test_client_that_left_does_not_take_its_group_along(tmp_path):
     run(tmp_path, scenario, [Fault.LATE])
 
 
-def test_many_faults_in_any_order(tmp_path):
+@pytest.mark.parametrize(("requests", "most"), [(15, 3), (3, 2 * BULK_ROWS)])
+def test_many_faults_in_any_order(tmp_path, requests, most):
     rng = np.random.default_rng(3)
     kinds = [Fault.NONE, Fault.LOST, Fault.UNANSWERED, Fault.LATE, Fault.DELAYED]
     faults = [kinds[k] for k in rng.integers(0, len(kinds), 400)]
 
     async def client(bench: Bench, name: int) -> None:
-        for n in range(15):
-            await bench.send(f"{name}-{n}", 1 + n % 3)
+        for n in range(requests):
+            await bench.send(f"{name}-{n}", most * (1 + n % 3) // 3)
 
     async def scenario(bench: Bench) -> None:
         bench.faulty.delay_s = 0.001
         await asyncio.gather(*(client(bench, name) for name in range(8)))
 
     bench = run(tmp_path, scenario, faults)
-    assert bench.replica.seq == 8 * 30
+    rows = sum(most * (1 + n % 3) // 3 for n in range(requests))
+    assert bench.replica.seq == 8 * rows
 
 
 def test_snapshot_that_fails_does_not_stop_the_committer(tmp_path, caplog):

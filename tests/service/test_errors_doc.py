@@ -23,7 +23,7 @@ def problems_in_code() -> dict[str, set[str]]:
                 names = {
                     part.id for part in ast.walk(node.targets[0]) if isinstance(part, ast.Name)
                 }
-                if "slug" in names:
+                if names & {"slug", "_SLUGS"}:
                     for status, slug in _slugs_of(node.value):
                         found[slug].update(status)
     return found

@@ -1,14 +1,17 @@
 """What a server takes of a request, of a model and of a store, each with its clear refusal."""
 
+import gc
 import io
 import json
 
 import pyarrow as pa
 import pytest
+import zstandard
 
 from service.api import hot
 from service.codecs import LONGEST_NAME, Door, RowLimits, parse_body, parse_messages
 from service.cuts import chunks
+from service.errors import Problem
 from service.settings import Settings
 from solvers import resolve_spec
 from tests.service.conftest import SPEC, assert_problem

@@ -54,7 +54,8 @@ def is_alive(pid: int) -> bool:
 
 
 def test_workers_share_a_port_and_a_new_store(store):
-    with ServerProcess(store, ["--workers", str(WORKERS)]) as server:
+    flags = ["--workers", str(WORKERS), "--stop-timeout-s", "0.2"]
+    with socket.socket() as stalled, ServerProcess(store, flags) as server:
         assert server.said[0] == f"Dualstream listens on {server.url}"
         assert server.said[1].endswith(f" · {WORKERS} workers")
         assert len(children(server)) == WORKERS
@@ -82,6 +83,9 @@ def test_workers_share_a_port_and_a_new_store(store):
         assert len(acknowledged) == 80
         etags = {httpx.get(f"{server.url}/models/m").headers["etag"] for _ in range(10)}
         until(lambda: httpx.get(f"{server.url}/readyz?verbose").json()["lag"]["records"] == 0)
+        # Whoever does not finish its request keeps no worker from ending, which `with` waits for.
+        stalled.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        stalled.sendall(b"POST /models/m/learn HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
     assert server.process.returncode == -signal.SIGTERM
     assert len(etags) <= WORKERS
     replica = loaded(store)

@@ -6,7 +6,8 @@
 --   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
 --   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
 --   14 bytes of unseen entries to answer with, 15 none, or the digest of the copy that
---   the entry names; with 9 KEYS msgpack {how many dead ones are kept, the reason of a sample id
+--   the entry names or "", 16 none, or a change to be kept, 17 how long (ms); with 9 KEYS 15 is
+--   msgpack {how many dead ones are kept, the reason of a sample id
 --   used before, ids of the messages, {place of a refused one from 0, reason}, {part with a
 --   sample id, place of its message}}
 -- Answers one string: u64 the last seq among the unseen entries, u64 trimmed, u32 bytes of the result,
@@ -189,7 +190,7 @@ local function append_new()
       return nil, {2, value}
     end
   end
-  if KEYS[8] and not (is_stream(KEYS[8]) and is_stream(KEYS[9])) then
+  if KEYS[9] and not (is_stream(KEYS[8]) and is_stream(KEYS[9])) then
     return nil, {7}
   end
   local time_ms = now_ms()
@@ -197,7 +198,7 @@ local function append_new()
   if ARGV[6] ~= '' then
     body, seq, left, keys, order, labels = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
-  local copy = not KEYS[8] and seq > before and ARGV[15]
+  local copy = not KEYS[9] and seq > before and ARGV[15] ~= '' and ARGV[15]
   if copy and string.sub(redis.call('HGET', key_of('copies'), copy) or '', -2) ~= ' 1' then
     return nil, {6}
   end
@@ -208,7 +209,8 @@ local function append_new()
   if #labels > 0 then
     redis.call('EXISTS', key_of('waits'), key_of('waitq'))  -- likewise
   end
-  local taken = KEYS[8] and cmsgpack.unpack(ARGV[15])
+  local change = (seq > before or ARGV[5] == '0') and ARGV[16]
+  local taken = KEYS[9] and cmsgpack.unpack(ARGV[15])
   if taken then
     bury(taken, left)
   end
@@ -220,6 +222,9 @@ local function append_new()
     if copy then
       redis.call('ZADD', key_of('uses'), seq, string.format('%.0f ', seq) .. copy)
     end
+  end
+  if change then
+    keep_change(KEYS[8], ARGV[1], seq, change, ARGV[17])
   end
   local result = cmsgpack.pack({before, seq, head[3], left})
   redis.call('HSET', KEYS[3], nonce, result)

@@ -9,11 +9,11 @@
 --   delete    digest   Answers {0}, {5} where it is named
 --   collect   how long copies stay without a name (ms)   Answers {0}
 --   name      name, digest, ms or 0, what stands before and after it in a version, how many there
---             may be   Answers {0, 1 when it is new, version}, {5} another copy has the name,
+--             may be, none or a change to be kept and how long (ms)   Answers {0, 1 when it is new, version}, {5} another copy has the name,
 --             {6} no such copy, {7} too many, {8} it has no time and the log does not hold its place
 --   version   name   Answers {0, version or nil}
 --   versions  Answers {0, name, version, ...}
---   unname    name   Answers {0, 1 if it was there}
+--   unname    name, none or a change and how long (ms)   Answers {0, 1 if it was there}
 -- All: {1} another incarnation.
 
 local task = ARGV[1]
@@ -153,6 +153,9 @@ if task == 'name' then
   local created_ms = ARGV[5] == '0' and string.format('%.0f', now_ms()) or ARGV[5]
   local version = ARGV[6] .. ' ' .. created_ms .. ' ' .. ARGV[7]
   redis.call('HSET', KEYS[3], name, version)
+  if ARGV[9] then
+    keep_change(KEYS[6], ARGV[2], tonumber(seq), ARGV[9], ARGV[10])
+  end
   return {0, 1, version}
 end
 
@@ -173,5 +176,9 @@ redis.call('HDEL', KEYS[3], ARGV[3])
 local digest = digest_of(version)
 if not named()[digest] then
   remove(digest)
+end
+if ARGV[4] then
+  local seq = tonumber(redis.call('HGET', KEYS[1], 'seq'))
+  keep_change(KEYS[6], ARGV[2], seq, ARGV[4], ARGV[5])
 end
 return {0, 1}

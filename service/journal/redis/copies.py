@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.journal.protocol import (
+    Change,
     Conflict,
     CopyUse,
     Limits,
@@ -17,8 +18,8 @@ from service.journal.protocol import (
     Version,
 )
 from service.journal.redis import scripts
-from service.journal.redis.cluster import Lines
 from service.journal.redis.audit import RedisAudit
+from service.journal.redis.cluster import Lines
 from service.journal.redis.keys import keys_of
 from service.journal.redis.line import Line
 
@@ -32,7 +33,7 @@ def refuse(model: str, answer: list[Any]) -> None:
         raise ModelChanged(model)
 
 
-class RedisCopies:
+class RedisCopies(RedisAudit):
     """The copies and versions of the models behind one line."""
 
     _others: Line | Lines
@@ -102,6 +103,7 @@ class RedisCopies:
             f"{version.seq} {version.chain} {version.digest} {version.bytes}",
             version.note,
             self._limits.max_versions,
+            *await self._told(model, change),
         )
         if answer[0] == 5:
             raise Conflict(f"version {version.name!r} of {model!r} is another state")

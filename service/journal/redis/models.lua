@@ -45,14 +45,14 @@ local function remove()
   for _, digest in ipairs(redis.call('HKEYS', KEYS[10])) do
     redis.call('UNLINK', string.sub(KEYS[10], 1, -#'copies' - 1) .. 'copy:' .. digest)
   end
-  redis.call('UNLINK', unpack(KEYS))
+  redis.call('UNLINK', unpack(KEYS, 1, #KEYS - 1))
 end
 
 local existing = record(0)
 local task = ARGV[1]
 if task == 'create' and existing[1] == 4 then
   remove()  -- what is staged under this id
-  return create(ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+  return create(ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 end
 if task == 'stage' then
   if existing[1] == 0 then
@@ -90,11 +90,11 @@ if task == 'replace' then
     return {5, existing[7], existing[8]}
   end
   remove()
-  return create(ARGV[5], ARGV[6], ARGV[7], ARGV[8])
+  return create(ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10])
 end
 if ARGV[2] ~= '' and existing[3] ~= ARGV[2] then
   return {1}
 end
 remove()
-return {0}
 audit(existing[3], tonumber(existing[7]), ARGV[3], ARGV[4])
+return {0}

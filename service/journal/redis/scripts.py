@@ -37,11 +37,12 @@ class Script:
 
 
 APPEND = Script("append")
+CHANGES = Script("changes")
 COPIES = Script("copies")
 CURSOR = Script("cursor")
 KNOWN = Script("known")
-MODELS = Script("models")
 LEASE = Script("lease")
+MODELS = Script("models")
 MOVING = Script("moving")
 READ = Script("read")
 REMEMBERING = Script("remembering")

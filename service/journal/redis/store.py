@@ -16,6 +16,7 @@ from service.journal.protocol import (
     Announced,
     Appended,
     Base,
+    Change,
     Conflict,
     CursorMove,
     CursorMoved,
@@ -23,8 +24,8 @@ from service.journal.protocol import (
     Head,
     JournalUnavailable,
     Known,
-    Limits,
     Lease,
+    Limits,
     ModelChanged,
     ModelRecord,
     NotHeld,
@@ -133,8 +134,11 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
     async def adopt_identity(self, mine: str) -> None:
         await self._others.call("SET", IDENTITY, mine)
 
-    async def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
-        answer = await self._models(model, "create", *_made(spec, given))
+    async def create(
+        self, model: str, spec: bytes, given: bytes, change: Change | None = None
+    ) -> tuple[ModelRecord, bool]:
+        told = await self._told(model, change)
+        answer = await self._models(model, "create", *_made(spec, given), *told)
         await self._others.call("ZADD", MODELS, 0, model)
         return _record(model, answer), bool(answer[1])
 
@@ -205,6 +209,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
         copy: str | None = None,
+        change: Change | None = None,
     ) -> Appended:
         has_keys = check_parts(nonce, parts)
         keys = keys_of(model)
@@ -220,8 +225,8 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
         count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS
         if isinstance(cursor, InputMove):
-            if copy is not None:
-                raise ValueError("an append that takes messages names no copy")
+            if copy is not None or change is not None:
+                raise ValueError("an append that takes messages names no copy, and is no change")
             packed[: len(keys.packed_of_append)] = keys.packed_of_input
             packed += pack((packed_move(cursor, self._limits.max_dead),))
             count += keys.count_of_input - keys.count_of_append + 1
@@ -366,6 +371,14 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         refuse(model, answer)
         return bool(answer[1])
 
+    async def lease(
+        self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
+    ) -> Lease:
+        # As if it only read: no replica has to have it, and nobody has to know what became of it.
+        arguments = (rate, needed, most, "" if at_ms is None else at_ms)
+        key = f"ds:rate:{bucket}"
+        return Lease(*await self._others.run(scripts.LEASE, (key,), arguments, is_read=True))
+
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         keys = keys_of(model)
         answer = await self._others.run(
@@ -386,14 +399,6 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
             seq, chain = (item.decode() for item in answer[1:])
             raise Conflict(f"model {model!r} stands at seq {seq} {chain[:8]}")
         refuse(model, answer)
-    async def lease(
-        self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
-    ) -> Lease:
-        # As if it only read: no replica has to have it, and nobody has to know what became of it.
-        arguments = (rate, needed, most, "" if at_ms is None else at_ms)
-        key = f"ds:rate:{bucket}"
-        return Lease(*await self._others.run(scripts.LEASE, (key,), arguments, is_read=True))
-
         return answer
 
     async def _snapshot(self, model: str, token: str, *arguments: bytes | str | int) -> Any:

@@ -11,6 +11,7 @@ from service.journal.chain import next_chain
 from service.journal.protocol import (
     ENTRY_BYTES,
     Appended,
+    Change,
     CursorMove,
     CursorMoved,
     Entry,
@@ -51,7 +52,7 @@ FROM models JOIN heads ON heads.model = models.model WHERE id = ?
 _KEYS = """
 SELECT key, seq, count, fingerprint FROM keys INDEXED BY keys_by_key
 WHERE model = ? AND time_ms > ? AND number >= ? AND key IN ({})
-""".format(", ".join("?" * LOOKED_UP_KEYS))
+""".format(", ".join("?" * LOOKED_UP_KEYS))  # nosec B608 - question marks alone are put in
 pack_result = msgspec.msgpack.encode
 unpack_result = msgspec.msgpack.Decoder(Result).decode
 
@@ -64,6 +65,7 @@ def append(
     parts: Sequence[Part],
     cursor: CursorMove | None,
     copy: str | None,
+    change: Change | None,
     limits: Limits,
     now_ms: Callable[[], int],
 ) -> Task[Appended]:
@@ -88,9 +90,9 @@ def append(
             if change is not None and (result.seq > result.before or not parts):
                 place = (model, incarnation, result.seq)
                 audit.keep(connection, *place, change, limits, now_ms())
-    return task
-
         return _answer(connection, head, result, known_seq, parts)
+
+    return task
 
 
 def _append_new(

@@ -9,6 +9,7 @@ import sqlite3
 
 from service.journal.copies import CopyUse, StoredCopy, Version
 from service.journal.protocol import (
+    Change,
     Conflict,
     Limits,
     NotHeld,
@@ -17,6 +18,7 @@ from service.journal.protocol import (
     UnknownCopy,
 )
 from service.journal.sqlite import audit
+from service.journal.sqlite.entries import is_held
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
 
@@ -247,6 +249,7 @@ def name(
         )
         made = _find(connection, head.model, version.name)
         assert made is not None
+        audit.keep(connection, model, incarnation, version.seq, change, limits, now_ms)
         return made, True
 
     return task
@@ -290,7 +293,7 @@ def unname(
         connection.execute("DELETE FROM versions WHERE model = ? AND name = ?", (head.model, name))
         if not _is_named(connection, head.model, known.digest):
             _remove(connection, head.model, known.digest)
+        audit.keep(connection, model, incarnation, head.seq, change, limits, now_ms)
         return True
 
     return task
-        audit.keep(connection, model, incarnation, head.seq, change, limits, now_ms)

@@ -43,9 +43,9 @@ def create(
         if existing is not None:
             return existing, False
         insert(connection, made)
+        audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
         return made, True
 
-        audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
     return task
 
 
@@ -135,6 +135,7 @@ def replace(
             raise Conflict(f"model {made.id!r} stands at seq {existing.seq} {existing.chain[:8]}")
         remove(connection, made.id)
         insert(connection, made)
+        audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
         return made
 
     return task
@@ -150,9 +151,9 @@ def delete(
         if incarnation not in (None, existing.incarnation):
             raise ModelChanged(model)
         remove(connection, model)
-
         stood = (existing.incarnation, existing.seq)
         audit.keep(connection, model, *stood, change, limits, now_ms)
+
     return task
 
 

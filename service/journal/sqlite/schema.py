@@ -10,7 +10,7 @@ import time
 from service.journal.protocol import JournalUnavailable, StoreTooNew
 from service.journal.sqlite.checkpoint import MOST_PAGES
 
-VERSION = 3
+VERSION = 4
 
 TABLES = """
 CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

@@ -14,17 +14,19 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     Announced,
     Appended,
+    Audited,
     AwaitingLabels,
     Base,
+    Change,
     CopyUse,
     CursorMove,
     Entry,
     Head,
     JournalUnavailable,
     Known,
+    Lease,
     Limits,
     ModelRecord,
-    Lease,
     Overdue,
     Part,
     Place,
@@ -36,10 +38,11 @@ from service.journal.protocol import (
 )
 from service.journal.sqlite import (
     append,
+    audit,
     base,
     copies,
     entries,
-    audit,
+    leasing,
     models,
     remembering,
     snapshots,
@@ -136,8 +139,11 @@ class SqliteJournal(SqliteMoving):
             )
         )
 
-    async def create(self, model: str, spec: bytes, given: bytes) -> tuple[ModelRecord, bool]:
-        return await self._write(models.create(_made(model, spec, given)))
+    async def create(
+        self, model: str, spec: bytes, given: bytes, change: Change | None = None
+    ) -> tuple[ModelRecord, bool]:
+        made = _made(model, spec, given)
+        return await self._write(models.create(made, change, self._limits))
 
     async def get(self, model: str) -> ModelRecord:
         return await self._read(models.get(model))
@@ -197,6 +203,7 @@ class SqliteJournal(SqliteMoving):
         parts: Sequence[Part],
         cursor: CursorMove | None = None,
         copy: str | None = None,
+        change: Change | None = None,
     ) -> Appended:
         if isinstance(cursor, InputMove):
             raise ValueError("SQLite has no inputs")
@@ -325,6 +332,13 @@ class SqliteJournal(SqliteMoving):
         task = remembering.overdue(model, incarnation, limit, self._limits, _now_ms)
         return await self._write(task)
 
+    async def lease(
+        self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
+    ) -> Lease:
+        # With the appends that wait for the writer just now.
+        now_ms = _now_ms() if at_ms is None else at_ms
+        return await self._writer.write(leasing.lease(bucket, rate, needed, most, now_ms), 100)
+
     async def scrub(self, model: str, incarnation: str) -> bool:
         # Deleted rows were overwritten as they went; the log may still have them.
         await self._read(lambda connection: find_head(connection, model, incarnation))
@@ -350,13 +364,6 @@ class SqliteJournal(SqliteMoving):
     # Last, because below its name means this method.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
         return await self._read(models.list_models(after, limit))
-    async def lease(
-        self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
-    ) -> Lease:
-        # With the appends that wait for the writer just now.
-        now_ms = _now_ms() if at_ms is None else at_ms
-        return await self._writer.write(leasing.lease(bucket, rate, needed, most, now_ms), 100)
-
 
 
 def _made(model: str, spec: bytes, given: bytes) -> ModelRecord:
