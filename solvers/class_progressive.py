@@ -17,7 +17,7 @@ from solvers.batch import Batch
 from solvers.class_names import MAX_CLASSES, names_of, names_state
 from solvers.errors import CorruptState
 from solvers.learner import Outcome, State, check_arrays
-from solvers.progressive import FADING, LARGEST_TERM, Progressive, scores_are_log_odds
+from solvers.progressive import LARGEST_TERM, Progressive, scores_are_log_odds
 
 # What is remembered beside the counts: the class of the last row, and the most frequent one.
 _LAST, _MOST = range(2)
@@ -50,12 +50,12 @@ class ClassProgressive(Progressive):
         mistakes |= outcome.predicted < 0
         self.drift.watch(outcome.losses, learned, first_seq, self.rows)
         log_losses = np.zeros(len(batch)) if outcome.log_losses is None else outcome.log_losses
-        for some in self._to_points(learned):
-            count_class_rows(
-                places[some], mistakes[some], outcome.losses[some], log_losses[some],
-                learned[some],
-                self._rows, self._counts, self._guesses, self._sums, self._recent,
-            )  # fmt: skip
+        terms = np.zeros((len(batch), self._recent.shape[1]))
+        judge_rows(
+            places, mistakes, outcome.losses, log_losses, learned,
+            self._counts, self._guesses, terms,
+        )  # fmt: skip
+        self._add(terms, learned)
 
     def update(
         self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
@@ -102,36 +102,33 @@ def _places_in(classes: tuple[str, ...], places: Mapping[str, int]) -> Ints:
     return np.array([places.get(name, -1) for name in classes], np.int64)
 
 
-@kernel(void(RO_I8, B1, RO_F8, RO_F8, B1, I8, I8, I8, F8_2D, F8_2D))
-def count_class_rows(
+@kernel(void(RO_I8, B1, RO_F8, RO_F8, B1, I8, I8, F8_2D))
+def judge_rows(
     places: Ints,
     mistakes: Flags,
     losses: Floats,
     log_losses: Floats,
     learned: Flags,
-    rows: Ints,
     counts: Ints,
     guesses: Ints,
-    sums: Floats,
-    recent: Floats,
+    terms: Floats,
 ) -> None:
-    """Add the learned rows to every view, in order; see progressive.count_rows.
+    """What is summed of each learned row, in order, as progressive.count_rows sees it.
 
     places   (n,)           the class of each row, or -1
     counts   (MAX_CLASSES,) rows of each class
     guesses  (2,)           the class of the last row and the most frequent one; -1 for none
+    terms    (n, m)         written, but for rows that were not learned
     """
-    m = recent.shape[1]
     for i in range(places.shape[0]):
         if not learned[i]:
             continue
         own = places[i]
-        at = rows[0] % recent.shape[0]
-        recent[at, 0] = min(losses[i], LARGEST_TERM)
-        recent[at, 1] = 1.0 if mistakes[i] else 0.0
-        recent[at, 2] = log_losses[i]
-        recent[at, 3] = 1.0 if own < 0 or own != guesses[_MOST] else 0.0
-        recent[at, 4] = 1.0 if own < 0 or own != guesses[_LAST] else 0.0
+        terms[i, 0] = min(losses[i], LARGEST_TERM)
+        terms[i, 1] = 1.0 if mistakes[i] else 0.0
+        terms[i, 2] = log_losses[i]
+        terms[i, 3] = 1.0 if own < 0 or own != guesses[_MOST] else 0.0
+        terms[i, 4] = 1.0 if own < 0 or own != guesses[_LAST] else 0.0
         guesses[_LAST] = own
         if own >= 0:
             counts[own] += 1
@@ -142,9 +139,3 @@ def count_class_rows(
                 or (counts[own] == counts[most] and own < most)
             ):
                 guesses[_MOST] = own
-        for j in range(m):
-            sums[0, j] += recent[at, j]
-            sums[1, j] = FADING * sums[1, j] + recent[at, j]
-        sums[0, m] += 1.0
-        sums[1, m] = FADING * sums[1, m] + 1.0
-        rows[0] += 1

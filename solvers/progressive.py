@@ -9,18 +9,33 @@ same rows, however they are cut into batches.
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import B1, F8, F8_2D, I8, RO_F8, Flags, Floats, Ints, f8, i8, kernel, types, void
+from solvers._jit import (
+    B1,
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    Flags,
+    Floats,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
 from solvers._scalar import log1pexp
 from solvers.batch import Batch
 from solvers.drift import DriftWatch
 from solvers.learner import Outcome, State, check_arrays, under
-from solvers.timeline import Timeline
+from solvers.timeline import HELD, POINTS, SPACING, Timeline
 
 if TYPE_CHECKING:
     from solvers.window_comparison import WindowComparison
@@ -91,28 +106,27 @@ class Progressive:
     ) -> None:
         """Count the rows that were learned, in order; all arrays are (n,), as in Outcome."""
         self.drift.watch(losses, learned, first_seq, self.rows)
-        for some in self._to_points(learned):
-            count_rows(
-                labels[some], scores[some], losses[some], learned[some],
-                self.task == "binary", self.log_loss,
-                self._rows, self._seen, self._sums, self._recent,
+        row, timeline = 0, self._timeline
+        while True:
+            row = count_rows(
+                labels, scores, losses, learned, row, self.task == "binary", self.log_loss,
+                self._rows, self._seen, self._sums, self._recent, timeline.points, timeline.place,
             )  # fmt: skip
+            if row == len(labels):
+                return
+            timeline.make_room()
 
-    def _to_points(self, learned: Flags) -> Iterator[slice]:
-        """Cuts rows after each one that a point of the timeline is due for, and makes the point.
-
-        Whoever asks for the next piece has counted the one before it.
-        """
-        start, n, before = 0, len(learned), self.rows
-        if before + n >= self._timeline.next_row:
-            places = np.flatnonzero(learned)
-            while before + len(places) >= self._timeline.next_row:
-                stop = int(places[self._timeline.next_row - before - 1]) + 1
-                yield slice(start, stop)
-                self._timeline.add(self._sums[0])
-                start = stop
-        if start < n:
-            yield slice(start, n)
+    def _add(self, terms: Floats, learned: Flags) -> None:
+        """Count the rows that were learned, of which what is summed stands in `terms` (n, m)."""
+        row, timeline = 0, self._timeline
+        while True:
+            row = add_rows(
+                terms, learned, row,
+                self._rows, self._sums, self._recent, timeline.points, timeline.place,
+            )  # fmt: skip
+            if row == len(terms):
+                return
+            timeline.make_room()
 
     def summary(self) -> dict[str, Any]:
         """The means of all three views; None where there is no row, or no such number.
@@ -236,30 +250,66 @@ def errors_of(guess: float, y: float) -> tuple[float, float]:
     return error, error * error
 
 
-@kernel(void(RO_F8, RO_F8, RO_F8, B1, types.boolean, types.boolean, I8, F8, F8_2D, F8_2D))
+@kernel(void(i8, I8, F8_2D, F8_2D, F8_2D, I8))
+def add_row(at: int, rows: Ints, sums: Floats, recent: Floats, points: Floats, place: Ints) -> None:
+    """Add row `at` of `recent`, the next one, to the sums; make the point that is due after it.
+
+    points, place   those of a Timeline that has room for one more point
+    """
+    m = recent.shape[1]
+    for j in range(m):
+        sums[0, j] += recent[at, j]
+        sums[1, j] = FADING * sums[1, j] + recent[at, j]
+    sums[0, m] += 1.0
+    sums[1, m] = FADING * sums[1, m] + 1.0
+    rows[0] += 1
+    if rows[0] < place[SPACING] * (place[HELD] + 1):
+        return
+    for j in range(m + 1):
+        points[place[HELD], j] = sums[0, j]
+    place[HELD] += 1
+    if place[HELD] == POINTS:
+        place[HELD] //= 2
+        for k in range(place[HELD]):
+            for j in range(m + 1):
+                points[k, j] = points[2 * k + 1, j]
+        place[SPACING] *= 2
+
+
+@kernel(
+    i8(
+        RO_F8, RO_F8, RO_F8, B1, i8, types.boolean, types.boolean,
+        I8, F8, F8_2D, F8_2D, F8_2D, I8,
+    )
+)  # fmt: skip
 def count_rows(
     labels: Floats,
     scores: Floats,
     losses: Floats,
     learned: Flags,
+    row: int,
     binary: bool,
     log_loss: bool,
     rows: Ints,
     seen: Floats,
     sums: Floats,
     recent: Floats,
-) -> None:
-    """Add the learned rows to every view, in order.
+    points: Floats,
+    place: Ints,
+) -> int:
+    """Add the learned rows from `row` on to every view, in order; return the first still to come.
 
     rows    (1,)          rows counted so far
     seen    (5,)          what is remembered of the labels
     sums    (2, m + 1)    since the start, and fading; last the weight
     recent  (RECENT, m)   row t at t mod RECENT
+    points, place         those of a Timeline; rows are left once it has no room
     """
-    m = recent.shape[1]
-    for i in range(labels.shape[0]):
+    for i in range(row, labels.shape[0]):
         if not learned[i]:
             continue
+        if place[HELD] == points.shape[0]:
+            return i
         y, score = labels[i], scores[i]
         at = rows[0] % recent.shape[0]
         recent[at, 0] = min(losses[i], LARGEST_TERM)
@@ -284,12 +334,32 @@ def count_rows(
             recent[at, 5], recent[at, 6] = errors_of(seen[_LAST], y)
             seen[_SUM] += y
             seen[_LAST] = y
-        for j in range(m):
-            sums[0, j] += recent[at, j]
-            sums[1, j] = FADING * sums[1, j] + recent[at, j]
-        sums[0, m] += 1.0
-        sums[1, m] = FADING * sums[1, m] + 1.0
-        rows[0] += 1
+        add_row(at, rows, sums, recent, points, place)
+    return len(labels)
+
+
+@kernel(i8(RO_F8_2D, B1, i8, I8, F8_2D, F8_2D, F8_2D, I8))
+def add_rows(
+    terms: Floats,
+    learned: Flags,
+    row: int,
+    rows: Ints,
+    sums: Floats,
+    recent: Floats,
+    points: Floats,
+    place: Ints,
+) -> int:
+    """As `count_rows`, of rows of which what is summed stands in `terms` (n, m) already."""
+    for i in range(row, terms.shape[0]):
+        if not learned[i]:
+            continue
+        if place[HELD] == points.shape[0]:
+            return i
+        at = rows[0] % recent.shape[0]
+        for j in range(recent.shape[1]):
+            recent[at, j] = terms[i, j]
+        add_row(at, rows, sums, recent, points, place)
+    return len(terms)
 
 
 @kernel(void(F8_2D, i8, F8))

@@ -17,37 +17,30 @@ from solvers.learner import State, check_arrays
 POINTS = 256
 _FEWEST = 16
 """Room is made for so many points, and for twice as many whenever it is full."""
+HELD, SPACING = range(2)
 
 
 class Timeline:
-    """Points of `columns` sums each."""
+    """Points of `columns` sums each.
+
+    points  (room, columns)  the sums at rows spacing, 2 spacing ..., of which so many are `held`
+    place   (2,) int64       HELD, and SPACING: learned rows from one point to the next
+
+    Kernels that count rows make the points (progressive.add_row) and stop where there is no room.
+    """
 
     def __init__(self, columns: int) -> None:
-        self._sums = np.zeros((_FEWEST, columns))
-        self._held = 0
-        self.spacing = 1
-        """Learned rows from one point to the next."""
-
-    @property
-    def next_row(self) -> int:
-        """The learned row after which the next point is due."""
-        return self.spacing * (self._held + 1)
+        self.points = np.zeros((_FEWEST, columns))
+        self.place = np.array([0, 1], np.int64)
 
     @property
     def sums(self) -> Floats:
         """(points, columns): the sums at rows spacing, 2 spacing ..."""
-        return self._sums[: self._held]
+        return self.points[: int(self.place[HELD])]
 
-    def add(self, sums: Floats) -> None:
-        """The point that is due; sums (columns,)."""
-        if self._held == len(self._sums):
-            self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)])
-        self._sums[self._held] = sums
-        self._held += 1
-        if self._held == POINTS:
-            self._held //= 2
-            self._sums[: self._held] = self._sums[1::2]
-            self.spacing *= 2
+    def make_room(self) -> None:
+        """Room for as many points more as there is now."""
+        self.points = np.concatenate([self.points, np.zeros_like(self.points)])
 
     def state(self) -> State:
         """All of it, as copies."""
@@ -59,13 +52,14 @@ class Timeline:
 
         States of versions that made no points have sums of no rows in their place.
         """
-        timeline = cls(columns)
-        while rows // timeline.spacing >= POINTS:
-            timeline.spacing *= 2
-        timeline._held = held = rows // timeline.spacing
-        while len(timeline._sums) < held:
-            timeline._sums = np.concatenate([timeline._sums, np.zeros_like(timeline._sums)])
+        timeline, spacing = cls(columns), 1
+        while rows // spacing >= POINTS:
+            spacing *= 2
+        held = rows // spacing
+        timeline.place[:] = held, spacing
+        while len(timeline.points) < held:
+            timeline.make_room()
         if "timeline_sums" in state:
             check_arrays(state, {"timeline_sums": (held, columns)})
-            timeline._sums[:held] = state["timeline_sums"]
+            timeline.points[:held] = state["timeline_sums"]
         return timeline
