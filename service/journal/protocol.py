@@ -312,11 +312,12 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         """
 
     def announcements(self) -> AsyncGenerator[Announced, None]:
-        """Tell of appends, by this process and by others, while the caller iterates.
+        """Tell of appends by others while the caller iterates.
 
-        The first one names no model and comes as soon as it listens: each append that is
-        acknowledged after it is followed, within a fraction of a second, by an announcement of its
-        model at its seq or later, or by one that names no model. It has a connection of its own.
+        The first one names no model and comes as soon as it listens: each append by another journal
+        that is acknowledged after it is followed, within a fraction of a second, by an announcement
+        of its model at its seq or later, or by one that names no model. Appends of this journal may
+        be announced, too. Redis: it has a connection of its own.
         Announcements may come twice, late, and for models that this store does not hold; where
         whoever appended died in between they may be missing, so ask for `heads` now and then.
 

@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service.journal.protocol import Announced, Head, Journal, JournalUnavailable
+from service.journal.sqlite.store import _data_version
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, rows
 from tests.journal.proxy import running_proxy
@@ -45,13 +48,20 @@ async def test_appends_of_other_processes_are_announced(store: Store):
                 await _until(told, log.model, seq)
 
 
-async def test_own_appends_may_be_announced_and_cost_nothing_else(store: Store):
-    async with store.journal() as journal:
-        log = await Log.create(journal)
-        async with aclosing(journal.announcements()) as told:
-            await _next(told)
-            await log.append(rows(1))
-            await _until(told, log.model, 1)
+async def test_own_appends_to_sqlite_are_not_announced(tmp_path: Path):
+    store = Store(f"sqlite:///{tmp_path / 'one.db'}")
+    async with store.journal() as here, store.journal() as there:
+        log = await Log.create(here)
+
+        async def version(journal: Any = here) -> int:
+            return await journal._writer.run(_data_version)
+
+        before = await version()
+        await log.append(rows(1))
+        await here.create("other", b"", b"")
+        assert await version() == before
+        await there.append(log.model, log.incarnation, b"n" * 16, 1, [rows(2)])
+        assert await version() != before
 
 
 async def test_a_closed_listener_leaves_nothing_behind(store: Store):
