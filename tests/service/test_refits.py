@@ -429,3 +429,14 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
     client.put("/models/s", json={"algorithm": "sgd", "features": SPEC["features"]})
     answer = client.get("/models/s/certificate?reference=true")
     assert "sgd retains no rows" in assert_problem(answer, 404, "no-reference")["detail"]
+
+
+def test_whoever_computes_gives_way_to_whoever_answers():
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    desk = refits.Desk()
+    try:
+        computing = asyncio.run(desk.run(os.getpriority, os.PRIO_PROCESS, 0))
+    finally:
+        desk.close()
+    assert computing == 19
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before  # it is the thread's alone
