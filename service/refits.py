@@ -27,7 +27,7 @@ from service.journal.protocol import (
     OutcomeUnknown,
     UnknownModel,
 )
-from service.journal.record import KeyKind, make_key
+from service.journal.record import Control, KeyKind, decode, make_key
 from service.refit_board import UNDER_WAY, Board, Job, UnderWay, now_ms
 from service.refit_rows import last_rows
 from service.requests import ControlRequest
@@ -308,13 +308,26 @@ class Refits:
         receipt = await self._submit(request)
         job.entered_seq = receipt.placed.seq
         verdict = receipt.verdict
-        if receipt.placed.duplicate:
+        if receipt.placed.duplicate and await self._is_own(job, receipt.placed.seq):
+            # Sent again, as its first append went unseen.
+            verdict = model.replica.refits.get(job.job)
+        elif receipt.placed.duplicate:
             job.status, job.reason = "superseded", f"another result for {key} came first"
-        elif verdict is not None and verdict.refusal is not None:
+            return
+        if verdict is not None and verdict.refusal is not None:
             job.status, job.reason = "refused", verdict.refusal
         else:
             job.status = "done"
             job.retained = None if verdict is None else verdict.rows
+
+    async def _is_own(self, job: Job, seq: int) -> bool:
+        """Whether the record at `seq` is the result of this job. Raises what a read raises."""
+        replica = self._model.replica
+        if job.job in replica.refits:
+            return True
+        entries = await self._journal.read(replica.id, replica.incarnation, seq - 1, 1)
+        blocks = [block for entry in entries[:1] for _, block in decode(entry.body)]
+        return any(isinstance(one, Control) and one.fields["job"] == job.job for one in blocks)
 
     async def _submit(self, request: ControlRequest) -> Any:
         for tried in range(TRIES):

@@ -79,6 +79,7 @@ SLICE_S = 0.002
 READ_BYTES = 1024 * 1024
 # Kinds of controls after which the retained rows are others than the last that were learned.
 _OTHER_ROWS = ("rollback", "unlearn", "pause")
+_KEPT_VERDICTS = 10
 
 Applied = Outcome | Verdict
 """What became of one group: of its rows, or of its control."""
@@ -120,6 +121,8 @@ class Replica:
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
         self.watched: dict[bytes, Applied | None] = {}
+        # What became of the last refits, by job: whoever computed one may not have seen it enter.
+        self.refits: dict[str, Verdict] = {}
         self._outside = outside
         self._turn = asyncio.Lock()
         self._s_per_row = s_per_row
@@ -319,6 +322,10 @@ class Replica:
             verdict = await asyncio.to_thread(obey, self, control)
             self.seq += 1
             self.certified_at = float("-inf")
+            if control.kind == "refit":
+                self.refits[control.fields["job"]] = verdict
+                while len(self.refits) > _KEPT_VERDICTS:
+                    del self.refits[next(iter(self.refits))]
             if control.kind in _OTHER_ROWS and verdict.refusal is None:
                 self.losses.forget()
             if verdict.refusal is not None:
@@ -462,7 +469,7 @@ class Replica:
         """
         self.is_forked = True
         fresh = Replica(record, self._kept_answers, self._outside)
-        fresh.watched = self.watched
+        fresh.watched, fresh.refits = self.watched, self.refits
         fresh.trail = Trail(kept=None)
         await fresh.load(journal)
         async with self._turn:

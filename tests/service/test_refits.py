@@ -19,6 +19,7 @@ from service.journal.protocol import CursorMove
 from service.journal.record import Control, decode
 from service.time_travel import kept_from
 from service.what_if import replay
+from tests.journal.faulty import Fault, FaultyJournal
 from tests.service.conftest import assert_problem
 from tests.service.test_replica import bits, loaded, replica_of
 
@@ -256,6 +257,36 @@ def test_two_results_for_the_same_window_are_one(serve, store, monkeypatch):
         time.sleep(0.01)
     statuses = sorted(job["status"] for job in client.get("/models/m/refits").json()["refits"])
     assert statuses == ["done", "superseded"]
+    assert len(controls(store)) == 1
+    assert bits(replica_of(client)) == bits(loaded(store))
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["seen-here", "told-by-the-journal"])
+def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
+    serve, store, monkeypatch, forgets
+):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 200)
+    committer = client.app._catalog.held("m").committer
+    replica = replica_of(client)
+    submit = refits.Refits._submit
+    sent: list[Any] = []
+
+    async def unseen(self: Any, request: Any) -> Any:
+        committer._append_timeout_s = 0.0
+        committer._journal = FaultyJournal(committer._journal, [Fault.UNANSWERED])
+        receipt = await submit(self, request)
+        sent.append(receipt)
+        if forgets:  # as after a rebuild from a snapshot that has it
+            replica.refits.clear()
+        return receipt
+
+    monkeypatch.setattr(refits.Refits, "_submit", unseen)
+    told = finished(client, begin(client)["job"])
+    assert sent[0].placed.duplicate
+    assert (told["status"], told["entered_seq"]) == ("done", 201)
+    assert told.get("retained") == (None if forgets else 200)
     assert len(controls(store)) == 1
     assert bits(replica_of(client)) == bits(loaded(store))
 
