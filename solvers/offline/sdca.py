@@ -3,6 +3,9 @@
 Shalev-Shwartz, Zhang, "Stochastic dual coordinate ascent methods for regularized loss
 minimization" (2013). The dual never decreases. Rows are visited in a new random order each epoch:
 drawn with replacement, as in the paper, it takes up to twice as many epochs.
+
+For the hinge and its square in permuted order these are the steps of dcd.py one by one, which
+leaves out rows that stay at a bound and solves for all active rows at the end: it makes them there.
 """
 
 from collections.abc import Mapping
@@ -11,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from solvers._jit import Floats
+from solvers.offline import dcd
 from solvers.offline._sweep import CURVATURE, DUAL, LABEL, STEP, sweep
-from solvers.offline.methods import Method, Start, first_duals
+from solvers.offline.methods import Method, Run, Start, first_duals
 from solvers.offline.problem import Bounds, Problem
-from solvers.offline.visits import VISITS, Visits
+from solvers.offline.visits import PERMUTED, VISITS, Visits
 
 
 class Ascent:
@@ -60,4 +64,12 @@ class Ascent:
         return self._problem.bounds(self.weights, duals, self.weights)
 
 
-METHOD = Method(begin=Ascent, options={"visits": VISITS}, takes_fixed=True)
+def begin(
+    problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator
+) -> Run:
+    """A run, of whatever makes the steps of this problem."""
+    steps_are_dcds = problem.loss.name in dcd.METHOD.losses and options["visits"] == PERMUTED
+    return (dcd.Descent if steps_are_dcds else Ascent)(problem, start, options, rng)
+
+
+METHOD = Method(begin=begin, options={"visits": VISITS, **dcd.METHOD.options}, takes_fixed=True)

@@ -221,7 +221,10 @@ def test_awkward_rows_give_a_certified_answer_or_a_clear_error(method, kind, rho
         ({"seed": -1}, "seed must be a whole number"),
         ({"intercept": "maybe"}, "intercept must be one of none, penalized, free"),
         ({"intercept": "free"}, "ties all dual variables together"),
-        ({"shrinking": True}, "'shrinking' is not a known field"),
+        (
+            {"method": "svrg", "loss": "logistic", "shrinking": True},
+            "'shrinking' is not a known field",
+        ),
         ({"method": "dcd", "shrinking": 1}, "shrinking must be true or false"),
         ({"visits": "sorted"}, "visits must be one of permuted, replacement"),
         ({"fixed": np.zeros(15)}, "total must be given together with fixed"),
