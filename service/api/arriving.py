@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
@@ -11,9 +12,13 @@ from service.api.http import Head
 from service.codecs.inflate import Inflating
 from service.errors import Problem
 
-# A longer piece of a compressed body is inflated in a thread: it may hold a thousand times as much.
+# Of a compressed body so much is inflated at once: bytes that come out, and pieces that they are.
+# What is more goes on in a thread. There is one for all bodies: however many come at the same time,
+# others wait for a single step at most.
+_STEP_BYTES = 256 * 1024
+_STEP_PIECES = 256
 _INFLATED_INLINE = 4096
-_INFLATED_AT_ONCE = 1024 * 1024
+_INFLATER = ThreadPoolExecutor(1, "inflate")
 
 
 async def read_body(receive: Receive, head: Head, limit: int) -> bytes:
@@ -67,7 +72,7 @@ async def arriving(receive: Receive, head: Head, limit: int | None) -> AsyncIter
     inflating = Inflating(head.content_encoding, limit) if head.content_encoding else None
     if size > limit:
         raise _too_large(limit)
-    size, goes_on = 0, True
+    size, goes_on, loop = 0, True, asyncio.get_running_loop()
     while goes_on:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -80,23 +85,26 @@ async def arriving(receive: Receive, head: Head, limit: int | None) -> AsyncIter
         if inflating is None:
             yield piece
             continue
-        inflated = inflating.pieces(piece)
+        pieces, is_over = inflating.pieces(piece), False
         if len(piece) <= _INFLATED_INLINE:
-            yield b"".join(inflated)
-        else:
-            while some := await asyncio.to_thread(_some_of, inflated):
-                yield some
+            some, is_over = _step(pieces)
+            yield some
+        while not is_over:
+            some, is_over = await loop.run_in_executor(_INFLATER, _step, pieces)
+            yield some
     if inflating is not None:
         inflating.finish()
 
 
-def _some_of(pieces: Iterator[bytes]) -> bytes:
-    """So many of the pieces that a thread was worth it; nothing at their end."""
+def _step(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+    """The next ones, as long as they are not many; whether they were the last."""
     some, size = [], 0
-    while size < _INFLATED_AT_ONCE and (piece := next(pieces, None)) is not None:
+    for piece in pieces:
         some.append(piece)
         size += len(piece)
-    return b"".join(some)
+        if size >= _STEP_BYTES or len(some) >= _STEP_PIECES:
+            return b"".join(some), False
+    return b"".join(some), True
 
 
 async def up_to(size: int, pieces: AsyncIterator[bytes]) -> tuple[bytes, bool]:

@@ -12,13 +12,14 @@ import zstandard
 
 from service.errors import Problem
 
-# zstd hands out whatever its input holds at once. Its densest block makes 128 KiB of 4 bytes, so
-# that so many bytes hold 8 MiB at most.
-_ZSTD_SLICE = 256
+# zstd hands out whatever its input holds at once, and its densest block makes 128 KiB of 4 bytes:
+# so few bytes are given to it at a time, and more of them as long as little comes out.
+_ZSTD_SLICE, _ZSTD_MOST = 16, 128
 _ZSTD_HEAD = 18
 """Bytes of the longest head of a frame."""
 _GZIP_SLICE = 64 * 1024
-_PIECE = 1024 * 1024
+_PIECE = 256 * 1024
+"""What is much to come out at once: others are not to wait for more."""
 # Senders over HTTP use no larger window (RFC 9659).
 _WINDOW = 8 * 1024 * 1024
 
@@ -42,7 +43,8 @@ class Inflating:
         self._encoding = encoding
         self._limit = limit
         self._size = 0
-        self._pieces_of, self._slice = _ENCODINGS[encoding]
+        self._pieces_of, self._least, self._most = _ENCODINGS[encoding]
+        self._slice = self._least
         self._open: list[_Stream] = []
 
     def feed(self, chunk: bytes) -> bytes:
@@ -51,14 +53,19 @@ class Inflating:
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
         """What the next bytes of the body hold, little by little; to be gone through to its end."""
+        start = 0
         try:
-            for start in range(0, len(chunk), self._slice):
-                for piece in self._pieces_of(chunk[start : start + self._slice], self._open):
+            while start < len(chunk):
+                stop, so_far = start + self._slice, self._size
+                for piece in self._pieces_of(chunk[start:stop], self._open):
                     self._size += len(piece)
                     if self._size > self._limit:
                         detail = f"the body inflates to more than {self._limit} bytes"
                         raise Problem(413, "body-too-large", detail)
                     yield piece
+                is_dense = self._size - so_far >= _PIECE
+                self._slice = self._least if is_dense else min(2 * self._slice, self._most)
+                start = stop
         except (zlib.error, zstandard.ZstdError) as error:
             raise self._malformed(f"is damaged: {error}") from None
 
@@ -124,10 +131,11 @@ def _zstd_pieces(chunk: bytes, opened: list[_Stream]) -> Iterator[bytes]:
 
 
 _Pieces = Callable[[bytes, list[_Stream]], Iterator[bytes]]
-_ENCODINGS: dict[str, tuple[_Pieces, int]] = {
-    "gzip": (_gzip_pieces, _GZIP_SLICE),
-    "zstd": (_zstd_pieces, _ZSTD_SLICE),
+_ENCODINGS: dict[str, tuple[_Pieces, int, int]] = {
+    "gzip": (_gzip_pieces, _GZIP_SLICE, _GZIP_SLICE),
+    "zstd": (_zstd_pieces, _ZSTD_SLICE, _ZSTD_MOST),
 }
+"""How each is taken apart, and how many bytes of it at a time: at least, and at most."""
 
 
 def content_encoding(header: str) -> str | None:

@@ -188,7 +188,7 @@ def main() -> bool:
     with tempfile.TemporaryDirectory(prefix="dualstream-hostile-") as folder:
         store = f"sqlite:///{Path(folder) / 'hostile.db'}"
         with ServerProcess(store, FLAGS, prefix=_on_core(0, [])) as server:
-            httpx.put(f"{server.url}/models/m", json=SPEC).raise_for_status()
+            httpx.put(f"{server.url}/models/m", json=SPEC, timeout=120).raise_for_status()
             host, _, port = server.url.removeprefix("http://").partition(":")
             target = Target(host, int(port), "m", HEAD_S, BODY_S)
             asyncio.run(latencies_ms(target, 2.0))

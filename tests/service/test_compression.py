@@ -1,5 +1,6 @@
 """Compressed bodies are what they hold: up to a limit, whole, or refused."""
 
+import asyncio
 import gzip
 import json
 import random
@@ -9,6 +10,8 @@ import pytest
 import zstandard
 from hypothesis import given, strategies as st
 
+from service.api import arriving
+from service.api.http import Head
 from service.codecs.inflate import Inflating
 from service.errors import Problem
 from tests.fuzzing import examples
@@ -128,3 +131,49 @@ def test_what_cannot_be_inflated_is_refused(serve):
         told = assert_problem(post(client, good, encoding), 415, "unsupported-media-type")
         assert encoding in told["detail"] and "gzip or zstd" in told["detail"]
     assert client.get("/models/m").json()["samples"] == 2
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_little_comes_out_of_a_bomb_at_a_time_and_of_one_body_after_another(encoding, monkeypatch):
+    given_, under_way, sizes, steps = bomb(encoding), 0, [], []
+    real, step = Inflating.pieces, arriving._step
+
+    def watched(inflating, chunk):
+        for piece in real(inflating, chunk):
+            sizes.append(len(piece))
+            yield piece
+
+    def counted(pieces):
+        nonlocal under_way
+        under_way += 1
+        some = step(pieces)
+        steps.append((under_way, len(some[0])))
+        under_way -= 1
+        return some
+
+    monkeypatch.setattr(Inflating, "pieces", watched)
+    monkeypatch.setattr(arriving, "_step", counted)
+    head = Head(content_encoding=encoding)
+
+    async def refused() -> None:
+        async def receive():
+            return {"type": "http.request", "body": given_, "more_body": False}
+
+        with pytest.raises(Problem, match="inflates to more"):
+            await arriving.read_body(receive, head, 16 * LIMIT)
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(refused() for _ in range(4)))
+
+    asyncio.run(all_at_once())
+    assert max(sizes) <= LIMIT and max(size for _, size in steps) < 2 * LIMIT
+    assert {number for number, _ in steps} == {1}, "one body after the other"
+
+
+def test_members_that_hold_nothing_are_gone_through_in_steps():
+    pieces = Inflating("gzip", LIMIT).pieces(gzip.compress(b"") * 1000)
+    found, is_over = [], False
+    while not is_over:
+        some, is_over = arriving._step(pieces)
+        found.append(some)
+    assert len(found) > 3 and not any(found)
