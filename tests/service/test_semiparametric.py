@@ -1,12 +1,15 @@
 """A semiparametric model in the service: refits by hand and by itself, coefficients by name."""
 
 import asyncio
+import json
+import re
 import time
 from typing import Any
 
 import numpy as np
 import pytest
 
+from load_tests import milan
 from service import refits
 from service.what_if import replay
 from tests.service.conftest import assert_problem
@@ -122,3 +125,9 @@ def test_it_is_refitted_by_itself(serve, store):
     assert [control.kind for control in controls(store)] == ["refit"] * 3
     assert client.get("/models/m/weights").json()["coefficients"][3]["name"] == "winter"
     assert bits(replica_of(client)) == bits(loaded(store))
+
+
+def test_the_spec_of_the_documented_example_is_the_one_that_is_run():
+    documented = re.search(r"-d '(\{.*?\})'", milan.PLACE.read_text(), re.DOTALL)
+    assert documented is not None
+    assert json.loads(documented[1]) == milan.spec(days=3652)
