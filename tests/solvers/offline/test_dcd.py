@@ -60,6 +60,8 @@ def test_the_dual_never_falls_and_weights_stay_those_of_the_duals(method):
     problem = Problem(batch, batch.labels, make_loss("hinge"), 0.01, "penalized")
     chosen = method_of(method)
     options = {name: option.default for name, option in chosen.options.items()}
+    if method == "sdca":  # or dcd makes its steps
+        options["visits"] = "replacement"
     run = chosen.begin(problem, Start(), options, np.random.default_rng(1))
     before = -np.inf
     for _ in range(60):
