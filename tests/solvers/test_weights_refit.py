@@ -1,5 +1,6 @@
 """Refits of learners whose state is their weights: the problem, what enters, how it goes on."""
 
+import json
 import math
 
 import numpy as np
@@ -23,6 +24,8 @@ from solvers.offline.methods import METHODS as OFFLINE, method_of
 from solvers.refit_methods import METHODS
 from solvers.weights_problem import LEAST_DOUBT
 from tests.solvers import reference
+from tests.solvers.conftest import GOLDEN
+from tests.solvers.test_asset import adult_rows, needs_data
 from tests.solvers.test_dual_ascent import bytes_of
 
 DIM = 8
@@ -308,6 +311,30 @@ def test_short_steps_keep_what_was_solved_for():
         enter_refit(one, dict(arrays) | {"reach": np.array([min(reach, 100.0)])})
         errors[name] = one.learn(batch[500:]).losses.mean()
     assert errors["short"] < 0.8 * errors["cold"]
+
+
+@needs_data
+@pytest.mark.data
+@pytest.mark.parametrize("lam", ["1e-4", "1e-5"])
+def test_a_warm_start_is_worth_what_the_golden_one_is(lam):
+    golden = json.loads((GOLDEN / "svm.json").read_text())["warm_start"]
+    golden = golden["prequential_error_percent"][f"lam_{lam}"]
+    rows = adult_rows("a9a")[:6000]
+    spec = {
+        "algorithm": "asset", "lambda": float(lam), "intercept": False, "average": None,
+        "features": {"kind": "indexed", "dim": 123},
+        "map": {"kind": "fourier", "components": 512, "gamma": 0.01},
+    }  # fmt: skip
+    cold, warm = make_learner(spec), make_learner(spec)
+    warm.learn(rows[:2000])
+    enter_refit(warm, solved(warm, rows[:2000], "mcpa", tol=1e-2).refitted().arrays)
+    errors = [
+        100 * np.mean(np.sign(one.learn(rows[2000:]).scores) != rows[2000:].labels)
+        for one in (cold, warm)
+    ]
+    # The map has draws of its own.
+    assert errors[1] <= errors[0] - 2.0
+    assert errors[1] == pytest.approx(golden["w_plus_D"], abs=0.5)
 
 
 def test_the_table_of_methods_is_that_of_the_solvers():
