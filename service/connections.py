@@ -3,28 +3,31 @@
 Nothing is timed while requests come and go. Once a second all connections are looked at, and what
 has stood still since it was first seen so is found then: a head that does not come to its end, a
 body that brings too little, a client that does not read its answer. So limits hold to a second or
-two.
+two. However many are to be closed, others are served in between: a few are closed at a time.
 """
 
 import asyncio
 import math
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain, islice
 from typing import Protocol
 
 from service.errors import Problem
 
 LOOK_S = 1.0
-AT_ONCE = 200
-"""So many are looked at before others are served again."""
+AT_ONCE, CLOSED_AT_ONCE = 100, 8
+"""So many are looked at, or closed, before others are served again."""
+PAUSE_S = 0.001
+"""For them to be served: in one turn of the loop a request does not get far."""
 LEAST_BYTES = 1024
 """Of a body or an answer, within the time that it is given: else it counts as standing still."""
 RESERVED_FILES = 256
 """Descriptors for the store, the log and whatever else is not a connection."""
-ROOM = 16
-"""One in so many makes room when there are too many: looking for them is dear."""
+TRIED, CHOICE = 64, 8
+"""Whoever makes room is one of so many that could, found among so many."""
 
 
 class Waits(Enum):
@@ -92,20 +95,32 @@ class Connections:
         self.most = most
         self.limits = limits
         self._on_close, self._clock = on_close, clock
-        # In the order in which they came.
-        self._open: dict[Connection, None] = {}
+        # Who never asked for anything, as they came; who did, those last that were seen to go on
+        # last; and who has been closed and is not gone.
+        self._silent: dict[Connection, None] = {}
+        self._asked: dict[Connection, None] = {}
+        self._ended: dict[Connection, None] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._silent) + len(self._asked) + len(self._ended)
+
+    def __contains__(self, connection: Connection) -> bool:
+        return connection in self._asked or connection in self._silent or connection in self._ended
+
+    def __iter__(self) -> Iterator[Connection]:
+        return chain(self._silent, self._asked, self._ended)
 
     def add(self, connection: Connection) -> None:
-        """One more; where that is one too many others are closed for it, or it is itself."""
-        self._open[connection] = None
-        if len(self._open) > self.most:
-            self._make_room(connection)
+        """One more; where that is one too many another is closed for it, or it is itself."""
+        self._silent[connection] = None
+        if len(self) > self.most:
+            idlest = self._idlest(connection) or connection
+            self._on_close("room")
+            self._end(idlest, None)
 
     def discard(self, connection: Connection) -> None:
-        self._open.pop(connection, None)
+        for some in (self._silent, self._asked, self._ended):
+            some.pop(connection, None)
 
     def closed(self, reason: str) -> None:
         """A connection is closed for a reason that it found itself."""
@@ -115,30 +130,52 @@ class Connections:
         """Look at them, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            found = list(self._open)
-            for first in range(0, len(found), AT_ONCE):
-                self.look(found[first : first + AT_ONCE])
-                await asyncio.sleep(0)
+            found = iter(list(self))
+            while self.look(found):
+                await asyncio.sleep(PAUSE_S)
 
-    def look(self, connections: Iterable[Connection]) -> None:
-        """Close those of them that have stood still for too long."""
-        now = self._clock()
-        for connection in connections:
-            if connection not in self._open:
-                continue
-            waits, (begun, so_far) = connection.waits_for(), connection.progress()
-            seen = connection.seen
-            if seen is None or seen.waits is not waits or seen.begun != begun:
-                connection.seen = Sight(waits, begun, so_far, now)
-                continue
-            reason = self._reason(seen, now - seen.at)
-            if reason is None:
-                continue
-            if so_far - seen.so_far >= LEAST_BYTES:
-                seen.so_far, seen.at = so_far, now
-                continue
-            self._on_close(reason)
-            connection.end(self._too_slow(waits))
+    def look(self, connections: Iterable[Connection]) -> bool:
+        """Look at some of them and close those that have stood still for too long.
+
+        Whether there may be more: of an iterator it takes those that it has looked at.
+        """
+        now, looked_at, closed = self._clock(), 0, 0
+        for connection in islice(connections, AT_ONCE):
+            looked_at += 1
+            closed += connection in self and self._look_at(connection, now)
+            if closed == CLOSED_AT_ONCE:
+                return True
+        return looked_at == AT_ONCE
+
+    def _look_at(self, connection: Connection, now: float) -> bool:
+        """Whether it is closed, having stood still for too long."""
+        waits, (begun, so_far) = connection.waits_for(), connection.progress()
+        seen = connection.seen
+        if seen is None or seen.waits is not waits or seen.begun != begun:
+            connection.seen = Sight(waits, begun, so_far, now)
+            self._goes_on(connection, begun)
+            return False
+        reason = self._reason(seen, now - seen.at)
+        if reason is None:
+            return False
+        if so_far - seen.so_far >= LEAST_BYTES:
+            seen.so_far, seen.at = so_far, now
+            self._goes_on(connection, begun)
+            return False
+        self._on_close(reason)
+        self._end(connection, self._too_slow(waits))
+        return True
+
+    def _goes_on(self, connection: Connection, begun: int) -> None:
+        if begun and connection not in self._ended:
+            self._silent.pop(connection, None)
+            self._asked.pop(connection, None)
+            self._asked[connection] = None
+
+    def _end(self, connection: Connection, problem: Problem | None) -> None:
+        self.discard(connection)
+        self._ended[connection] = None
+        connection.end(problem)
 
     def _reason(self, seen: Sight, still_s: float) -> str | None:
         """Why a connection that has stood so for so long is closed; None where it is not."""
@@ -164,28 +201,36 @@ class Connections:
             return Problem(408, "too-slow", detail)
         return None
 
-    def _make_room(self, newest: Connection) -> None:
-        """Close the idlest, a sixteenth of all; the newest where all others are being answered.
+    def _idlest(self, newest: Connection) -> Connection | None:
+        """Who makes room: who came first of those that never asked for anything.
 
-        Of those that wait for the same, such first as never asked for anything: a client that asks
-        now and then is not closed for a crowd that says nothing. Then who stood still longest.
+        A client that asks now and then is not closed for a crowd that says nothing. Where there is
+        no crowd it is one of those who stand still longest, those first that wait for a request to
+        begin, and of bodies that which has brought least; None where all are being answered.
         """
-        found = []
-        for place, connection in enumerate(self._open):
-            waits, seen, brought = connection.waits_for(), connection.seen, 0
+        for connection in list(islice(self._silent, TRIED)):
+            begun, _ = connection.progress()
+            if begun:
+                self._goes_on(connection, begun)
+            elif connection is not newest:
+                return connection
+        found: list[tuple[int, int, float, int, Connection]] = []
+        for connection in list(islice(self._asked, TRIED)):
+            waits, seen = connection.waits_for(), connection.seen
+            begun, so_far = connection.progress()
+            has_gone_on = seen is None or seen.begun != begun
+            if waits.value > Waits.BODY.value or has_gone_on:
+                self._goes_on(connection, begun)
             if waits.value > Waits.BODY.value or connection is newest:
                 continue
-            begun, so_far = connection.progress()
-            if waits is Waits.BODY:  # those first that have brought least since they were looked at
+            brought = 0
+            if waits is Waits.BODY:
                 brought = so_far - (0 if seen is None else seen.so_far)
-            still_since = math.inf if seen is None or seen.begun != begun else seen.at
-            order = (waits.value, brought, begun > 0, still_since, place)
-            found.append((order, connection))
-        found.sort(key=lambda one: one[0])
-        idlest = [connection for _, connection in found[: max(1, self.most // ROOM)]]
-        for connection in idlest or [newest]:
-            self._on_close("room")
-            connection.end(None)
+            still_since = math.inf if seen is None or has_gone_on else seen.at
+            found.append((waits.value, brought, still_since, len(found), connection))
+            if len(found) == CHOICE:
+                break
+        return min(found)[-1] if found else None
 
 
 def room_for(most: int) -> int:

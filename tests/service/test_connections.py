@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from service.connections import LEAST_BYTES, Connections, Limits, Sight, Waits
+from service.connections import (
+    CLOSED_AT_ONCE,
+    LEAST_BYTES,
+    TRIED,
+    Connections,
+    Limits,
+    Sight,
+    Waits,
+)
 from service.problems import Problem
 
 HEAD_S, BODY_S = 10.0, 30.0
@@ -48,7 +56,9 @@ class World:
     def wait(self, seconds: float, *connections: Still) -> None:
         for _ in range(int(seconds)):
             self.now += 1.0
-            self.open.look([one for one in connections if not one.ended])
+            standing = iter([one for one in connections if not one.ended])
+            while self.open.look(standing):
+                pass
 
 
 @pytest.mark.parametrize(
@@ -92,25 +102,65 @@ def test_who_goes_on_is_not_closed():
 def test_the_idlest_make_room_and_none_that_is_being_answered():
     world = World(most=64)
     answered = [Still(Waits.ANSWER) for _ in range(20)]
-    bodies = [Still(Waits.BODY, so_far=100 * n) for n in range(20)]
-    heads = [Still(Waits.HEAD) for _ in range(14)]
-    idle = [Still(Waits.IDLE) for _ in range(10)]
-    world.add(*answered, *bodies, *heads, *idle)
+    bodies = [Still(Waits.BODY, so_far=100 * n) for n in range(3)]
+    heads = [Still(Waits.HEAD) for _ in range(3)]
+    idle = [Still(Waits.IDLE) for _ in range(2)]
+    silent = [Still(Waits.IDLE, begun=0) for _ in range(36)]
+    world.add(*answered, *bodies, *heads, *idle, *silent)
     assert not world.reasons
     order = []
-    for _ in range(11):
+    for _ in range(44):
         newest = Still(Waits.ANSWER)
         world.add(newest)
-        gone = [one for one in (*idle, *heads, *bodies) if one.ended and one not in order]
-        assert len(gone) == 4 and not newest.ended
-        for one in gone:
-            world.open.discard(one)
+        gone = [one for one in (*silent, *idle, *heads, *bodies) if one.ended and one not in order]
+        assert len(gone) == 1 and not newest.ended, "one for one"
         order += gone
-        while len(world.open) < 64:
-            world.add(Still(Waits.ANSWER))
-    # First those that wait for nothing, the oldest first; of bodies those that brought least.
-    assert order == [*idle, *heads, *bodies]
+        world.open.discard(gone[0])
+    # First those that never asked, the oldest first; of bodies those that brought least.
+    assert order == [*silent, *idle, *heads, *bodies]
     assert not any(one.ended for one in answered)
+    last = Still(Waits.ANSWER)
+    world.add(last)
+    assert last.ended == [None] and world.reasons == {"room": 45}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_room_is_made_without_looking_at_all_who_are_there(is_known):
+    world = World(most=10_000)
+    looks = 0
+
+    class Counted(Still):
+        def progress(self):
+            nonlocal looks
+            looks += 1
+            return self.begun, self.so_far
+
+        __hash__ = object.__hash__
+
+    everyone = [Counted(Waits.ANSWER) for _ in range(9_000)]
+    everyone += [Counted(Waits.IDLE, begun=n % 2) for n in range(1_000)]
+    world.add(*everyone)
+    world.wait(is_known, *everyone)
+    for _ in range(200):
+        looks, newest = 0, Counted(Waits.IDLE)
+        world.add(newest)
+        assert looks <= 2 * TRIED and not (is_known and newest.ended)
+    assert world.reasons == {"room": 200}
+    if is_known:
+        assert all(one.ended for one in everyone[9_000:9_400:2])
+
+
+def test_few_are_closed_before_others_are_served():
+    world = World()
+    heads = [Still(Waits.HEAD) for _ in range(50)]
+    world.add(*heads)
+    world.wait(1, *heads)
+    world.now += HEAD_S + 1
+    standing, closed = iter(heads), [0]
+    while world.open.look(standing):
+        closed.append(world.reasons["slow-head"])
+    closed.append(world.reasons["slow-head"])
+    assert closed == [0, *range(CLOSED_AT_ONCE, 50, CLOSED_AT_ONCE), 50]
 
 
 def test_who_asks_now_and_then_does_not_make_room_for_a_silent_crowd():
@@ -151,7 +201,7 @@ def test_looking_lets_others_be_served_in_between(monkeypatch):
     async def others() -> None:
         nonlocal turns
         looking = asyncio.create_task(world.open.run())
-        while not all(one.seen for one in list(world.open._open)):
+        while not all(one.seen for one in list(world.open)):
             turns += 1
             await asyncio.sleep(0)
         looking.cancel()
