@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from solvers.algorithms import ALGORITHMS
+
 
 def samples(n, seed=0, flip=False):
     random = np.random.default_rng(seed)
@@ -41,6 +43,12 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     model = named(page, "pumps")
     page.goto("/#/new")
     page.get_by_label("Name").fill(model)
+    offered = (
+        page.get_by_label("Algorithm")
+        .locator("option")
+        .evaluate_all("all => all.map(one => one.value)")
+    )
+    assert sorted(offered) == sorted(ALGORITHMS)
     page.get_by_label("Algorithm").select_option("dual_ascent")
     # It is checked as it is written, by the server.
     page.get_by_label("More fields").fill('{"loss": "hinges"}')
@@ -67,6 +75,7 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     assert error.locator("canvas").evaluate("c => c.toDataURL()") != canvas
     metrics = server.get(f"/models/{model}/metrics").json()
     expect(card(page, "Drift")).to_contain_text("rose")
+    expect(error).to_contain_text("Upright lines: drift for the worse (solid)")
     shown = f"since start {100 * metrics['since_start']['error_rate']:.1f} %"
     expect(error.locator("p")).to_contain_text(shown)
     expect(card(page, "Certificate")).to_contain_text(re.compile(r"gap 0?\.?\d*[1-9]"))
@@ -150,6 +159,11 @@ def test_names_in_the_data_are_text(page: Page, server: httpx.Client):
     page.goto(f"/#/models/{model}")
     weights = card(page, "Largest weights")
     expect(weights).to_contain_text(name)
+    # What is offered to be tried are features of the model, as it was told them.
+    box = page.get_by_label("Features, as JSON")
+    expect(box).to_have_value('{ "<img src": "x onerror=alert(1)>" }')
+    page.get_by_role("button", name="Predict").click()
+    expect(card(page, "Try a prediction")).to_contain_text("x onerror=alert(1)>")
     assert page.locator("main img").count() == 0
 
 
@@ -228,4 +242,7 @@ def test_a_model_that_is_deleted_or_unknown_says_so(page: Page, server: httpx.Cl
 def test_the_api_is_described_without_the_internet(page: Page, screenshot):
     page.goto("/docs")
     expect(page.get_by_text("/models/{model_id}/learn")).to_be_visible()
+    is_dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    expect(page.locator("html")).to_have_class("dark-mode" if is_dark else "")
+    expect(page.get_by_role("link", name="Models", exact=True)).to_be_visible()
     screenshot(page, "docs")

@@ -50,7 +50,7 @@ export function contents(id, spec, signal) {
   return { elements: [weights, ...optional], refresh };
 }
 
-function weightTable({ weights, nonzeros, dim, intercept }) {
+function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {
   const top = Math.max(...weights.map((one) => Math.abs(one.weight)), 1e-300);
   const isMulticlass = weights.some((one) => one.label != null);
   const rows = weights.map((one) => [
@@ -68,6 +68,13 @@ function weightTable({ weights, nonzeros, dim, intercept }) {
       intercept: Array.isArray(intercept) ? null : number(intercept),
     }),
     rows.length ? table(head, rows, "Largest weights") : h("p", { class: "quiet" }, "All weights are zero."),
+    coefficients?.length
+      ? table(
+          ["function", { text: "coefficient", number: true }, ""],
+          coefficients.map((one) => [one.name, right(number(one.value)), one.dropped ? "left out" : ""]),
+          "Coefficients of the named functions",
+        )
+      : null,
   );
 }
 

@@ -14,8 +14,8 @@ export class Courses {
     const what = this.isRegression ? "absolute error" : "error rate";
     const baselines = this.isRegression ? ["running mean", "last label"] : ["most frequent", "last label"];
     this.drift = [];
-    const isBad = (event) => event.kind === "guard" || event.rising;
-    const markers = () => this.drift.map((event) => ({ x: event.rows, colour: isBad(event) ? "--bad" : "--good" }));
+    const markers = () =>
+      this.drift.map((event) => ({ x: event.rows, isBad: event.kind === "guard" || event.rising }));
     this.error = new Plot(
       {
         title: `Progressive ${what}, with two baselines`,

@@ -21,14 +21,14 @@ const ALGORITHMS = {
   passive_aggressive: "passive-aggressive",
   romma: "ROMMA",
   alma: "ALMA",
+  semiparametric: "named functions beside a kernel, for numbers",
 };
 
 export async function showCreate(root, signal) {
   const field = (id, label, control, help) => {
     control.id = id;
     return h("div", { class: "field" }, h("label", { for: id }, label), control,
-      help ? h("p", { class: "small quiet" }, help) : null,
-      h("p", { class: "error", id: `${id}-error`, hidden: true }));
+      help ? h("p", { class: "small quiet" }, help) : null);
   };
   const choice = (options) => h("select", {}, Object.entries(options).map(([value, text]) =>
     h("option", { value }, `${value}: ${text}`)));

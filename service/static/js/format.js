@@ -14,4 +14,10 @@ export function number(value) {
 export const percent = (ratio) =>
   ratio == null ? "–" : `${(100 * ratio).toFixed(ratio < 0.1 ? 2 : 1)} %`;
 
+// On an axis, whose ticks are round.
+export const share = (ratio) => `${number(100 * ratio)} %`;
+
+export const clock = (seconds) =>
+  new Date(1000 * seconds).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
 export const time = (iso) => new Date(iso).toLocaleString();

@@ -2,20 +2,24 @@
 
 /* global uPlot */
 import { h } from "./dom.js";
-import { count, number } from "./format.js";
+import { clock, count, number, percent, share } from "./format.js";
 
 const HEIGHT = 250;
+// Between ticks of time: seconds, minutes and hours, never parts of a second.
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400];
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // series: [{label, colour, dash, format, ownAxis}], of which the last may have an axis of its own on
-// the right; markers: () => [{x, label, colour}]
+// the right; markers: () => [{x, isBad}], of which bad ones are solid
 export class Plot {
   constructor({ title, series, xLabel = "rows learned", xIsTime = false, log = false, markers }, signal) {
     this.given = { title, series, xLabel, xIsTime, log, markers };
     this.data = [[], ...series.map(() => [])];
     this.summary = h("p", { class: "small quiet" }, "No data yet.");
-    this.place = h("div", { class: "plot", role: "img", "aria-label": title });
-    this.element = h("div", {}, this.place, this.summary);
+    this.place = h("div", { class: "plot", role: "img", "aria-label": title, hidden: true });
+    this.key = h("div", { class: "small quiet", hidden: true }, "Upright lines: drift ",
+      h("span", { class: "bad" }, "for the worse (solid)"), " or ", h("span", { class: "good" }, "for the better (dashed)"), ".");
+    this.element = h("div", {}, this.place, this.summary, this.key);
     const resized = new ResizeObserver(() => this.resize());
     resized.observe(this.place);
     const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -31,7 +35,9 @@ export class Plot {
   make() {
     this.chart?.destroy();
     const { title, series, xLabel, xIsTime, log, markers } = this.given;
-    const shown = series[0].format ?? number;
+    const format = series[0].format ?? number;
+    const shown = format === percent ? share : format;
+    this.place.hidden = false;
     const own = series.find((one) => one.ownAxis);
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false } };
     const options = {
@@ -40,7 +46,7 @@ export class Plot {
       scales: { x: { time: xIsTime }, y: { distr: log ? 3 : 1 }, ...(own ? { own: {} } : {}) },
       cursor: { drag: { x: true, y: false } },
       axes: [
-        { ...axis, ...(xIsTime ? {} : { values: (_, ticks) => ticks.map(count) }), label: xIsTime ? undefined : xLabel, labelSize: 20, labelFont: "12px system-ui" },
+        { ...axis, values: (_, ticks) => ticks.map(xIsTime ? clock : count), ...(xIsTime ? { space: 80, incrs: STEPS_S } : {}), label: xIsTime ? undefined : xLabel, labelSize: 20, labelFont: "12px system-ui" },
         { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : shown(tick))) },
         ...(own
           ? [{ ...axis, scale: "own", side: 1, size: 46, stroke: colour(own.colour), grid: { show: false },
@@ -48,7 +54,7 @@ export class Plot {
           : []),
       ],
       series: [
-        { label: xIsTime ? "time" : xLabel, ...(xIsTime ? {} : { value: (_, x) => count(x) }) },
+        { label: xIsTime ? "time" : xLabel, value: (_, x) => (x == null ? "–" : xIsTime ? clock(x) : count(x)) },
         ...series.map((one) => ({
           label: one.label,
           scale: one.ownAxis ? "own" : "y",
@@ -76,6 +82,7 @@ export class Plot {
       .filter(([, value]) => value != null)
       .map(([one, value]) => `${one.label} ${(one.format ?? number)(value)}`);
     this.summary.textContent = told.length ? `Now: ${told.join(", ")}.` : "No data yet.";
+    this.key.hidden = !this.given.markers?.().length;
   }
 
   resize() {
@@ -89,10 +96,11 @@ function drawMarkers(chart, markers) {
   ctx.save();
   ctx.lineWidth = devicePixelRatio;
   for (const marker of markers) {
-    const x = Math.round(chart.valToPos(marker.x, "x", true));
+    // What a model has gone back from lies behind the last of its rows.
+    const x = Math.round(chart.valToPos(Math.min(marker.x, chart.data[0].at(-1)), "x", true));
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
-    ctx.strokeStyle = colour(marker.colour);
-    ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+    ctx.strokeStyle = colour(marker.isBad ? "--bad" : "--good");
+    ctx.setLineDash(marker.isBad ? [] : [4 * devicePixelRatio, 4 * devicePixelRatio]);
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);

@@ -27,6 +27,11 @@ export function predictCard(id, spec, signal) {
     h("button", { class: "main" }, "Predict"),
   );
 
+  // Until one writes into it, features that the model knows stand there.
+  suggested(id, isHashed, signal).then((x) => {
+    if (x !== null && input.value === example) input.value = JSON.stringify(x, null, 1).replace(/\n */g, " ");
+  }, () => {});
+
   async function submit(event) {
     event.preventDefault();
     try {
@@ -41,6 +46,19 @@ export function predictCard(id, spec, signal) {
   }
 
   return card("Try a prediction", form, answer);
+}
+
+const SUGGESTED = 4;
+
+// A text is the feature `name=text` of value 1.
+async function suggested(id, isHashed, signal) {
+  const { weights } = await call(modelPath(id, `/weights?top=${SUGGESTED}`), { signal });
+  const names = weights.map((one) => (isHashed ? one.name : String(one.index)));
+  const pairs = names.filter((name) => name != null).map((name) => {
+    const [, feature, text] = (isHashed && /^([^=]+)=(.*)$/s.exec(name)) || [null, name, 1];
+    return [feature, text];
+  });
+  return pairs.length ? Object.fromEntries(pairs) : null;
 }
 
 async function explained(id, x, signal) {
