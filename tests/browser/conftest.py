@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from service.demo.server_process import ServerProcess
 
@@ -16,6 +16,8 @@ FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 ).split()
+# What is expected may take its time on a machine that is busy; what is there at once costs none.
+expect.set_options(timeout=30_000)
 
 
 # For a module and no longer: while Playwright is there its event loop runs in this thread, where no
