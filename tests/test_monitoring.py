@@ -181,10 +181,11 @@ def as_composed(service: str) -> dict[str, str]:
 
 
 def every_panel_has_data(client: httpx.Client, prometheus: Prometheus) -> None:
-    """Of a portfolio and a regression: rows predicted, labelled late and refused while it looks."""
+    """Of a portfolio and a guarded regression: rows predicted, labelled late and refused meanwhile."""
     pair = {"algorithm": "portfolio", "members": MEMBERS, "features": SPARSE}
     client.put("/models/pair", json=pair).raise_for_status()
     numbers = {"algorithm": "dual_ascent", "task": "regression", "features": SPARSE}
+    numbers["guard"] = "pause"
     client.put("/models/numbers", json=numbers).raise_for_status()
     client.post("/models/numbers/learn", json={"x": {"1": 1}, "y": 3}).raise_for_status()
     waiting, names = expressions(), itertools.count()
