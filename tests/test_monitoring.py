@@ -181,7 +181,7 @@ def as_composed(service: str) -> dict[str, str]:
 
 
 def every_panel_has_data(client: httpx.Client, prometheus: Prometheus) -> None:
-    """Of a portfolio and a guarded regression: rows predicted, labelled late and refused meanwhile."""
+    """Of a portfolio and a guarded regression, whose rows are predicted, labelled late, refused."""
     pair = {"algorithm": "portfolio", "members": MEMBERS, "features": SPARSE}
     client.put("/models/pair", json=pair).raise_for_status()
     numbers = {"algorithm": "dual_ascent", "task": "regression", "features": SPARSE}
