@@ -100,7 +100,10 @@ async def test_the_append_only_file_forgets_at_its_next_rewrite() -> None:
             assert all(is_in(mark, written) for mark in kept)
 
 
-async def test_more_than_one_step_may_move_is_left_for_later(redis_store: Store) -> None:
+async def test_more_than_one_step_may_move_is_left_for_later(
+    redis_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.journal.redis.store._LONG", 1 << 30)
     async with redis_store.journal() as journal:
         log = await Placed.create(journal)
         large = Part(encode_rows([0, 750_000], range(750_000), np.random.rand(750_000), [1.0]), 1)

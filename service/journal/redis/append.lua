@@ -1,6 +1,7 @@
 -- KEYS: head, log, nonces, nonceq, keys, keyq, cursors; and in, dead where messages are
 --   taken, or audit where there is a change
--- ARGV: 1 incarnation, 2 nonce, 3 known seq, 4 the bodies joined, 5 records in them,
+-- ARGV: 1 incarnation, 2 nonce, 3 known seq, 4 the bodies joined, or "" where they stand under
+--   ds:{ID}:body:NONCE as those of no parts with keys, or of one part, 5 records in them,
 --   6 msgpack [records, bytes, bytes of the key, of the fingerprint, 0 or 1 opens a request or
 --   2 continues one, and so on for each part], or "" when no part has a key, 7 keys and
 --   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
@@ -13,7 +14,7 @@
 -- Answers one string: u64 the last seq among the unseen entries, u64 trimmed, u32 bytes of the result,
 --   the result as under the nonce, the unseen entries (one string, because Python takes longer to
 --   read an array than Redis to append); or {1} another incarnation, {2, value} the cursor stands
---   elsewhere, {6} no such copy, {7} in or dead is no stream.
+--   elsewhere, {6} no such copy, {7} in or dead is no stream, {8} no body under the nonce.
 -- The streams are written first: if Redis refuses to write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
@@ -184,6 +185,11 @@ local function bury(taken, left)
 end
 
 local function append_new()
+  local beside = ARGV[4] == '' and ARGV[5] ~= '0' and key_of('body:' .. nonce)
+  local beside_bytes = beside and redis.call('STRLEN', beside)
+  if beside_bytes == 0 then
+    return nil, {8}
+  end
   if ARGV[8] ~= '' then
     local value = redis.call('HGET', KEYS[7], ARGV[8])
     if (value and '=' .. value or '') ~= ARGV[9] then
@@ -216,12 +222,20 @@ local function append_new()
   end
   if seq > before then
     local chain = redis.sha1hex(head[3] .. nonce)
-    local entry = struct.pack('<I8I4I4I8', before + 1, seq - before, #body, time_ms)
+    local bytes = beside_bytes or #body
+    local entry = struct.pack('<I8I4I4I8', before + 1, seq - before, bytes, time_ms)
     redis.call('XADD', KEYS[2], stream_id(seq), 'e', entry .. nonce .. chain .. body)
+    if beside then
+      redis.call('PERSIST', beside)
+      redis.call('ZADD', key_of('bodies'), string.format('%.0f', seq), nonce)
+      redis.call('HINCRBY', KEYS[1], 'bodies_bytes', bytes)
+    end
     redis.call('HSET', KEYS[1], 'seq', seq, 'chain', chain)
     if copy then
       redis.call('ZADD', key_of('uses'), seq, string.format('%.0f ', seq) .. copy)
     end
+  elseif beside then
+    redis.call('UNLINK', beside)
   end
   if change then
     keep_change(KEYS[8], ARGV[1], seq, change, ARGV[17])

@@ -182,9 +182,16 @@ class Lines:
         )
 
     async def run_packed(
-        self, key: bytes, script: Script, count: int, packed: list[bytes], is_read: bool = False
+        self,
+        key: bytes,
+        script: Script,
+        count: int,
+        packed: list[bytes],
+        is_read: bool = False,
+        before: Sequence[bytes] = (),
     ) -> Any:
-        """As `Line.run_packed`."""
+        """As `Line.run_packed`, with nothing `before` it: a slot on its way may split the two."""
+        assert not before
         return await self._send(
             key,
             lambda line, is_asking: line.run_packed(key, script, count, packed, is_read, is_asking),

@@ -6,7 +6,11 @@
 --                            that is no longer kept
 --   ds:{ID}:log      stream  one entry per append, id <seq of its last record>-0; field e: u64 first
 --                            seq, u32 records, u32 bytes of the body, u64 ms, nonce (16), chain (40),
---                            body; little-endian
+--                            body; little-endian. A long body is not in it but under its nonce:
+--   ds:{ID}:body:NONCE  string  a long body, sent before the script that journals it, as each text that
+--                            goes through Lua is copied and hashed; expires until it is journalled
+--   ds:{ID}:bodies   sorted set  the nonces of those that are, by the last seq of their entry; head's
+--                            bodies_bytes says what these bodies take
 --   ds:{ID}:log:anew          what the log becomes, for the time of one script
 --   ds:{ID}:nonces   hash    nonce -> msgpack {seq before, seq after, chain before, parts left out}
 --   ds:{ID}:nonceq   list    the nonces, newest first
@@ -56,6 +60,17 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+local HEAD_BYTES = 80  -- of an entry
+
+-- Bytes of an entry, and the key of its body where that stands elsewhere.
+local function parts_of(log, entry)
+  local bytes = #entry == HEAD_BYTES and struct.unpack('<I4', entry, 13) or 0
+  if bytes == 0 then
+    return #entry
+  end
+  return #entry + bytes, string.sub(log, 1, -#'log' - 1) .. 'body:' .. string.sub(entry, 25, 40)
+end
+
 -- The entries (80 bytes and a body) with after < last seq <= through, joined, up to limit bytes, at least one if any;
 -- and the last seq among them. Fetches no more at once than the mean size so far lets expect.
 local function entries_after(log, after, through, limit)
@@ -67,12 +82,18 @@ local function entries_after(log, after, through, limit)
     end
     for number = 1, #batch do
       local entry = batch[number][2][2]
-      size = size + #entry
+      local bytes, key = parts_of(log, entry)
+      size = size + bytes
       if count > 0 and size > limit then
         return table.concat(found), number > 1 and seq_of(batch[number - 1]) or last
       end
       count = count + 1
-      found[count] = entry
+      found[#found + 1] = entry
+      local body = not key or redis.call('GET', key)
+      if not body then  -- damaged: it is told as cut off
+        return table.concat(found), seq_of(batch[number])
+      end
+      found[#found + 1] = key and body
     end
     last = seq_of(batch[#batch])
     step = math.max(1, math.min(256, 2 * step, math.floor((limit - size) * count / size)))

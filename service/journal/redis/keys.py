@@ -19,7 +19,8 @@ class Keys:
         self._of_copies = tuple(self.prefix + name for name in names)
         self.waits, self.waitq = self.prefix + b"waits", self.prefix + b"waitq"
         rows = (self.waits, self.waitq)
-        self.all = (self.spec, *of_append, self.snaps, *self._of_copies, *rows)
+        self.bodies = self.prefix + b"bodies"
+        self.all = (self.spec, *of_append, self.snaps, *self._of_copies, *rows, self.bodies)
         self.audit = self.prefix + b"audit"  # not one of all: it outlives the model
         self.input, self.dead = self.prefix + b"in", self.prefix + b"dead"
         # Packed once: an append sends them each time.
@@ -29,6 +30,9 @@ class Keys:
         of_input = (*of_append, self.input, self.dead)
         self.count_of_input = len(of_input)
         self.packed_of_input = pack((len(of_input), *of_input))
+
+    def body(self, nonce: bytes) -> bytes:
+        return self.prefix + b"body:" + nonce
 
     def of_snapshot(self, token: str) -> tuple[bytes, ...]:
         return self.head, self.log, self.snaps, self.prefix + b"snap:" + token.encode()

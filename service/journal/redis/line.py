@@ -128,18 +128,20 @@ class Line:
         packed: list[bytes],
         is_read: bool = False,
         is_asking: bool = False,
+        before: Sequence[bytes] = (),
     ) -> Any:
         """`run` for `count` packed arguments: the number of keys, the keys, the arguments.
 
         `key` is one of the keys, which in a Cluster says whose they are. The script is sent by its
-        digest, and as a text only where Redis does not have it.
+        digest, and as a text only where Redis does not have it. `before` is a packed command that
+        is sent with it, in front of it; its answer counts only where it is an error.
         """
         try:
             digest = [b"*%d\r\n" % (2 + count), *script.packed_digest, *packed]
-            return await self._call(digest, is_read, is_asking)
+            return await self._call(digest, is_read, is_asking, before=before)
         except NoScriptError:
             text = [b"*%d\r\n" % (2 + count), *script.packed_text, *packed]
-            return await self._call(text, is_read, is_asking)
+            return await self._call(text, is_read, is_asking, before=before)
 
     async def call(self, *command: Argument, is_read: bool = False, is_asking: bool = False) -> Any:
         """The answer to a command.
@@ -188,11 +190,17 @@ class Line:
             await connection.disconnect(nowait=True)
 
     async def _call(
-        self, packed: list[bytes], is_read: bool, is_asking: bool = False, count: int | None = None
+        self,
+        packed: list[bytes],
+        is_read: bool,
+        is_asking: bool = False,
+        count: int | None = None,
+        before: Sequence[bytes] = (),
     ) -> Any:
         """The answer to one packed command, or the list of those to `count` of them."""
         is_unknown = False
         is_waited = self._replicas > 0 and not is_read
+        ahead = is_asking + bool(before)
         try:
             async with asyncio.timeout(self._timeout_s), self._turn:
                 if self._is_closed:
@@ -201,17 +209,17 @@ class Line:
                 if is_waited and self._may_be_short:
                     check_replicas(await _ask(connection, "INFO", "replication"), self._replicas)
                     self._may_be_short = False
-                if is_asking:
-                    packed = [*_ASKING, *packed]
+                if ahead:
+                    packed = [*(_ASKING if is_asking else ()), *before, *packed]
                 if is_waited:
                     packed = [*packed, *self._wait]
                 is_unknown = not is_read
                 await connection.send_packed_command(packed, check_health=False)
-                if not is_waited and not is_asking:
+                if not is_waited and not ahead:
                     if count is None:
                         return await connection.read_response()
                     return await _read_all(connection, count)
-                answers = await _read_all(connection, is_asking + (count or 1) + is_waited)
+                answers = await _read_all(connection, ahead + (count or 1) + is_waited)
         except (NoScriptError, *REDIRECTIONS):
             raise
         except _REFUSALS as error:
@@ -222,7 +230,7 @@ class Line:
             raise _failure(is_unknown, error) from error
         except (RedisError, OSError, TimeoutError) as error:
             raise _failure(is_unknown, error) from error
-        answer = answers[is_asking]
+        answer = answers[ahead]
         if is_waited and answers[-1] < self._replicas:
             self._may_be_short = True
             raise TooFewReplicas(answer, answers[-1], self._replicas)

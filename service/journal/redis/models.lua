@@ -1,5 +1,5 @@
 -- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses,
---   waits, waitq; to delete also in, dead, which whoever replaces a model or makes it anew finds as
+--   waits, waitq, bodies; to delete also in, dead, which whoever replaces a model or makes it anew finds as
 --   they are; last but to get audit, which outlives the model
 -- ARGV: what to do, then
 --   get
@@ -44,6 +44,9 @@ local function remove()
   end
   for _, digest in ipairs(redis.call('HKEYS', KEYS[10])) do
     redis.call('UNLINK', string.sub(KEYS[10], 1, -#'copies' - 1) .. 'copy:' .. digest)
+  end
+  for _, nonce in ipairs(redis.call('ZRANGE', KEYS[15], 0, -1)) do
+    redis.call('UNLINK', string.sub(KEYS[15], 1, -#'bodies' - 1) .. 'body:' .. nonce)
   end
   redis.call('UNLINK', unpack(KEYS, 1, #KEYS - 1))
 end

@@ -1,5 +1,5 @@
 -- KEYS: spec, head, log, nonces, nonceq, keys, keyq, cursors, snaps, copies, versions, uses,
---   waits, waitq
+--   waits, waitq, bodies
 -- ARGV: what to do, incarnation, then
 --   entries  for each the entry as in the log, and the digest of the copy that it names or ""
 --   keys     how many there are before, how long they are kept (ms), for each the key, what stands

@@ -63,6 +63,10 @@ _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
 _ANSWER = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
+_LONG = 1 << 16
+"""Bytes of a body that is sent beside the script that journals it: Lua would copy and hash it."""
+_BODY_MS = 600_000
+"""How long it is kept where that script never comes."""
 
 
 class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
@@ -92,7 +96,8 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         self._appends: Line | Lines
         self._others: Line | Lines
         self._inputs: Line | Lines  # connects when it is first used
-        if address.kind == "cluster":
+        self._is_cluster = address.kind == "cluster"
+        if self._is_cluster:
             topology = Topology(address)
             self._appends, self._others, self._inputs = (
                 Lines(address, topology, of_disk, replicas, timeout_s) for _ in range(3)
@@ -213,11 +218,16 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
     ) -> Appended:
         has_keys = check_parts(nonce, parts)
         keys = keys_of(model)
+        body = b"".join([part.body for part in parts])
+        before: tuple[bytes, ...] = ()
+        if len(body) >= _LONG and not self._is_cluster and _is_whole(parts, has_keys):
+            command = ("SET", keys.body(nonce), body, "PX", _BODY_MS, "NX")
+            before, body = (b"*%d\r\n" % len(command), *pack(command)), b""
         arguments = (
             incarnation,
             nonce,
             known_seq,
-            b"".join([part.body for part in parts]),
+            body,
             sum([part.count for part in parts]),
             *(_packed_parts(parts) if has_keys else (b"", b"")),
             *_packed_cursor(cursor),
@@ -231,15 +241,17 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
             packed += pack((packed_move(cursor, self._limits.max_dead),))
             count += keys.count_of_input - keys.count_of_append + 1
         if copy is not None or change is not None:
-            beside = (copy or "", *await self._told(model, change))
-            packed += pack(beside)
-            count += len(beside)
+            told = (copy or "", *await self._told(model, change))
+            packed += pack(told)
+            count += len(told)
         if change is not None:
             packed[: len(keys.packed_of_append)] = keys.packed_of_change
             count += 1
         shortfall = None
         try:
-            answer = await self._appends.run_packed(keys.head, scripts.APPEND, count, packed)
+            answer = await self._appends.run_packed(
+                keys.head, scripts.APPEND, count, packed, before=before
+            )
         except TooFewReplicas as short:
             answer, shortfall = short.answer, str(short)
         if isinstance(answer, bytes):
@@ -253,6 +265,8 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         if answer[0] == 6:
             assert copy is not None
             raise UnknownCopy(model, copy)
+        if answer[0] == 8:
+            raise JournalUnavailable("Redis: the rows sent were gone before they were journalled")
         refuse_type(model, answer)
         raise ModelChanged(model)
 
@@ -296,7 +310,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         is_done = False
         while not is_done:
             answer = await self._others.run(
-                scripts.TRIM, (keys.head, keys.log, keys.snaps), arguments
+                scripts.TRIM, (keys.head, keys.log, keys.snaps, keys.bodies), arguments
             )
             refuse(model, answer)
             is_done = not answer[1]
@@ -438,6 +452,11 @@ def _record(model: str, answer: list[Any]) -> ModelRecord:
     return ModelRecord(
         model, incarnation.decode(), spec, given, int(created_ms), int(seq), chain.decode()
     )
+
+
+def _is_whole(parts: Sequence[Part], has_keys: bool) -> bool:
+    """Whether the parts are rows that are journalled together or not at all."""
+    return sum(part.count for part in parts) > 0 and (len(parts) == 1 or not has_keys)
 
 
 def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:

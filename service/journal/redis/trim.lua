@@ -1,4 +1,4 @@
--- KEYS: head, log, snaps   ARGV: incarnation, through, "" or behind how many newer snapshots the
+-- KEYS: head, log, snaps, bodies   ARGV: incarnation, through, "" or behind how many newer snapshots the
 --   one stands that the log is kept for
 -- One bounded step. Answers {0, 1 when there may be more to do}, {1} another incarnation.
 
@@ -26,4 +26,15 @@ end
 local first = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
 local trimmed = first and struct.unpack('<I8', first[2][2]) - 1 or head[2]
 redis.call('HSET', KEYS[1], 'trimmed', trimmed)
-return {0, removed > 0 and 1 or 0}
+local gone = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', trimmed, 'LIMIT', 0, STEP)
+local bytes = 0
+for _, nonce in ipairs(gone) do
+  local body = string.sub(KEYS[4], 1, -#'bodies' - 1) .. 'body:' .. nonce
+  bytes = bytes + redis.call('STRLEN', body)
+  redis.call('UNLINK', body)
+  redis.call('ZREM', KEYS[4], nonce)
+end
+if #gone > 0 then
+  redis.call('HINCRBY', KEYS[1], 'bodies_bytes', -bytes)
+end
+return {0, (removed > 0 or #gone == STEP) and 1 or 0}

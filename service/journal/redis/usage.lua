@@ -21,5 +21,6 @@ for _, snapshot in ipairs(snapshots_in(KEYS[3])) do
     end
   end
 end
-local log = redis.call('MEMORY', 'USAGE', KEYS[2])
-return {0, log or 0, bytes, ms_after(0), ms_after(saved)}
+local log = redis.call('MEMORY', 'USAGE', KEYS[2]) or 0
+log = log + (redis.call('HGET', KEYS[1], 'bodies_bytes') or 0)
+return {0, log, bytes, ms_after(0), ms_after(saved)}
