@@ -20,11 +20,13 @@ from solvers._jit import (
     F8,
     F8_2D,
     I8,
+    RO_F8,
     RO_F8_2D,
     RO_I8_2D,
     Floats,
     Indices,
     Ints,
+    b1,
     f8,
     i4,
     i8,
@@ -32,15 +34,16 @@ from solvers._jit import (
     types,
 )
 from solvers._scalar import prefetch
-from solvers.offline._shuffle import shuffle
 from solvers.offline._sweep import CURVATURE, DUAL, LABEL, STEP
 from solvers.offline.finite_newton import FiniteNewton
 from solvers.offline.methods import Method, Option, Start, first_duals
 from solvers.offline.problem import Bounds, Problem
 
-# What a pass leaves in `out`.
-_MOST, _LEAST, _GAP = range(3)
+# What passes leave in `out`.
+_MOST, _LEAST, _GAP, _ACTIVE = range(4)
 _SOLVED = 1e-12
+_AT_ONCE = 8
+"""Passes over few rows are made together, up to so small a part of all rows: each costs little."""
 _PASSES = 0.25
 """So many passes, for each that it costs, come before a step on all active rows: a few or more."""
 _STEPS = 50
@@ -68,7 +71,7 @@ class Descent:
         self._order = problem.visited.copy()
         self._active = len(self._order)
         self._shrinking: bool = options["shrinking"]
-        self._out = np.zeros(3)
+        self._out = np.zeros(4)
         self._table[:, DUAL] = problem.labels * first_duals(problem, start)
         self.weights = problem.from_duals(self.duals)
         self.promise = math.nan
@@ -122,16 +125,16 @@ class Descent:
         return point.epochs
 
     def _pass(self) -> float:
-        active = self._active
-        shuffle(self._order, active, self._rng.random(active))
-        problem = self._problem
-        self._active = descend(
+        problem, count = self._problem, len(self._order)
+        visits = descend(
             *problem.columns,
             problem.bias,
             problem.loss.gamma,
             problem.loss.hi,
             self._order,
-            active,
+            self._active,
+            self._rng.random(max(self._active, count // _AT_ONCE)),
+            self._shrinking,
             self._most,
             self._least,
             self.weights,
@@ -139,13 +142,11 @@ class Descent:
             self._out,
         )
         self.promise = self._out[_GAP] * problem.rho
-        most, least = self._out[_MOST], self._out[_LEAST]
-        if not self._shrinking or most - least <= _SOLVED or self._active == 0:
+        self._most, self._least = self._out[_MOST], self._out[_LEAST]
+        self._active = int(self._out[_ACTIVE])
+        if self._active == 0:
             self._forget()
-        else:
-            self._most = most if most > 0.0 else math.inf
-            self._least = least if least < 0.0 else -math.inf
-        return active / max(1, len(self._order))
+        return visits / max(1, count)
 
     def bounds(self) -> Bounds:
         """Of all rows; those that were left out come back where they have a part in the gap."""
@@ -157,7 +158,7 @@ class Descent:
         return found
 
 
-@kernel(i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, f8, f8, F8, F8_2D, F8))
+@kernel(i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, RO_F8, b1, f8, f8, F8, F8_2D, F8))
 def descend(
     indptr: Ints,
     indices: Indices,
@@ -167,80 +168,94 @@ def descend(
     hi: float,
     order: Ints,
     active: int,
+    draws: Floats,
+    shrinking: bool,
     most_before: float,
     least_before: float,
     w: Floats,
     table: Floats,
     out: Floats,
 ) -> int:
-    """One pass over order[:active]; return how many rows are left for the next one.
+    """Passes over order[:active], one or as many as there are `draws` for; return all visits.
 
     Minimises  sum_i a_i (gamma b_i^2 / 2 - b_i) + |w|^2 / 2,  w = sum_i a_i b_i y_i h_i + ...,
     over 0 <= b_i <= hi, one b_i after the other, exactly.
 
     indptr, indices, values     columns
     order  (k,) updated         rows that leave go behind those that stay
+    draws  (active or more,)    in [0, 1): a pass takes one for each row
     most_before, least_before   bounds of the projected gradient in the pass before
     w      (dim + 1,) updated
     table  (n, 4)               y_i, a_i, |h_i|^2, b_i, of which the last is updated
-    out    (3,)                 bounds of the projected gradient; sum of a_i times the gap of row i
-                                as met
+    out    (4,)                 bounds for the next pass; sum of a_i times the gap of row i as met
+                                in the last one; how many rows are left, 0: begin anew with all
     """
-    last = w.shape[0] - 1
-    most, least, gap = -np.inf, np.inf, 0.0
-    s = 0
-    while s < active:
-        if s + 2 * _AHEAD < active:
-            prefetch(indptr, order[s + 2 * _AHEAD])
-            prefetch(table, order[s + _AHEAD])
-            at = indptr[order[s + _AHEAD], 0]
-            prefetch(indices, at)
-            prefetch(values, at)
-            prefetch(values, at + 8)
-        i = order[s]
-        begin, end = indptr[i, 0], indptr[i + 1, 0]
-        y, a, q, old = table[i, 0], table[i, 1], table[i, 2], table[i, 3]
-        # Two sums: one addition need not wait for the one before.
-        z, z2 = bias * w[last], 0.0
-        p = begin
-        while p + 1 < end:
-            z += values[p, 0] * w[indices[p, 0]]
-            z2 += values[p + 1, 0] * w[indices[p + 1, 0]]
-            p += 2
-        if p < end:
-            z += values[p, 0] * w[indices[p, 0]]
-        r = 1.0 - y * (z + z2)
-        g = gamma * old - r
-        projected = g
-        if old == 0.0:
-            if g > most_before:
-                active -= 1
-                order[s], order[active] = order[active], i
-                continue
-            projected = min(g, 0.0)
-        elif old == hi:
-            if g < least_before:
-                active -= 1
-                order[s], order[active] = order[active], i
-                continue
-            projected = max(g, 0.0)
-        most, least = max(most, projected), min(least, projected)
-        # max over b of b r - gamma b^2 / 2, less the same at b as it is.
-        best = r / gamma if gamma > 0.0 else hi
-        best = min(max(best, 0.0), hi) if r > 0.0 else 0.0
-        gap += a * (best * r - 0.5 * gamma * best * best - old * (r - 0.5 * gamma * old))
-        if abs(projected) > 1e-12:
-            curvature = a * q + gamma
-            new = old - g / curvature if curvature > 0.0 else hi
-            new = min(max(new, 0.0), hi)
-            table[i, 3] = new
-            step = (new - old) * a * y
-            for p in range(begin, end):
-                w[indices[p, 0]] += step * values[p, 0]
-            w[last] += step * bias
-        s += 1
-    out[0], out[1], out[2] = most, least, gap
-    return active
+    last, visits = w.shape[0] - 1, 0
+    while True:
+        for i in range(active - 1):  # as shuffle
+            j = i + int(draws[visits + i] * (active - i))
+            order[i], order[j] = order[j], order[i]
+        visits += active
+        most, least, gap = -np.inf, np.inf, 0.0
+        s = 0
+        while s < active:
+            if s + 2 * _AHEAD < active:
+                prefetch(indptr, order[s + 2 * _AHEAD])
+                prefetch(table, order[s + _AHEAD])
+                at = indptr[order[s + _AHEAD], 0]
+                prefetch(indices, at)
+                prefetch(values, at)
+                prefetch(values, at + 8)
+            i = order[s]
+            begin, end = indptr[i, 0], indptr[i + 1, 0]
+            y, a, q, old = table[i, 0], table[i, 1], table[i, 2], table[i, 3]
+            # Two sums: one addition need not wait for the one before.
+            z, z2 = bias * w[last], 0.0
+            p = begin
+            while p + 1 < end:
+                z += values[p, 0] * w[indices[p, 0]]
+                z2 += values[p + 1, 0] * w[indices[p + 1, 0]]
+                p += 2
+            if p < end:
+                z += values[p, 0] * w[indices[p, 0]]
+            r = 1.0 - y * (z + z2)
+            g = gamma * old - r
+            projected = g
+            if old == 0.0:
+                if g > most_before:
+                    active -= 1
+                    order[s], order[active] = order[active], i
+                    continue
+                projected = min(g, 0.0)
+            elif old == hi:
+                if g < least_before:
+                    active -= 1
+                    order[s], order[active] = order[active], i
+                    continue
+                projected = max(g, 0.0)
+            most, least = max(most, projected), min(least, projected)
+            # max over b of b r - gamma b^2 / 2, less the same at b as it is.
+            best = r / gamma if gamma > 0.0 else hi
+            best = min(max(best, 0.0), hi) if r > 0.0 else 0.0
+            gap += a * (best * r - 0.5 * gamma * best * best - old * (r - 0.5 * gamma * old))
+            if abs(projected) > 1e-12:
+                curvature = a * q + gamma
+                new = old - g / curvature if curvature > 0.0 else hi
+                new = min(max(new, 0.0), hi)
+                table[i, 3] = new
+                step = (new - old) * a * y
+                for p in range(begin, end):
+                    w[indices[p, 0]] += step * values[p, 0]
+                w[last] += step * bias
+            s += 1
+        if not shrinking or most - least <= _SOLVED:
+            active = 0
+        most_before = most if most > 0.0 else np.inf
+        least_before = least if least < 0.0 else -np.inf
+        if active == 0 or visits + active > draws.shape[0]:
+            break
+    out[0], out[1], out[2], out[3] = most_before, least_before, gap, active
+    return visits
 
 
 METHOD = Method(
