@@ -132,7 +132,9 @@ class ClusterSet(RedisSet):
                 info = self.ask(server, "CLUSTER INFO")
             except redis.RedisError:
                 continue
-            if info["cluster_state"] != "ok" or info["cluster_known_nodes"] != "6":
+            if info["cluster_state"] != "ok" or info["cluster_known_nodes"] != str(
+                len(self.servers)
+            ):
                 return False
         return True
 
@@ -189,13 +191,16 @@ def sentinels_or_skip(**options: str) -> Iterator[SentinelSet]:
 
 
 @contextmanager
-def cluster_or_skip(**options: str) -> Iterator[ClusterSet]:
-    """Three primaries, each with a replica, that serve all slots."""
+def cluster_or_skip(replicas: bool = True, **options: str) -> Iterator[ClusterSet]:
+    """Three primaries that serve all slots, each with a replica where these are wanted."""
     # Nodes are given the time of a busy machine to find each other.
     options |= {"cluster-enabled": "yes", "cluster-node-timeout": str(FORMING_MS)}
     options |= {"repl-diskless-sync-delay": "0"}
     with ExitStack() as running:
-        servers = [_started(running, RedisServer(_directory(running), **options)) for _ in range(6)]
+        count = 6 if replicas else 3
+        servers = [
+            _started(running, RedisServer(_directory(running), **options)) for _ in range(count)
+        ]
         found = ClusterSet(servers)
         primaries = servers[:3]
         for number, server in enumerate(servers):
@@ -206,12 +211,15 @@ def cluster_or_skip(**options: str) -> Iterator[ClusterSet]:
         for server, first, after in zip(primaries, bounds, bounds[1:], strict=False):
             found.ask(server, "CLUSTER", "ADDSLOTSRANGE", first, after - 1)
         until(found.is_whole, "the nodes to know each other")
-        for server, primary in zip(servers[3:], primaries, strict=True):
+        for server, primary in zip(servers[3:], primaries, strict=replicas):
             its_id = found.id_of(primary)
             until(
                 lambda s=server, i=its_id: _replicates(found, s, i), "a replica to know its primary"
             )
-        until(lambda: all(found.is_followed(server, 1) for server in primaries), "replicas")
+        until(
+            lambda: all(found.is_followed(server, int(replicas)) for server in primaries),
+            "replicas",
+        )
         for server in servers:
             found.ask(server, "CONFIG", "SET", "cluster-node-timeout", NODE_TIMEOUT_MS)
             server.options["cluster-node-timeout"] = str(NODE_TIMEOUT_MS)

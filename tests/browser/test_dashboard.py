@@ -23,6 +23,7 @@ def samples(n, seed=0, flip=False):
 
 # What does not depend on the screen is looked at on one.
 ON_A_DESKTOP = pytest.mark.parametrize("page", ["wide"], indirect=True)
+ON_A_PHONE = pytest.mark.parametrize("page", ["phone"], indirect=True)
 
 
 def learn(server: httpx.Client, model: str, rows: list) -> None:
@@ -188,6 +189,7 @@ def test_a_sparse_model_shows_how_its_features_change(page: Page, server: httpx.
     screenshot(page, "sparse")
 
 
+@ON_A_PHONE
 def test_numbers_and_classes_have_pages_too(page: Page, server: httpx.Client, screenshot):
     price, kind = named(page, "price"), named(page, "kind")
     server.put(f"/models/{price}", json={"task": "regression"}).raise_for_status()

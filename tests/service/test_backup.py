@@ -12,23 +12,26 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.settings import Settings
 from tests.redis_server import UNPACKED, redis_or_skip
+from tests.redis_sets import cluster_or_skip, until as reached
 from tests.service.documents import DOCUMENTS
 from tests.service.test_following import until
 
 SECTION = re.search(
     r"^## Backup and restore\n(.*?)^## ", DOCUMENTS["docs/RUNNING.md"], re.DOTALL | re.MULTILINE
 ).group(1)
-TO_SQLITE, FROM_SQLITE, TO_REDIS, FROM_REDIS = re.findall(
+TO_SQLITE, FROM_SQLITE, TO_REDIS, FROM_REDIS, TO_CLUSTER, FROM_CLUSTER = re.findall(
     r"^```sh\n(.*?)^```", SECTION, re.M | re.S
 )
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}}
 
 
-def run(script: str, folder: Path, port: int = 0) -> None:
-    """The commands as they are written, in this folder; Redis' on a port of the test's own."""
+def run(script: str, folder: Path, *ports: int) -> None:
+    """The commands as they are written, in this folder; Redis' on ports of the test's own."""
     script = script.replace("python3", sys.executable)
-    script = script.replace("redis-cli", f"redis-cli -p {port}")
-    script = script.replace("redis-server", f"redis-server --port {port}")
+    if len(ports) == 1:
+        script = script.replace("redis-cli", f"redis-cli -p {ports[0]}")
+        script = script.replace("redis-server", f"redis-server --port {ports[0]}")
+    script = script.replace("7001 7002 7003", " ".join(map(str, ports)))
     libraries = ":".join(str(path) for path in (UNPACKED / "usr" / "lib").glob("*-linux-gnu"))
     path = f"{os.environ['PATH']}:{UNPACKED / 'usr' / 'bin'}"
     tools = {} if shutil.which("redis-server") else {"PATH": path, "LD_LIBRARY_PATH": libraries}
@@ -56,7 +59,7 @@ def learn(client: TestClient, key: str) -> dict:
     return told.json()
 
 
-def backed_up(store: str, command: str, folder: Path, port: int = 0) -> tuple[str, dict]:
+def backed_up(store: str, command: str, folder: Path, *ports: int) -> tuple[str, dict]:
     """What the model's state is called at the backup, and its first answer; it goes on learning."""
     with served(store) as client:
         until(lambda: client.get("/readyz").status_code == 200, 60)
@@ -64,7 +67,7 @@ def backed_up(store: str, command: str, folder: Path, port: int = 0) -> tuple[st
         first = learn(client, "before")
         assert client.post("/models/m/versions", json={"name": "monday"}).status_code == 201
         etag = client.get("/models/m").headers["etag"]
-        run(command, folder, port)
+        run(command, folder, *ports)
         learn(client, "after")
     return etag, first
 
@@ -99,6 +102,21 @@ def test_redis_comes_back_with_its_append_only_file(tmp_path):
         redis.directory = str(tmp_path / "restored")
         redis.start()
         assert_restored(redis.url, etag, first)
+
+
+def test_a_cluster_comes_back_of_its_primaries(tmp_path):
+    with cluster_or_skip(replicas=False) as cluster:
+        ports = [server.port for server in cluster.servers]
+        etag, first = backed_up(cluster.url, TO_CLUSTER, tmp_path, *ports)
+        for server in cluster.servers:
+            server.kill()
+        run(FROM_CLUSTER, tmp_path, *ports)
+        for server in cluster.servers:
+            server.directory = str(tmp_path / f"restored-{server.port}")
+            (tmp_path / f"restored-{server.port}" / "dump.rdb").unlink(missing_ok=True)
+            server.start()
+        reached(cluster.is_whole, "the restored nodes to know each other")
+        assert_restored(cluster.url, etag, first)
 
 
 def test_a_backup_is_none_of_the_file_alone(tmp_path):
