@@ -6,19 +6,32 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from solvers import Batch, RefitError, make_learner, resolve_spec, why_not_refit
+from solvers import (
+    Batch,
+    InvalidSpec,
+    RefitError,
+    begin_refit,
+    enter_refit,
+    make_learner,
+    refit_methods,
+    resolve_spec,
+    why_not_refit,
+)
 from solvers._refit import overlap
 from solvers.losses import LOSSES, MARGIN_LOSSES
 from solvers.offline import solve
 from solvers.refit import problems_of, take_refit
 from solvers.window_problem import Refitting
 from tests.solvers import reference
+from tests.solvers.offline.test_solve import BAD_ROWS
 from tests.solvers.specs import SPECS
 from tests.solvers.test_dual_ascent import WINDOWS, bytes_of, rows_of, spec_of
 from tests.solvers.test_dual_ascent_general import General, both, primal_map
 from tests.solvers.test_unlearning import assert_same
 
 windows = pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+
+SLIDING = {"kind": "sliding", "length": 50}
 
 
 def refitted(learner, tol=1e-3, max_epochs=300):
@@ -295,6 +308,48 @@ def test_the_longest_overlap_is_found(then, tail, common):
     best = max(n for n in range(min(len(then), len(now)) + 1) if then[len(then) - n :] == now[:n])
     arrays = np.array(then, np.float64), np.array(now, np.float64)
     assert overlap(*arrays, np.empty(len(now) + 1, np.int64)) == best
+
+
+AWKWARD = {
+    "dual_ascent, sliding": {"algorithm": "dual_ascent", "loss": "hinge", "window": SLIDING},
+    "dual_ascent, infinite": {"algorithm": "dual_ascent", "loss": "squared_hinge", "retain": 50},
+    "dual_ascent, entropy": {
+        "algorithm": "dual_ascent", "loss": "logistic", "regularizer": "entropy",
+        "window": SLIDING,
+    },
+    "sgd": {"algorithm": "sgd", "loss": "logistic"},
+    "asset": {"algorithm": "asset", "bound": 2.0},
+    "passive_aggressive": {"algorithm": "passive_aggressive", "variant": "pa2"},
+    "fobos": {"algorithm": "fobos", "loss": "logistic"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD_ROWS)
+@pytest.mark.parametrize("name", AWKWARD)
+def test_awkward_windows_are_refitted_or_refused_in_words(name, kind):
+    """By every method, with rho, lambda or C at the ends of their range, too."""
+    batch, own = BAD_ROWS[kind], {"asset": "lambda", "fobos": "lambda", "passive_aggressive": "C"}
+    for size in (1e-100, 1e-9, 1e-3, 1e9, 1e100):
+        fields = {own.get(name, "rho"): size, "features": {"kind": "indexed", "dim": batch.dim}}
+        try:
+            learner = make_learner(AWKWARD[name] | fields)
+        except InvalidSpec:
+            assert size != 1e-3
+            continue
+        learner.learn(batch)
+        before = learner.state()
+        for method in refit_methods(learner.spec):
+            learner.restore(before)
+            unchanged = bytes_of(learner)
+            run = begin_refit(problems_of(learner), method, 1e-3, 20, batch)
+            try:
+                assert run.run()
+                enter_refit(learner, run.refitted().arrays)
+            except RefitError as error:
+                told = ("already", "moved on", "cannot solve the window", "is not finite")
+                assert any(words in str(error) for words in told), error
+                assert bytes_of(learner) == unchanged
+            assert np.isfinite(learner.predict(batch)).all()
 
 
 def test_who_cannot_says_why():
