@@ -15,6 +15,8 @@ app = typer.Typer(
     # Among the variables of a traceback would be keys.
     pretty_exceptions_show_locals=False,
     help="Learn linear models from a stream, durably and with a certificate.",
+    epilog="Exit codes: 0 done; 1 done, but for rows that were refused; 2 it cannot be done as it"
+    " was asked for; 3 the server refused; 4 no server answered; 130 interrupted.",
 )
 console = Console()
 errors = Console(stderr=True)

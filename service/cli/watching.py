@@ -148,7 +148,7 @@ def table_of(models: list[str], told: dict[str, dict[str, Any]], gone: set[str])
             model,
             _count(event.get("seq")),
             _count(event.get("samples")),
-            _count(event.get("rows_per_second")),
+            "paused" if event.get("paused") else _count(event.get("rows_per_second")),
             _number(rolling.get(name)),
             _number(least),
             _number(rolling.get("loss")),

@@ -149,12 +149,13 @@ def test_the_table_tells_error_and_the_better_baseline():
     rolling = {"rows": 10, "loss": 0.125, "error_rate": 0.0625, "baselines": baselines}
     told = {"m": {"seq": 1234, "samples": 1200, "rows_per_second": 99.6, "rejected": 34}}
     told["m"]["rolling"] = rolling
+    told["guarded"] = {"seq": 9, "samples": 7, "rows_per_second": 0, "paused": {"since": 8}}
     console = Console(width=100, record=True, file=open(os.devnull, "w"))
     with console.file:
-        console.print(table_of(["m", "gone", "silent"], told, {"gone"}))
+        console.print(table_of(["m", "gone", "silent", "guarded"], told, {"gone"}))
     lines = [line.split() for line in console.export_text().splitlines()]
     assert lines[1] == ["m", "1,234", "1,200", "100", "0.0625", "0.25", "0.125", "34"]
-    assert lines[2:4] == [["gone", "deleted"], ["silent"]]
+    assert lines[2:5] == [["gone", "deleted"], ["silent"], ["guarded", "9", "7", "paused"]]
 
 
 def test_a_bench_learns_what_is_acknowledged_and_leaves_nothing(server, client):
