@@ -30,6 +30,7 @@ from solvers.dual_ascent import DualAscent
 from solvers.errors import RefitError, SolverError
 from solvers.learner import State
 from solvers.offline.solve import solve
+from solvers.refit_methods import why_not_method
 from solvers.regularizers import l2_sums
 from solvers.visits import draw_visits
 from solvers.windows import DUAL, LABEL, WEIGHT
@@ -134,11 +135,12 @@ class WindowProblem(DualAscent):
         return True
 
     def solve(
-        self, method: str, tol: float, max_epochs: int, is_cancelled: Callable[[], bool]
+        self, method: str, tol: float, max_epochs: int, is_cancelled: Callable[[float], bool]
     ) -> int | None:
         """Take the dual variables that an offline method finds; its epochs, None if cancelled.
 
-        Raises RefitError where it cannot solve the window.
+        `is_cancelled` is told how many epochs there were so far. Raises RefitError where the method
+        cannot solve the window.
         """
         floats, ring = self._floats, self._ring
         first, last = self.first, self.first + self.rows
@@ -149,19 +151,19 @@ class WindowProblem(DualAscent):
             starts, indices, values, columns[:, LABEL], columns[:, WEIGHT] * decay,
             dim=len(self._w) - 1,
         )  # fmt: skip
+        duals, epochs = self.duals(), 0.0
         asked: dict[str, Any] = {
             "loss": self.spec["loss"],
             "rho": room / floats[DELTA],
             "max_epochs": max_epochs,
             "intercept": "penalized" if floats[BIAS] else "none",
-            "callback": lambda progress: is_cancelled(),
+            "callback": lambda progress: is_cancelled(epochs + progress.epochs),
         }
         if not self._ints[LENGTH]:
             held = np.zeros(len(self._w))
             sum_of(ring, floats, held, first, last)
             asked["fixed"] = floats[SCALE] * self._w[:, 0] - held
             asked["total"] = float(floats[DELTA])
-        duals, epochs = self.duals(), 0.0
         # The gap there is of a primal without what the other rows lose: the learner's decides.
         inner = tol
         while epochs < max_epochs and self.certify().relative_gap > tol:
@@ -242,6 +244,8 @@ class Refitting:
         # Of several, the first is none of the known classes, which no certificate counts.
         self._counted = self._problems[1:] or self._problems
         self._tol, self.max_epochs, self._method = tol, max_epochs, method
+        # What dcd takes it solves sooner, by the same steps: solve does so where it is asked for.
+        self._is_by_passes = method == "sdca" and why_not_method(problems[0][0], "dcd") is not None
         if not self.rows:
             raise RefitError("no row is retained")
         if alone:
@@ -293,10 +297,11 @@ class Refitting:
         """Go on until the gap is small or the epochs are over; False where it was cancelled.
 
         `is_cancelled` is asked every some milliseconds; `on_look` is told of each look at the gap:
-        after the first epochs each, and then after a fifth more of them.
+        after the first epochs each, and then after a fifth more of them. By another method than
+        passes it is told after each epoch or less, and the gap at the end alone.
         """
         on_look(self)
-        if self._method != "sdca":
+        if not self._is_by_passes:
             return self._solve(is_cancelled, on_look)
         unfinished = list(self._problems)
         look = 1
@@ -316,13 +321,17 @@ class Refitting:
         self, is_cancelled: Callable[[], bool], on_look: "Callable[[Refitting], None]"
     ) -> bool:
         """As `run`, by another method than these passes."""
-        most = 0
+
+        def went_on(epochs: float) -> bool:
+            self.epochs = max(self.epochs, math.ceil(epochs))
+            on_look(self)
+            return is_cancelled()
+
         for problem in self._problems:
-            epochs = problem.solve(self._method, self._tol, self.max_epochs, is_cancelled)
+            epochs = problem.solve(self._method, self._tol, self.max_epochs, went_on)
             if epochs is None:
                 return False
-            most = max(most, epochs)
-            self.epochs = most
+            self.epochs = max(self.epochs, epochs)
             self.certificate = self._certify()
             on_look(self)
         return True

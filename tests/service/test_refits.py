@@ -32,7 +32,7 @@ SPEC: dict[str, Any] = {
     "features": {"kind": "indexed", "dim": DIM},
 }
 # Of this one no machine comes to an end.
-HARD = SPEC | {"rho": 1e-9}
+HARD = SPEC | {"loss": "smooth_hinge", "rho": 1e-9}
 NEVER = {"tol": 1e-12, "max_epochs": 1_000_000}
 
 
