@@ -27,6 +27,7 @@ TABLES = (
     "thesis_fig_4_1",
     "thesis_fig_5_1",
     "aspdc_figs_1_to_3",
+    "dcd_liblinear",
 )
 
 HEAD = """\
