@@ -137,10 +137,10 @@ class WindowProblem(DualAscent):
     def solve(
         self, method: str, tol: float, max_epochs: int, is_cancelled: Callable[[float], bool]
     ) -> int | None:
-        """Take the dual variables that an offline method finds; its epochs, None if cancelled.
+        """Take the dual variables that an offline method finds, and tell of its epochs.
 
-        `is_cancelled` is told how many epochs there were so far. Raises RefitError where the method
-        cannot solve the window.
+        None where it was cancelled: what was reached by then is taken. `is_cancelled` is told how
+        many epochs there were so far. Raises RefitError where the method cannot solve the window.
         """
         floats, ring = self._floats, self._ring
         first, last = self.first, self.first + self.rows
@@ -171,11 +171,11 @@ class WindowProblem(DualAscent):
                 found = solve(rows, method, duals=duals, tol=inner, **asked)
             except SolverError as error:
                 raise RefitError(f"{method} cannot solve the window: {error}") from error
-            if found.status == "cancelled":
-                return None
             assert found.duals is not None
             duals, epochs, inner = found.duals, epochs + max(1.0, found.epochs), inner / 4.0
             take_in(self.prints(), duals, 1.0, ring, self._w, floats, self._ints)
+            if found.status == "cancelled":
+                return None
         return math.ceil(epochs)
 
     def certify(self) -> Certificate:
@@ -329,10 +329,10 @@ class Refitting:
 
         for problem in self._problems:
             epochs = problem.solve(self._method, self._tol, self.max_epochs, went_on)
+            self.certificate = self._certify()
             if epochs is None:
                 return False
             self.epochs = max(self.epochs, epochs)
-            self.certificate = self._certify()
             on_look(self)
         return True
 
