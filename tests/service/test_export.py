@@ -207,6 +207,12 @@ def test_what_a_format_cannot_say_is_refused(format, name, reason, learners):
         FORMATS[format].write(source_of(learners[name]))
 
 
+def test_a_kernel_expansion_is_refused_by_all():
+    spec = {"algorithm": "semiparametric", "task": "regression", "features": INDEXED}
+    with pytest.raises(NotExpressible, match="kernel expansion"):
+        source_of(trained(spec, 20))
+
+
 def test_models_that_know_nothing_yet_are_refused_or_zero():
     with pytest.raises(NotExpressible, match="landmarks"):
         source_of(trained(CURVED["nystroem"] | {"task": "binary"}, 5))
