@@ -42,8 +42,9 @@ from solvers.offline.problem import Bounds, Problem
 # What passes leave in `out`.
 _MOST, _LEAST, _GAP, _ACTIVE = range(4)
 _SOLVED = 1e-12
-_AT_ONCE = 8
-"""Passes over few rows are made together, up to so small a part of all rows: each costs little."""
+_AT_ONCE, _FEW = 8, 4_000
+"""Passes over few rows are made together, up to an eighth of all, or to so many: each costs little,
+and between two of them the interpreter's lock is asked for."""
 _PASSES = 0.25
 """So many passes, for each that it costs, come before a step on all active rows: a few or more."""
 _STEPS = 50
@@ -126,6 +127,7 @@ class Descent:
 
     def _pass(self) -> float:
         problem, count = self._problem, len(self._order)
+        at_once = max(self._active, count // _AT_ONCE, min(count, _FEW))
         visits = descend(
             *problem.columns,
             problem.bias,
@@ -133,7 +135,7 @@ class Descent:
             problem.loss.hi,
             self._order,
             self._active,
-            self._rng.random(max(self._active, count // _AT_ONCE)),
+            self._rng.random(at_once),
             self._shrinking,
             self._most,
             self._least,
