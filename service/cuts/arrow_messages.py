@@ -58,7 +58,7 @@ class Message(NamedTuple):
     end: int
 
 
-def message_at(body: bytes | bytearray, p: int) -> Message | None:
+def message_at(body: bytes | bytearray | memoryview, p: int) -> Message | None:
     """The message that begins at `p`; it may end behind `body`. None where its end is not known.
 
     Raises StructError or IndexError for a damaged one.
@@ -116,7 +116,7 @@ class MessageCutter:
             raise _damaged() from None
         return found
 
-    def carried_into(self, own: bytes) -> bytes:
+    def carried_into(self, own: memoryview) -> bytes:
         """What stands before a chunk, which is then looked through for what the next ones need."""
         dictionaries = [part for parts in self._dictionaries.values() for part in parts]
         carried = b"".join([self._schema, *dictionaries])
@@ -124,15 +124,15 @@ class MessageCutter:
         try:
             while (message := message_at(own, p)) and message.end <= len(own):
                 if message.kind == SCHEMA:
-                    self._schema = own[p : message.end]
+                    self._schema = bytes(own[p : message.end])
                 elif message.kind == DICTIONARY:
-                    self._keep(own, message, own[p : message.end])
+                    self._keep(own, message, bytes(own[p : message.end]))
                 p = message.end
         except (StructError, IndexError):
             raise _damaged() from None
         return carried
 
-    def _keep(self, body: bytes, message: Message, part: bytes) -> None:
+    def _keep(self, body: memoryview, message: Message, part: bytes) -> None:
         """A dictionary replaces the one before it, or adds to it."""
         id_at = _field(body, message.header, _ID_OF_DICTIONARY)
         delta_at = _field(body, message.header, _IS_DELTA)
@@ -185,7 +185,7 @@ def _damaged() -> Problem:
     return Problem(400, "malformed-body", "no Arrow stream: it is damaged")
 
 
-def _field(body: bytes | bytearray, table: int, number: int) -> int:
+def _field(body: bytes | bytearray | memoryview, table: int, number: int) -> int:
     """Where a field of the flatbuffer table at `table` stands, 0 where it is not there."""
     vtable = table - unpack_from("<i", body, table)[0]
     if vtable < 0:
@@ -197,5 +197,5 @@ def _field(body: bytes | bytearray, table: int, number: int) -> int:
     return table + int(offset) if offset else 0
 
 
-def _table(body: bytes | bytearray, field: int) -> int:
+def _table(body: bytes | bytearray | memoryview, field: int) -> int:
     return field + int(unpack_from("<I", body, field)[0])

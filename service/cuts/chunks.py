@@ -56,7 +56,7 @@ class Cutter(Protocol):
         0 where that is not known before more arrives.
         """
 
-    def carried_into(self, own: bytes) -> bytes:
+    def carried_into(self, own: memoryview) -> bytes:
         """What has to stand before the bytes of the next chunk, to make it a body."""
 
 
@@ -68,7 +68,7 @@ class LineCutter:
     def end_of(self, text: bytes, size: int) -> int:
         return text.rfind(b"\n", 0, size) + 1 or text.find(b"\n", size) + 1
 
-    def carried_into(self, own: bytes) -> bytes:
+    def carried_into(self, own: memoryview) -> bytes:
         return b""
 
 
@@ -83,11 +83,12 @@ class RecordCutter:
     def end_of(self, text: bytes, size: int) -> int:
         return record_end(text, 0, size)
 
-    def carried_into(self, own: bytes) -> bytes:
+    def carried_into(self, own: memoryview) -> bytes:
         if self._header:
             return self._header
-        start = len(own) - len(own.lstrip(b"\r\n"))
-        self._header = own[start : record_end(own, start, start)]
+        own_text = bytes(own)
+        start = len(own_text) - len(own_text.lstrip(b"\r\n"))
+        self._header = own_text[start : record_end(own_text, start, start)]
         return b""
 
 
@@ -202,20 +203,23 @@ class Chunking:
 
     def _taken(self, end: int) -> Chunk:
         text = self._joined()
-        own, left = text[:end], text[end:]
+        own = memoryview(text)[:end]
+        left = text[end:]
         self._pieces, self._held = [left], len(left)
         if self._number == 0:
-            check_is_plain(own)
+            check_is_plain(text)
         carried = self._cutter.carried_into(own)
         if len(carried) > self._longest:
             detail = f"a chunk needs more than {self._longest} bytes before it"
             raise Problem(413, "body-too-large", detail)
         self._ends += end
         line = self._line - carried.count(b"\n")
-        chunk = Chunk(self._number, carried + own, self._ends, line)
+        # Copied once, whatever stands before it.
+        body = b"".join((carried, own)) if carried or left else text
+        chunk = Chunk(self._number, body, self._ends, line)
         self._number += 1
         if self._cutter.has_lines:
-            self._line += self._line_feeds(own)
+            self._line = line + self._line_feeds(body)
         return chunk
 
 

@@ -13,6 +13,8 @@ from service.journal import _format as f
 
 Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 Floats = Sequence[float] | npt.NDArray[np.floating[Any]]
+Piece = bytes | npt.NDArray[np.uint8]
+"""Some bytes of a part; those of an array are copied where they are joined, not before."""
 
 # Up to so many numbers in one row, Python's lists are faster than numpy's calls.
 FEW = 64
@@ -46,6 +48,8 @@ def encode_rows(
     if count < 1:
         raise ValueError("a part of rows has at least one row; see encode_opening")
     start, end = int(indptr[0]), int(indptr[count])
+    column: Piece
+    content: list[Piece]
     if count == 1 and end - start <= FEW:
         columns, column = _few(_listed(indices, start, end), _listed(values, start, end))
         content = [column]
@@ -103,7 +107,7 @@ def _part(
     flags: int,
     columns: int,
     count: int,
-    content: list[bytes],
+    content: Sequence[Piece],
     key: bytes | None,
     fingerprint: bytes | None,
     continues: bool,
@@ -128,12 +132,16 @@ def _part(
     else:
         raise ValueError("a part holds less than 4 GiB")
     if size < _LONG:
-        body = b"".join((head, *content))
+        body = _joined((head, *content))
         return body + f.CHECKSUM.pack(crc32c(body))
     checksum = crc32c(head)
     for piece in content:
         checksum = extended_crc32c(checksum, piece)
-    return b"".join((head, *content, f.CHECKSUM.pack(checksum)))
+    return _joined((head, *content, f.CHECKSUM.pack(checksum)))
+
+
+def _joined(pieces: Sequence[Piece]) -> bytes:
+    return b"".join([piece if isinstance(piece, bytes) else piece.data for piece in pieces])
 
 
 def _listed(numbers: Any, start: int, end: int) -> Any:
@@ -173,12 +181,13 @@ def _many(
     indptr: npt.NDArray[np.int64],
     indices: npt.NDArray[Any],
     values: npt.NDArray[np.float64] | None,
-) -> tuple[int, list[bytes]]:
+) -> tuple[int, list[Piece]]:
     """Row lengths, indices and values of any rows."""
     lengths = np.diff(indptr)
     are_equal = lengths[0] > 0 and bool((lengths == lengths[0]).all())
     kind, column = (0, b"") if values is None else _many_floats(values)
-    columns, content = kind << f.VALUES_SHIFT, [column]
+    columns = kind << f.VALUES_SHIFT
+    content: list[Piece] = [column]
     if kind and _is_run(lengths, indices, are_equal):
         columns |= f.INDICES_RUN << f.INDICES_SHIFT
     else:
@@ -220,7 +229,7 @@ def _unsigned(numbers: npt.NDArray[Any], most: int) -> tuple[int, bytes]:
     return kind, numbers.astype(f.UNSIGNED[kind]).tobytes()
 
 
-def _floats(numbers: Floats) -> tuple[int, bytes]:
+def _floats(numbers: Floats) -> tuple[int, Piece]:
     if len(numbers) <= FEW:
         return _few_floats(_listed(numbers, 0, len(numbers)))
     return _many_floats(np.asarray(numbers, np.float64))
@@ -241,7 +250,8 @@ def _few_floats(numbers: list[float]) -> tuple[int, bytes]:
     return 2, pack(f"<{size}d", *numbers)
 
 
-def _many_floats(numbers: npt.NDArray[np.float64]) -> tuple[int, bytes]:
+def _many_floats(numbers: npt.NDArray[np.float64]) -> tuple[int, Piece]:
+    """As `_few_floats`; float64 are not copied."""
     if not len(numbers) or (numbers[0] == 1.0 and bool((numbers == 1.0).all())):
         return 0, b""
     with np.errstate(all="ignore"):
@@ -250,7 +260,8 @@ def _many_floats(numbers: npt.NDArray[np.float64]) -> tuple[int, bytes]:
             single = numbers.astype(f.FLOAT32)
             if bool((single == numbers).all()):
                 return 1, single.tobytes()
-    return 2, numbers.astype(f.FLOAT64, copy=False).tobytes()
+    whole = np.ascontiguousarray(numbers.astype(f.FLOAT64, copy=False))
+    return 2, whole.view(np.uint8)
 
 
 def _labels(labels: Floats | Sequence[str]) -> tuple[int, bytes]:

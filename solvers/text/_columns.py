@@ -120,17 +120,15 @@ def read_numbers(
     nnz = np.uint64(indptr[first])
     one = np.uint64(1)
     for i in range(count):
-        most = 0.0
-        is_number = True
+        is_usual = True
         for j in range(column_places.shape[0]):
             x = numbers[np.uint64(starts[j]) + np.uint64(i)]
             indices[nnz] = column_places[j]
             values[nnz] = x
-            most = max(most, abs(x))
-            is_number = is_number and x == x
+            is_usual &= abs(x) <= _MOST  # no number is not, either
             if x != 0.0:
                 nnz += one
-        if not is_number or most > _MOST:
+        if not is_usual:
             return i
         indptr[first + i + 1] = int(nnz)
     return count
