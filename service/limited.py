@@ -1,7 +1,11 @@
-"""A connection that can be seen to stand still, and that ends with a word.
+"""A connection that can be seen to stand still, that takes turns, and that ends with a word.
 
 HTTP that cannot be read, a head that is too long, a client that takes too long: each is told so as
 a problem, behind the answers to what the same client had asked before, and the connection closes.
+
+What was read and is more than one request is kept, and nothing more is read, until that is taken up
+piece by piece (`taking_turns.py`): so the work in a turn of the event loop does not depend on how
+much clients send, and one that does not read its answers is not asked what else it wants.
 """
 
 import asyncio
@@ -9,10 +13,41 @@ from http import HTTPStatus
 from typing import Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.connections import Connections, Sight, Waits
 from service.errors import MEDIA_TYPE, Problem
+from service.taking_turns import TakingTurns
+
+SHARE = 1024
+"""Bytes that are few: taken up at once, whatever they are."""
+HEAD_SHARE = 4096
+"""Of a head that is longer so many at a time."""
+CHUNKS_LEAST, CHUNKS_SHARE = 1024, 16 * 1024
+"""And of a body whose end is not known, as it comes in chunks; requests may follow it."""
+MOST_HEADERS = 256
+_END = b"\r\n\r\n"
+
+
+class _Flow(FlowControl):
+    """Nothing is read while it is held, whoever wants more."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        self.is_held = True
+        self.pause_reading()
+
+    def release(self, is_wanted: bool) -> None:
+        """Read on, at once where more `is_wanted`, else as soon as somebody asks for more."""
+        self.is_held = False
+        if is_wanted:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            super().resume_reading()
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -21,6 +56,14 @@ class LimitedProtocol(HttpToolsProtocol):
     open: Connections | None = None
     """All connections, this one among them; None: nothing limits them."""
     seen: Sight | None = None
+    turns = TakingTurns()
+    flow: _Flow
+    # What was read and is not taken up, from where on it is not; and whether it waits for its turn.
+    _rest = b""
+    _rest_at = 0
+    _has_turn = False
+    # Bytes of the body at hand that are still to come, where its length is stated.
+    _left = 0
     # The request that is served, of several that came one behind the other.
     _served: Any = None
     # Requests that have begun, and bytes of bodies that have come.
@@ -35,6 +78,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         if self.open is not None:
             self.open.add(self)
 
@@ -44,6 +88,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._served.disconnected = True
             self._served.message_event.set()
         super().connection_lost(exc)
+        self._rest = b""
         if self.open is not None:
             self.open.discard(self)
 
@@ -55,6 +100,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """What the connection waits for, as it is now."""
         if self.flow.write_paused or self.transport.is_closing():
             return Waits.READER
+        if self._rest:
+            return Waits.ANSWER
         if self._in_head:
             return Waits.HEAD
         cycle = self.cycle
@@ -78,16 +125,84 @@ class LimitedProtocol(HttpToolsProtocol):
             self.send_400_response("")
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn does it, which would write a line to the log for each that it cannot read."""
         if self._last_words is not None or self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
+        if len(data) <= SHARE and not self._rest and not self.pipeline:
+            self._feed(data)
+            return
+        self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
+        if self.pipeline or self._has_turn:
+            self.flow.hold()
+        else:
+            self._take_share()
+
+    def go_on(self) -> None:
+        """Take up the next of what was sent: a request that waits, or what was read behind it."""
+        self._has_turn = False
+        if self.transport.is_closing():
+            self._rest = b""
+        elif self.pipeline and self._served.response_complete:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._rest:
+            self._take_share()
+        if not (self._rest or self.pipeline or self._last_words or self.transport.is_closing()):
+            cycle = self.cycle
+            self.flow.release(cycle is None or len(cycle.body) <= HIGH_WATER_LIMIT)
+            self._wait_for_next()
+
+    def _take_share(self) -> None:
+        """Give the parser what is little work of what was read, and keep what is left of it."""
+        while self._rest:
+            rest, begin = self._rest, self._rest_at
+            self._rest_at = stop = self._share_ends(rest, begin)
+            if stop == len(rest):
+                self._rest = b""
+            self._feed(rest[begin:stop])
+            if not self._left:  # what is left of such a body is no work
+                break
+        if self._rest:
+            self.flow.hold()
+            cycle = self.cycle
+            is_taken = cycle is None or cycle.response_complete or cycle.more_body
+            if is_taken and not self.pipeline:  # else this goes on when that is answered
+                self._wait_for_turn()
+
+    def _share_ends(self, rest: bytes, begin: int) -> int:
+        if self._left:
+            return min(len(rest), begin + self._left)
+        if len(rest) - begin <= SHARE:
+            return len(rest)
+        if self._is_within and not self._in_head:
+            most, first = CHUNKS_SHARE, CHUNKS_LEAST
+        else:
+            most, first = HEAD_SHARE, 0
+        end = rest.find(_END, begin + first, begin + most)
+        return min(len(rest), begin + most) if end < 0 else end + len(_END)
+
+    def _wait_for_turn(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
+            self.turns.wait(self, self.loop)
+
+    def _wait_for_next(self) -> None:
+        """Give an idle connection as long as it may be idle, unless its time runs already."""
+        is_idle = not self._is_within and self.cycle is not None and self.cycle.response_complete
+        if is_idle and self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _feed(self, data: bytes) -> None:
+        """As uvicorn does it, which would write a line to the log for each that it cannot read."""
         arrived, self._size = self._arrived, len(data)
         self._fed += self._size
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # to what is not spoken here; the request itself is answered
+        except httptools.HttpParserUpgrade as upgrade:
+            # To what is not spoken here: it is answered as it is, and what follows is the next one.
+            if upgrade.args[0] < len(data):
+                self._feed(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserError:
             self.send_400_response("")
             return
@@ -96,48 +211,57 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         # A head that has not come to its end yet, or trailers and the like that have none.
         so_far = self._fed if self._in_head else self._outside
-        if so_far > self.open.limits.head_bytes:
+        if so_far > self.open.limits.head_bytes or len(self.headers) > MOST_HEADERS:
             self._refuse_head()
             self.send_400_response("")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._unset_keepalive_if_required()
         self._in_head = self._is_within = True
         self._begun += 1
         self._fed = self._size
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if self.open is not None and self._fed > self.open.limits.head_bytes:
+        if self.open is not None and (
+            self._fed > self.open.limits.head_bytes or len(self.headers) > MOST_HEADERS
+        ):
             # So much has come, though not of this head alone.
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-            if size > self.open.limits.head_bytes:
+            if size > self.open.limits.head_bytes or len(self.headers) > MOST_HEADERS:
                 self._refuse_head()
                 raise ValueError("the head is too long")
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._unset_keepalive_if_required()
         self._arrived += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._is_within = False
         super().on_message_complete()
+        # A body that was passed over has stopped the timer that closes idle connections.
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self._wait_for_next()
 
     def on_response_complete(self) -> None:
-        if self._last_words is None:
+        if self.transport.is_closing() or not (self.pipeline or self._rest):
+            if self._last_words is not None and not self.transport.is_closing():
+                self.transport.write(self._last_words)
+                self.transport.close()
             super().on_response_complete()
             return
-        if not self.pipeline:
-            self.transport.write(self._last_words)
-            self.transport.close()
-        super().on_response_complete()
-        self.flow.pause_reading()
+        self.server_state.total_requests += 1
+        self._wait_for_turn()
 
     def _refuse_head(self) -> None:
         assert self.open is not None
         most = self.open.limits.head_bytes
         detail = f"the path and the headers are longer than {most} bytes"
+        if len(self.headers) > MOST_HEADERS:
+            detail = f"there are more than {MOST_HEADERS} headers"
         self._wrong = Problem(431, "head-too-large", detail)
         self.open.closed("large-head")
 
@@ -146,10 +270,12 @@ class LimitedProtocol(HttpToolsProtocol):
         problem = self._wrong or Problem(400, "malformed-request", "this is no HTTP request")
         words = self._told(problem)
         cycle, self._in_head, self._is_within = self.cycle, False, False
+        self._rest = b""
         is_due = cycle is not None and not cycle.response_complete
         if is_due and cycle.more_body:
             if self.pipeline:  # nothing has been done of it
                 self.pipeline.popleft()
+                is_due = bool(self.pipeline) or not self._served.response_complete
             else:
                 # The application hears that the rest will not come, and nobody hears what it says.
                 words = b"" if cycle.response_started else words
@@ -158,7 +284,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 is_due = False
         if is_due:
             self._last_words = words
-            self.flow.pause_reading()
+            self.flow.hold()
             return
         self.transport.write(words)
         self.transport.close()

@@ -17,6 +17,7 @@ from service.first_bytes import FirstBytes, refusal
 from service.holding_back import HoldingBack
 from service.limited import LimitedProtocol
 from service.pressure import Pressure, kind_of, overloaded
+from service.taking_turns import TakingTurns
 
 LONG = 64 * 1024
 """Bytes of a body that is worth it."""
@@ -54,8 +55,8 @@ class BodyProtocol(LimitedProtocol):
     held_until = 0.0
     # A refusal that is held back.
     _held: bytes | None = None
-    # Bytes of the body at hand that are still to come, where it is long and its length stated.
-    _left = 0
+    # Whether the body at hand passes the parser by.
+    _is_long = False
     # When a request was answered at once, by the loop's clock.
     _used_at = float("-inf")
 
@@ -79,16 +80,13 @@ class BodyProtocol(LimitedProtocol):
         cycle.response_started = cycle.response_complete = True
         if not cycle.keep_alive:
             self.transport.close()
-        if self.pipeline:  # of which each would be refused within the one before
-            self.loop.call_soon(self.on_response_complete)
-        else:
-            self.on_response_complete()
+        self.on_response_complete()
 
     def _is_answered_at_once(self, data: bytes) -> bool:
         """Answer a request that came whole, where nothing of an earlier one is under way."""
         cycle = self.cycle
         is_free = cycle is None or (cycle.response_complete and not self.pipeline)
-        if not is_free or self._is_within or self.flow.write_paused:
+        if not is_free or self._rest or self._is_within or self.flow.write_paused:
             return False
         found = self.first_bytes.read(data, self.server_state.default_headers)
         if found is None:
@@ -104,7 +102,7 @@ class BodyProtocol(LimitedProtocol):
         self.server_state.total_requests += 1
         self._begun += 1
         if self.timeout_keep_alive_task is None:
-            self._wait_for_next(self.timeout_keep_alive)
+            self._close_in(self.timeout_keep_alive)
         return True
 
     def let_go(self) -> None:
@@ -118,7 +116,7 @@ class BodyProtocol(LimitedProtocol):
         self.let_go()
         super().shutdown()
 
-    def _wait_for_next(self, seconds: float) -> None:
+    def _close_in(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(
             seconds, self.timeout_keep_alive_handler
         )
@@ -127,51 +125,49 @@ class BodyProtocol(LimitedProtocol):
         # What is answered at once leaves the timer as it is, which takes longer than the answer.
         left = self._used_at + self.timeout_keep_alive - self.loop.time()
         if left > 0.0 and not self.transport.is_closing():
-            self._wait_for_next(left)
+            self._close_in(left)
         else:
             super().timeout_keep_alive_handler()
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        # A body that was passed over has stopped the timer that closes idle connections.
-        if self.cycle.response_complete and not self.transport.is_closing():
-            self._unset_keepalive_if_required()
-            self._wait_for_next(self.timeout_keep_alive)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         given = dict(self.headers)
         size = int(given.get(b"content-length", b"0"))
-        is_plain = b"transfer-encoding" not in given and b"upgrade" not in given
-        self._left = size if size > LONG and is_plain else 0
+        is_plain = b"transfer-encoding" not in given and not self.parser.should_upgrade()
+        self._left = size if is_plain else 0
+        self._is_long = self._left > LONG
 
     def on_body(self, body: bytes) -> None:
         if self._left:
             self._left -= len(body)
             cycle: Any = self.cycle
-            if not cycle.body:
+            if self._is_long and not cycle.body:
                 cycle.body = Pieces()
         super().on_body(body)
 
     def data_received(self, data: bytes) -> None:
         if self._held is not None:  # answers keep the order of their requests
             self.let_go()
-        left = self._left
-        if not left:
-            pressure = self.pressure
-            if pressure is None or not pressure.is_rush or not self._is_answered_at_once(data):
-                super().data_received(data)
+        pressure = self.pressure
+        is_rush = pressure is not None and pressure.is_rush
+        if not is_rush or not self._is_answered_at_once(data):
+            super().data_received(data)
+
+    def _feed(self, data: bytes) -> None:
+        if not self._is_long:
+            super()._feed(data)
             return
-        self._unset_keepalive_if_required()
+        left = self._left
         self.on_body(data if len(data) <= left else data[:left])
         if self._left:
             return
         # The parser has seen the head alone, and would take what follows for the body.
+        self._is_long = False
         self.on_message_complete()
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         if len(data) > left:
-            super().data_received(data[left:])
+            super()._feed(data[left:])
 
 
 async def _refuse(scope: Any, _: Any, send: Any) -> None:
@@ -183,5 +179,5 @@ async def _refuse(scope: Any, _: Any, send: Any) -> None:
 def refusing_by(pressure: Pressure, connections: Connections | None = None) -> type[BodyProtocol]:
     """Connections of a server whose requests are refused as these say."""
     given = {"pressure": pressure, "first_bytes": FirstBytes(), "holding_back": HoldingBack()}
-    given["open"] = connections
+    given |= {"open": connections, "turns": TakingTurns()}
     return type("RefusingProtocol", (BodyProtocol,), given)

@@ -1,0 +1,43 @@
+"""More of what a connection has sent at once, when its turn comes.
+
+Whoever sends many requests behind one another, or a head of a thousand lines, has been read by the
+loop as a whole; taken up as a whole it would keep all others waiting. So a connection gives the
+parser one request, or a little of one, and goes to the end of a queue that all have in common, of
+which a few come up in each turn of the event loop. Who sends one request at a time never waits.
+"""
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+AT_ONCE = 4
+"""So many come up in a turn of the loop."""
+
+
+class Connection(Protocol):
+    """One that has more."""
+
+    def go_on(self) -> None:
+        """Take up the next of it."""
+
+
+class TakingTurns:
+    """The connections that wait so, of one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Connection] = deque()
+        self._is_running = False
+
+    def wait(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        """Let this one go on behind those that wait already; to be asked once until it does."""
+        self._waiting.append(connection)
+        if not self._is_running:
+            self._is_running = True
+            loop.call_soon(self._next, loop)
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        for _ in range(min(AT_ONCE, len(self._waiting))):
+            self._waiting.popleft().go_on()
+        self._is_running = bool(self._waiting)
+        if self._is_running:
+            loop.call_soon(self._next, loop)

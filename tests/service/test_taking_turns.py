@@ -1,0 +1,270 @@
+"""However much a connection sends at once, little of it is taken up in a turn of the event loop."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.server import ServerState
+
+from service.connections import Connections, Limits
+from service.limited import HEAD_SHARE, MOST_HEADERS
+from service.pressure import Pressure
+from service.receiving import refusing_by
+from service.taking_turns import AT_ONCE
+
+GET = b"GET /x HTTP/1.1\r\n\r\n"
+HEAD_BYTES = 64 * 1024
+
+
+class Line:
+    """A transport: what was written to it, and whether it reads."""
+
+    def __init__(self) -> None:
+        self.written, self.is_reading, self.is_closed, self.unread = b"", True, False, 0
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 1) if name in ("sockname", "peername") else None
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    @property
+    def answers(self) -> int:
+        return self.written.count(b"HTTP/1.1 200")
+
+
+class World:
+    """A server without sockets, which counts what its connections do."""
+
+    def __init__(self, app: Any) -> None:
+        self.served: list[str] = []
+        self.done: Counter[str] = Counter()
+
+        async def counted(scope: Any, receive: Any, send: Any) -> None:
+            self.served.append(scope["path"])
+            await app(scope, receive, send)
+
+        self.config = uvicorn.Config(counted, lifespan="off", ws="none", log_level="critical")
+        pressure = Pressure(10_000, 1e9, 1e9, lambda kind: None, lambda: 0.0)
+        limits = Limits(HEAD_BYTES, 10.0, 10.0)
+        self.open = Connections(1000, limits, lambda reason: self.done.update([reason]), lambda: 0)
+        self.protocol = refusing_by(pressure, self.open)
+
+    def connect(self) -> tuple[Any, Line]:
+        one, line, done = self.protocol(self.config, ServerState(), {}), Line(), self.done
+        feed, header = one._feed, one.on_header
+
+        def counted_feed(data: bytes) -> None:
+            done["shares"] += 1
+            done["longest"] = max(done["longest"], len(data))
+            feed(data)
+
+        def counted_header(name: bytes, value: bytes) -> None:
+            done["headers"] += 1
+            header(name, value)
+
+        one._feed, one.on_header = counted_feed, counted_header
+        one.connection_made(line)
+        return one, line
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]}
+    )
+    await send({"type": "http.response.body", "body": b"1"})
+
+
+def run(told: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(told(), 60))
+
+
+def test_of_many_requests_at_once_one_is_taken_up_after_the_other():
+    async def told() -> None:
+        world = World(answer)
+        one, line = world.connect()
+        paths = [f"/{number}" for number in range(1000)]
+        sent = [b"GET %b HTTP/1.1\r\n\r\n" % path.encode() for path in paths]
+        one.data_received(b"".join(sent))
+        assert one._begun == 1 and not line.is_reading
+        while line.answers < 1000:
+            begun = one._begun
+            await asyncio.sleep(0)
+            if one._begun < 900:  # the last ones are few
+                assert one._begun <= begun + 1 and one._begun <= line.answers + 1
+                assert not line.is_reading, "nothing more is read before that is answered"
+        assert world.served == paths and line.is_reading and not line.is_closed
+        one.data_received(GET)
+        while line.answers == 1000:
+            await asyncio.sleep(0)
+
+    run(told)
+
+
+def test_many_who_send_much_share_each_turn():
+    async def told() -> None:
+        world = World(answer)
+        lines = []
+        for number in range(50):
+            one, line = world.connect()
+            one.data_received(GET * (20 if number % 2 else 100))
+            lines.append((line, 20 if number % 2 else 100))
+        await asyncio.sleep(0)
+        while any(line.answers < count for line, count in lines):
+            before = len(world.served)
+            await asyncio.sleep(0)
+            assert len(world.served) - before <= AT_ONCE + 1 or before <= 50
+        assert world.served == ["/x"] * 25 * 120
+
+    run(told)
+
+
+def test_who_does_not_read_is_not_asked_what_else_he_wants():
+    async def told() -> None:
+        world = World(answer)
+        one, line = world.connect()
+        one.data_received(GET * 500)
+        for _ in range(6):
+            await asyncio.sleep(0)
+        one.pause_writing()
+        so_far = len(world.served)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(world.served) <= so_far + 1 and not line.is_reading
+        one.resume_writing()
+        while line.answers < 500:
+            await asyncio.sleep(0)
+
+    run(told)
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n"])
+def test_a_head_of_many_lines_is_refused_before_it_is_read(end):
+    async def told() -> None:
+        world = World(answer)
+        for begin in (
+            b"GET /x HTTP/1.1\r\n",
+            b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n",
+        ):
+            one, line = world.connect()
+            if begin.startswith(b"POST"):  # as trailers
+                begin += b"\r\n1\r\nx\r\n0\r\n"
+            one.data_received(begin + b"a:b\r\n" * 40_000 + end)
+            while not line.is_closed:
+                await asyncio.sleep(0)
+            assert b"431" in line.written and b"more than 256 headers" in line.written
+        assert world.done["headers"] < 2 * (MOST_HEADERS + 4096 // 5)
+        assert world.done["longest"] <= 4 * HEAD_SHARE and world.done["large-head"] == 2
+
+    run(told)
+
+
+def test_chunks_are_taken_up_in_turns_and_not_read_ahead_of_the_application():
+    async def told() -> None:
+        goes_on, size = asyncio.Event(), 0
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal size
+            await goes_on.wait()
+            more = True
+            while more:
+                message = await receive()
+                size += len(message["body"])
+                more = message["more_body"]
+            await answer(scope, receive, send)
+
+        world = World(slow)
+        one, line = world.connect()
+        one.data_received(b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        sent = 0
+        while line.is_reading:
+            one.data_received(b"1\r\nx\r\n" * 20_000)
+            sent += 20_000
+            shares = world.done["shares"]
+            for _ in range(100):
+                await asyncio.sleep(0)
+                assert world.done["shares"] <= shares + 1
+                shares = world.done["shares"]
+        assert HIGH_WATER_LIMIT < sent <= HIGH_WATER_LIMIT + 20_000
+        one.data_received(b"0\r\n\r\n")
+        goes_on.set()
+        while not line.answers:
+            await asyncio.sleep(0)
+        assert size == sent and world.done["longest"] <= 16 * 1024
+
+    run(told)
+
+
+def test_a_body_of_a_stated_length_waits_for_no_turn():
+    async def told() -> None:
+        async def read(scope: Any, receive: Any, send: Any) -> None:
+            message = await receive()
+            assert len(message["body"]) == 50_000 and not message["more_body"]
+            await answer(scope, receive, send)
+
+        world = World(read)
+        one, line = world.connect()
+        head = b"POST /x HTTP/1.1\r\ncontent-length: 50000\r\n\r\n"
+        one.data_received(head + b"\r\n\r\n\r\n" * 8333 + b"xx")
+        assert not one._rest and world.done["shares"] == 2
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert line.answers == 1
+
+    run(told)
+
+
+def test_what_follows_an_upgrade_that_is_not_spoken_is_the_next_request():
+    async def told() -> None:
+        world = World(answer)
+        one, line = world.connect()
+        upgrade = b"GET /%d HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        one.data_received(b"".join(upgrade % number for number in range(40)) + GET)
+        while line.answers < 41:
+            await asyncio.sleep(0)
+        assert world.served == [*(f"/{number}" for number in range(40)), "/x"]
+
+    run(told)
+
+
+def test_empty_lines_do_not_make_an_idle_connection_live_longer():
+    async def told() -> None:
+        world = World(answer)
+        for sent in (GET, GET * 40):
+            one, line = world.connect()
+            one.data_received(sent)
+            while line.answers < len(sent) // len(GET):
+                await asyncio.sleep(0)
+            timer = one.timeout_keep_alive_task
+            assert timer is not None
+            for empty in (b"\r\n", b"\r\n" * 1000):
+                one.data_received(empty)
+                while one._rest:
+                    await asyncio.sleep(0)
+            assert one.timeout_keep_alive_task is timer and not timer.cancelled()
+            one.data_received(b"G")
+            assert one.timeout_keep_alive_task is None
+            one.timeout_keep_alive_handler()
+
+    run(told)
