@@ -26,9 +26,10 @@ from service.settings import Settings
 from solvers import resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.redis_server import RedisServer, redis_or_skip
-from tests.service.conftest import SPEC
+from tests.service.conftest import SPEC, assert_problem
 from tests.service.documents import ROOT
 from tests.service.test_following import until
+from tests.service.test_guard import GUARDED, learn, learned_of, paused, resume, samples, view
 from tests.service.test_replica import bits, loaded, replica_of
 
 PATIENCE_S = 30.0
@@ -201,6 +202,47 @@ def test_ids_are_those_of_posted_samples(serve, url, client):
     said = server.get("/metrics").text
     assert 'dualstream_input_taken_total{model="m"} 3.0' in said
     assert 'dualstream_input_dead_total{model="m"} 1.0' in said
+
+
+def test_messages_to_a_paused_model_are_set_aside_and_wait_where_that_is_full(serve, url, client):
+    told, free = serve(store=url, redis_input=True, max_quarantine=100), serve()
+    told.put("/models/m", json=GUARDED)
+    free.put("/models/m", json=SPEC)
+    rows = [*samples(0, 100), *samples(100, 160, bad=True), *samples(160, 300)]
+    learn(free, rows)
+
+    def send(first: int, last: int) -> None:
+        for row in rows[first:last]:
+            client.xadd(IN, sample(**row))
+
+    send(0, 160)
+    taken(client)
+    now = paused(told)
+    held_from = now["held_from"]
+    assert now["quantity"] == "loss" and 80 <= held_from < 160
+    # What comes while it is paused is journalled and moves nothing, and no message is dead.
+    send(160, 170)
+    taken(client)
+    until(lambda: told.get("/models/m").json()["seq"] == 171, PATIENCE_S)  # and the pause
+    aside = view(told)
+    assert aside["samples"] == held_from
+    assert aside["paused"]["held_records"] == 171 - held_from
+    # Once the quarantine is full messages wait in their stream.
+    send(170, 290)
+    until(lambda: told.get("/models/m").json()["seq"] - held_from >= 100, PATIENCE_S)
+    send(290, 300)
+    answer = told.post("/models/m/learn", json=rows[0])
+    assert_problem(answer, 429, "quarantine-full")
+    assert client.xlen(IN) >= 10 and view(told)["samples"] == held_from
+    # Learned after all, each is learned once, in order: it is the model without a guard.
+    assert resume(told, "learn").status_code == 200
+    taken(client)
+    until(lambda: view(told)["samples"] == len(rows), PATIENCE_S)
+    assert dead(client) == []
+    state = learned_of(told, "m"), learned_of(free, "m")
+    for name in ("retained.seqs", "progress.drift_events"):  # seqs differ by the controls
+        state[0].pop(name), state[1].pop(name)
+    assert state[0] == state[1]
 
 
 def test_models_that_are_not_in_memory_come_for_their_messages(serve, url, client):
