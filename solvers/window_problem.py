@@ -14,7 +14,7 @@ value is a lower bound of what any weights reach on these rows.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from solvers.certificate import Certificate, row_sums, summed
 from solvers.dual_ascent import DualAscent
 from solvers.errors import RefitError, SolverError
 from solvers.learner import State
+from solvers.offline.solution import Progress
 from solvers.offline.solve import solve
 from solvers.refit_methods import why_not_method
 from solvers.regularizers import l2_sums
@@ -135,12 +136,17 @@ class WindowProblem(DualAscent):
         return True
 
     def solve(
-        self, method: str, tol: float, max_epochs: int, is_cancelled: Callable[[float], bool]
+        self,
+        method: str,
+        tol: float,
+        max_epochs: int,
+        is_cancelled: Callable[[float, Progress], bool],
     ) -> int | None:
         """Take the dual variables that an offline method finds, and tell of its epochs.
 
         None where it was cancelled: what was reached by then is taken. `is_cancelled` is told how
-        many epochs there were so far. Raises RefitError where the method cannot solve the window.
+        many epochs there were so far, and how far this run is. Raises RefitError where the method
+        cannot solve the window.
         """
         floats, ring = self._floats, self._ring
         first, last = self.first, self.first + self.rows
@@ -157,7 +163,7 @@ class WindowProblem(DualAscent):
             "rho": room / floats[DELTA],
             "max_epochs": max_epochs,
             "intercept": "penalized" if floats[BIAS] else "none",
-            "callback": lambda progress: is_cancelled(epochs + progress.epochs),
+            "callback": lambda progress: is_cancelled(epochs + progress.epochs, progress),
         }
         if not self._ints[LENGTH]:
             held = np.zeros(len(self._w))
@@ -298,7 +304,7 @@ class Refitting:
 
         `is_cancelled` is asked every some milliseconds; `on_look` is told of each look at the gap:
         after the first epochs each, and then after a fifth more of them. By another method than
-        passes it is told after each epoch or less, and the gap at the end alone.
+        passes it is told after each epoch or less, with the gap of the look before.
         """
         on_look(self)
         if not self._is_by_passes:
@@ -322,8 +328,16 @@ class Refitting:
     ) -> bool:
         """As `run`, by another method than these passes."""
 
-        def went_on(epochs: float) -> bool:
+        def went_on(epochs: float, at: Progress) -> bool:
             self.epochs = max(self.epochs, math.ceil(epochs))
+            if len(self._problems) == 1 and not self.certificate.estimate:
+                self.certificate = replace(
+                    self._before,
+                    primal=at.primal,
+                    dual=at.dual,
+                    gap=at.gap,
+                    relative_gap=at.relative_gap,
+                )
             on_look(self)
             return is_cancelled()
 

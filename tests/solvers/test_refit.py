@@ -291,12 +291,19 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
 def test_cancelled_between_two_pieces(loss):
     """Whoever makes the steps: solve does for the hinge."""
     batch, _, _ = rows_for("hinge")
-    learner = make_learner(spec_of(loss, dim=8, rho=1e-6, retain=300))
+    window = ("sliding", 300)
+    learner = make_learner(spec_of(loss, dim=8, rho=1e-6, window=window))
     learner.learn(batch)
     refitting = Refitting(problems_of(learner), 1e-12, 10**9)
-    looks = []
-    assert not refitting.run(lambda: len(looks) > 3, lambda r: looks.append(r.epochs))
+    looks, gaps = [], []
+
+    def look(one):
+        looks.append(one.epochs)
+        gaps.append(one.relative_gap)
+
+    assert not refitting.run(lambda: len(looks) > 3, look)
     assert looks == [0, 1, 2, 3] and not refitting.converged
+    assert gaps[0] == refitting.relative_gap_before and gaps[3] != gaps[0]
     # What was reached by then is certified: a reference tells it.
     assert refitting.dual > refitting.dual_before
     assert refitting.dual == refitting.reference().lower
