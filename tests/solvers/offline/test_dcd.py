@@ -31,6 +31,7 @@ def test_optimum_is_the_golden_one(method, cell, adult):
     assert found.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_shrinking_changes_the_work_and_not_the_answer(loss, adult):
     asked = {"loss": loss, "rho": 1e-3, "tol": 1e-7, "max_epochs": 50_000}
@@ -42,6 +43,7 @@ def test_shrinking_changes_the_work_and_not_the_answer(loss, adult):
     assert with_it.epochs < without.epochs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_permuted_steps_of_sdca_are_those_of_dcd(loss, adult):
     """With what makes dcd fast; drawn rows are visited as the paper has it, to the same end."""
@@ -82,6 +84,7 @@ def test_visits_in_permuted_order_leave_no_row_out(adult):
     assert permuted.primal == pytest.approx(drawn.primal, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", ["none", "penalized"])
 @pytest.mark.parametrize("is_part", [False, True], ids=["all", "beside-others"])
 def test_steps_on_all_active_rows_come_to_the_same_and_sooner(adult, intercept, is_part):
