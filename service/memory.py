@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from solvers import FixedSpec
+
 LOOKED_AT = 64
 """Of a longer list or dict so many items are looked at, and the others taken to be like them."""
 ARRAY_BYTES = 112
@@ -17,74 +19,97 @@ ARRAY_BYTES = 112
 LARGE = 512
 """Smaller texts and numbers are counted wherever they are met: to remember them costs more."""
 
-_NOTHING = frozenset((type(None), bool))
-_PLAIN = frozenset((str, bytes, bytearray, int, float, array, np.float64, np.int64))
+_OF_NO_SIZE = frozenset((type(None), bool))
+_ALONE = frozenset((str, bytes, bytearray, int, float, array, np.float64, np.int64))
 
 
 def bytes_of(*roots: Any) -> int:
     """Bytes of these objects and of what they refer to, each counted once.
 
-    Classes, functions and modules count nothing: everyone shares them. The arrays' numbers are
-    exact, what long lists hold is estimated; so the cost is bounded, some 100 us for a learner.
+    Classes, functions, modules and fixed specifications count nothing: everyone shares them. The
+    arrays' numbers are exact, what long lists hold is estimated; so the cost is bounded, some 30 us
+    for a learner.
     """
-    return _Walk().bytes_of(roots)
+    # What was seen stays alive meanwhile, so that no id is used twice.
+    return _bytes_of(roots, {})
 
 
-class _Walk:
-    def __init__(self) -> None:
-        # What was seen stays alive meanwhile, so that no id is used twice.
-        self._seen: dict[int, object] = {}
+# What objects of a type are, here. What is plain, a text or a number, refers to nothing.
+_NOTHING, _PLAIN, _ARRAY, _MAPPING, _LISTED, _OBJECT = range(6)
 
-    def bytes_of(self, found: Iterable[Any]) -> int:
-        """Of all that was not seen yet."""
-        total = 0
-        for one in found:
-            kind: Any = type(one)
-            if kind in _NOTHING:
-                continue
-            is_plain = kind in _PLAIN
-            size = getsizeof(one) if is_plain else 0
-            if is_plain and size < LARGE:
-                total += size
-            elif id(one) not in self._seen and (is_plain or not _is_shared(kind)):
-                self._seen[id(one)] = one
-                total += size if is_plain else self._with_parts(one)
-        return total
 
-    def _with_parts(self, one: Any) -> int:
-        if isinstance(one, np.ndarray):
-            return ARRAY_BYTES + (one.nbytes if one.base is None else self.bytes_of([one.base]))
-        size = getsizeof(one)
-        if isinstance(one, Mapping):
-            return size + self._like_the_first(one, chain.from_iterable(one.items()), 2)
-        if isinstance(one, Iterable) and isinstance(one, Sized):
-            return size + self._like_the_first(one, one, 1)
-        return size + self.bytes_of(_fields(one))
-
-    def _like_the_first(self, container: Sized, parts: Iterable[object], each: int) -> int:
-        count = len(container)
-        if count <= LOOKED_AT:
-            return self.bytes_of(parts)
-        return self.bytes_of(islice(parts, each * LOOKED_AT)) * count // LOOKED_AT
+_Kind = tuple[int, tuple[str, ...], bool]
+"""What it is, its slots, and whether there is a `__dict__`."""
 
 
 @cache
+def _kind_of(kind: Any) -> _Kind:
+    if kind in _OF_NO_SIZE or _is_shared(kind):
+        is_ = _NOTHING
+    elif kind in _ALONE:
+        is_ = _PLAIN
+    elif issubclass(kind, np.ndarray):
+        is_ = _ARRAY
+    elif issubclass(kind, Mapping):
+        is_ = _MAPPING
+    else:
+        is_ = _LISTED if issubclass(kind, Iterable) and issubclass(kind, Sized) else _OBJECT
+    return is_, _slots(kind), any("__dict__" in base.__dict__ for base in kind.__mro__)
+
+
+def _bytes_of(found: Iterable[Any], seen: dict[int, object]) -> int:
+    """Of all that was not seen yet."""
+    total = 0
+    for one in found:
+        of: Any = type(one)
+        kind = _kind_of(of)
+        is_ = kind[0]
+        if is_ == _NOTHING:
+            continue
+        if is_ == _PLAIN:
+            size = getsizeof(one)
+            if size >= LARGE:
+                if id(one) in seen:
+                    continue
+                seen[id(one)] = one
+            total += size
+        elif id(one) not in seen:
+            seen[id(one)] = one
+            total += _with_parts(one, kind, seen)
+    return total
+
+
+def _with_parts(one: Any, kind: _Kind, seen: dict[int, object]) -> int:
+    is_, slots, has_dict = kind
+    if is_ == _ARRAY:
+        return ARRAY_BYTES + (one.nbytes if one.base is None else _bytes_of((one.base,), seen))
+    size = getsizeof(one)
+    if is_ == _MAPPING:
+        return size + _like_the_first(one, chain.from_iterable(one.items()), 2, seen)
+    if is_ == _LISTED:
+        return size + _like_the_first(one, one, 1, seen)
+    if has_dict:
+        size += _bytes_of(vars(one).values(), seen)
+    if slots:
+        size += _bytes_of([getattr(one, name, None) for name in slots], seen)
+    return size
+
+
+def _like_the_first(
+    container: Sized, parts: Iterable[object], each: int, seen: dict[int, object]
+) -> int:
+    count = len(container)
+    if count <= LOOKED_AT:
+        return _bytes_of(parts, seen) if count else 0
+    return _bytes_of(islice(parts, each * LOOKED_AT), seen) * count // LOOKED_AT
+
+
 def _is_shared(kind: Any) -> bool:
-    """Whether objects of this type are classes, modules, or can be called."""
+    """Whether objects of this type are classes, modules, or can be called; or what many share."""
     is_called = any("__call__" in base.__dict__ for base in kind.__mro__)
-    return is_called or issubclass(kind, type | ModuleType)
+    return is_called or issubclass(kind, type | ModuleType | FixedSpec)
 
 
-def _fields(one: Any) -> Iterable[object]:
-    """What an object's attributes hold."""
-    if hasattr(one, "__dict__"):
-        yield from vars(one).values()
-    kind: Any = type(one)
-    for name in _slots(kind):
-        yield getattr(one, name, None)
-
-
-@cache
 def _slots(kind: Any) -> tuple[str, ...]:
     found: list[str] = []
     for base in kind.__mro__:

@@ -6,9 +6,9 @@ measured against the weights that were found.
 """
 
 import asyncio
-import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ class References:
         self._whose = weakref.ref(model)
         self._desk = desk
         self._finding: asyncio.Task[Found] | None = None
-        self._ending = threading.Event()
+        self._is_ending = False
         self.found: Found | None = None
         """The last one."""
         self.found_at = 0.0
@@ -67,7 +67,10 @@ class References:
 
     def stop(self) -> None:
         """Leave what is under way: whoever waits gets what there is by then."""
-        self._ending.set()
+        self._is_ending = True
+
+    def _ends(self) -> bool:
+        return self._is_ending
 
     async def find(self) -> Found:
         """The reference of the window as it is now, or was when somebody else asked for it.
@@ -95,12 +98,12 @@ class References:
                 seq, losses = model.replica.seq, model.replica.losses
                 problems = problems_of(model.replica.learner)
                 served = losses.last(len(losses))
-            found: Found = await self._desk.run(_solve, seq, problems, served, self._ending)
+            found: Found = await self._desk.run(_solve, seq, problems, served, self._ends)
         self.found, self.found_at = found, time.monotonic()
         return found
 
 
-def _solve(seq: int, problems: Any, served: np.ndarray, ending: threading.Event) -> Found:
+def _solve(seq: int, problems: Any, served: np.ndarray, ends: Callable[[], bool]) -> Found:
     """In the thread. Raises RefitError."""
     # Its kernels are those of the learner, which are loaded.
     from solvers.window_problem import Refitting
@@ -108,7 +111,7 @@ def _solve(seq: int, problems: Any, served: np.ndarray, ending: threading.Event)
     refitting = Refitting(problems, TOL, MOST_EPOCHS, alone=True)
     epochs = MOST_VISITS // (refitting.rows * len(problems))
     refitting.max_epochs = min(MOST_EPOCHS, max(LEAST_EPOCHS, epochs))
-    refitting.run(ending.is_set)
+    refitting.run(ends)
     found = refitting.reference()
     count = min(len(served), refitting.rows)
     optimal = found.losses[len(found.losses) - count :]

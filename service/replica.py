@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -64,7 +65,9 @@ from solvers import (
     Batch,
     Certificate,
     CorruptState,
+    FixedSpec,
     Outcome,
+    as_served,
     certificates_of_members,
     width_of,
 )
@@ -77,12 +80,20 @@ INLINE_S = 0.004
 # Longer ones are cut, so that a prediction never waits much longer than this for its turn.
 SLICE_S = 0.002
 READ_BYTES = 1024 * 1024
+MOST_SPECS = 1000
+"""So many are remembered, with what follows from them."""
 # Kinds of controls after which the retained rows are others than the last that were learned.
 _OTHER_ROWS = ("rollback", "unlearn", "pause")
 _KEPT_VERDICTS = 10
 
 Applied = Outcome | Verdict
 """What became of one group: of its rows, or of its control."""
+
+
+@lru_cache(MOST_SPECS)
+def fixed_spec(text: bytes) -> FixedSpec:
+    """A resolved specification, one for all models that have it."""
+    return FixedSpec(msgspec.json.decode(text))
 
 
 class Replica:
@@ -101,10 +112,10 @@ class Replica:
     ) -> None:
         self.id = record.id
         self.incarnation = record.incarnation
-        self.spec = msgspec.json.decode(record.spec)
+        self.spec = fixed_spec(bytes(record.spec))
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers
-        self._as_served: AsServed | None = AsServed(self.spec)
+        self._as_served: AsServed | None = as_served(self.spec)
         self.trail = Trail()
         # The state of the copy that the next control names.
         self._fetched: ModelState | None = None

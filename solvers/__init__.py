@@ -20,6 +20,7 @@ from solvers.errors import (
     UnlearningError,
 )
 from solvers.features import width_of
+from solvers.fixed_spec import FixedSpec
 from solvers.guard import QUANTITIES, guard_of
 from solvers.hashing import NamePlaces, hash_names, hash_row, sorted_row
 from solvers.learner import Learner, Outcome, State, check_arrays, count_nonzeros
@@ -54,7 +55,7 @@ from solvers.refit_methods import (
     why_not_refit,
 )
 from solvers.semiparametric.view import Coefficients, coefficients_of
-from solvers.served import AsServed, why_not_as_served
+from solvers.served import AsServed, as_served, why_not_as_served
 from solvers.served_form import (
     BalancedForm,
     ClassMixture,
@@ -94,6 +95,7 @@ __all__ = [
     "DETECTORS",
     "DUALS",
     "DriftEvent",
+    "FixedSpec",
     "Form",
     "FourierForm",
     "InvalidRow",
@@ -136,6 +138,7 @@ __all__ = [
     "UnlearningError",
     "WEIGHTS",
     "WINDOW_ROWS",
+    "as_served",
     "begin_refit",
     "certificates_of_members",
     "check_arrays",

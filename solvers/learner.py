@@ -1,5 +1,6 @@
 """What every learner can do, and what it says about each row."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -159,7 +160,7 @@ def check_arrays(
         array = np.asarray(state[name])
         if array.shape != shape:
             raise CorruptState(f"{name} has shape {array.shape}, expected {shape}")
-        if not np.all(np.isfinite(array)):
+        if not (math.isfinite(array) if shape == () else np.isfinite(array).all()):
             raise CorruptState(f"{name} is not finite")
 
 

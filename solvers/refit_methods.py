@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from solvers.fixed_spec import worked_out_once
 from solvers.losses import LOSSES, NONSMOOTH_LOSSES
 from solvers.semiparametric.fields import METHODS as KERNEL_METHODS
 
@@ -67,6 +68,7 @@ def takes_weights(spec: Mapping[str, Any]) -> bool:
     return spec["algorithm"] in _TAKES_WEIGHTS
 
 
+@worked_out_once
 def why_not_refit(spec: Mapping[str, Any]) -> str | None:
     """Why the model of a resolved specification cannot be refitted; None where it can."""
     algorithm = spec["algorithm"]
@@ -103,6 +105,7 @@ def _why_no_problem(spec: Mapping[str, Any]) -> str | None:
     return None
 
 
+@worked_out_once
 def why_no_reference(spec: Mapping[str, Any]) -> str | None:
     """Why there is no least objective of the window to compare with; None where there is."""
     if spec["algorithm"] == "semiparametric":
@@ -112,6 +115,7 @@ def why_no_reference(spec: Mapping[str, Any]) -> str | None:
     return why_not_refit(spec)
 
 
+@worked_out_once
 def refit_methods(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """How the window of the model of a resolved specification can be solved; the default first."""
     if spec["algorithm"] == "semiparametric":

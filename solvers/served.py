@@ -13,6 +13,7 @@ import numpy as np
 from solvers._jit import B1, F8, RO_F8, Flags, Floats, kernel, types, void
 from solvers._scalar import loss_value
 from solvers.batch import Batch
+from solvers.fixed_spec import worked_out_once
 from solvers.learner import Outcome
 from solvers.losses import Loss, make_loss
 
@@ -54,6 +55,12 @@ class AsServed:
             scores, losses,
         )  # fmt: skip
         return replace(outcome, scores=scores, losses=losses)
+
+
+@worked_out_once
+def as_served(spec: Mapping[str, Any]) -> AsServed:
+    """That of the models of a resolved specification."""
+    return AsServed(spec)
 
 
 def _loss_of(spec: Mapping[str, Any]) -> Loss:

@@ -8,6 +8,7 @@ from solvers import _jit
 from solvers.algorithms import ALGORITHMS, Algorithm
 from solvers.errors import InvalidSpec
 from solvers.features.fields import has_stages, read_features, read_map, read_scaling
+from solvers.fixed_spec import FixedSpec, worked_out_once
 from solvers.guard.fields import FIELD as _GUARD, read_guard
 from solvers.learner import Learner
 from solvers.refit_methods import METHODS, refit_methods, why_not_method, why_not_refit
@@ -94,9 +95,15 @@ def _refit_method(resolved: Spec) -> str:
     return str(method)
 
 
+@worked_out_once
+def _fixed(spec: Mapping[str, Any]) -> FixedSpec:
+    """As it is resolved. Raises InvalidSpec."""
+    return FixedSpec(resolve_spec(spec))
+
+
 def make_learner(spec: Mapping[str, Any]) -> Learner:
     """A learner with no rows yet. Raises InvalidSpec."""
-    resolved = resolve_spec(spec)
+    resolved = _fixed(spec)
     if not has_stages(resolved):
         return _make_core(resolved)
     # Imported when needed, as its kernels are compiled then.

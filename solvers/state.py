@@ -108,5 +108,5 @@ def _array(entry: Mapping[str, Any], data: memoryview) -> npt.NDArray[Any]:
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or not 0 <= first <= last <= len(data) or last - first != size:
         raise ValueError(f"{shape} of {dtype} in bytes {first} to {last} of {len(data)}")
-    array: npt.NDArray[Any] = np.frombuffer(data[first:last], dtype).reshape(shape)
+    array: npt.NDArray[Any] = np.ndarray(shape, dtype, data, first)
     return array.copy()

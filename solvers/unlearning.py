@@ -8,6 +8,7 @@ the shares of members), taking it out of the weights would leave it there.
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
+from solvers.fixed_spec import worked_out_once
 from solvers.learner import Learner
 
 
@@ -28,6 +29,7 @@ class Unlearner(Learner, Protocol):
         """
 
 
+@worked_out_once
 def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
     """Why the model of a resolved specification cannot unlearn a row; None where it can."""
     algorithm = spec["algorithm"]

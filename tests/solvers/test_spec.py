@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from solvers import InvalidSpec, make_learner, resolve_spec
+from solvers import FixedSpec, InvalidSpec, make_learner, resolve_spec, why_not_refit
 from solvers.algorithms import ALGORITHMS
 from solvers.losses import LOSSES, MARGIN_LOSSES
 
@@ -248,3 +248,17 @@ def test_resolving_changes_nothing_of_what_is_given():
     copy = json.loads(json.dumps(given))
     resolve_spec(given)
     assert given == copy
+
+
+def test_what_follows_from_a_fixed_specification_is_worked_out_once():
+    given = {"algorithm": "dual_ascent", "loss": "hinge", "features": FEATURES}
+    spec = FixedSpec(resolve_spec(given))
+    one, other = make_learner(spec), make_learner(spec)
+    assert one is not other
+    assert one.spec is other.spec
+    assert one.spec == make_learner(given).spec == resolve_spec(given)
+    assert json.loads(json.dumps(spec)) == spec
+    assert why_not_refit(spec) == why_not_refit(dict(spec))
+    for _ in range(2):  # nothing is remembered of what is refused
+        with pytest.raises(InvalidSpec):
+            make_learner(FixedSpec({"algorithm": "none"}))
