@@ -315,6 +315,7 @@ def test_short_steps_keep_what_was_solved_for():
 
 @needs_data
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.parametrize("lam", ["1e-4", "1e-5"])
 def test_a_warm_start_is_worth_what_the_golden_one_is(lam):
     golden = json.loads((GOLDEN / "svm.json").read_text())["warm_start"]
