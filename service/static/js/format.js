@@ -8,7 +8,7 @@ export const count = (value) => (value == null ? "–" : whole.format(value));
 export function number(value) {
   if (value == null || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : short.format(value);
+  return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : short.format(value || 0); // no -0
 }
 
 export const percent = (ratio) =>
