@@ -1,10 +1,15 @@
 """/docs tells of the hot routes, and each example in it is accepted as it stands."""
 
+import asyncio
 import json
+import threading
 from collections import Counter
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
+from service.api import dashboard
 from service.api.openapi import BINARY, LEARN_EXAMPLES, PREDICT_EXAMPLES
 from service.codecs import PARSERS
 
@@ -112,3 +117,25 @@ def test_every_answer_and_every_link_is_named(client):
                 assert needed <= set(link["parameters"])
     of_models = {one for one in by_id if "model_id" in str(by_id[one].get("parameters"))}
     assert of_models | {"predict_by_query"} == set(linked)
+
+
+def test_the_description_is_written_once_and_not_in_the_event_loop(monkeypatch):
+    found = []
+    written = dashboard._written
+
+    def counted(app):
+        found.append(threading.current_thread() is threading.main_thread())
+        return written(app)
+
+    monkeypatch.setattr(dashboard, "_written", counted)
+    app = FastAPI(openapi_url=None)
+    app.include_router(dashboard.router)
+
+    async def all_at_once() -> list[bytes]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            told = await asyncio.gather(*(client.get("/openapi.json") for _ in range(5)))
+            return [answer.content for answer in told]
+
+    texts = asyncio.run(all_at_once())
+    assert found == [False] and len(set(texts)) == 1 and json.loads(texts[0])["info"]
