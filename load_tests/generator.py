@@ -7,6 +7,7 @@ sleeps until something is due or answered: one that spins is stopped by the kern
 import os
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,10 @@ ROOT = Path(__file__).parent.parent
 
 
 class Order(msgspec.Struct):
-    """What is to be sent: a line of the file in each request; and what is asked beside them."""
+    """What is to be sent: a line of the file in each request; and what is asked beside them.
+
+    targets  a file with the target of each request, in place of the one for all
+    """
 
     url: str
     target: str
@@ -28,6 +32,7 @@ class Order(msgspec.Struct):
     core: int
     may_refuse: bool = False
     probe: str | None = None
+    targets: Path | None = None
 
 
 class Done(msgspec.Struct):
@@ -65,7 +70,12 @@ def be_urgent() -> str:
 
 def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order, dec_hook=lambda of, v: of(v))
-    requests = [post(order.target, body) for body in order.bodies.read_bytes().splitlines()]
+    bodies = order.bodies.read_bytes().splitlines()
+    if order.targets is None:
+        requests = [post(order.target, body) for body in bodies]
+    else:
+        targets = order.targets.read_text().splitlines()
+        requests = list(map(post, targets, cycle(bodies)))
     os.sched_setaffinity(0, {order.core})
     urgency = be_urgent()
     found = drive(

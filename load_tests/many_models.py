@@ -1,10 +1,12 @@
 """Ten thousand models of which 500 are in memory, chosen by a Zipf law, against one model.
 
 Each has learned 2,000 rows before, appended to the journal directly. Samples come one a request
-over 64 connections, once as fast as they are answered, and once paced, so that waiting for others
-is no part of it. Before the first measured round the server is run in, until what is asked for
-often is in memory; what is asked for seldom comes from its journal, or from the snapshot that it
-left with. Afterwards the journals of a sample of models are held against what was answered.
+over 64 connections: as fast as they are answered, which measures how many are answered a second
+more than how long one takes, as 64 are always under way; and when they are due, as many a second
+to both sides, half of what many models sustain. Latency counts from the due time then, and waiting
+behind others is part of it. Before the first measured round the server is run in, until what is
+asked for often is in memory; what is asked for seldom comes from its journal, or from the snapshot
+that it left with. Afterwards the journals of a sample of models are held against what was answered.
 """
 
 import asyncio
@@ -16,13 +18,15 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import httpx
+import numpy as np
 
+from load_tests.generator import Order, drive_apart
 from load_tests.http import (
     CONNECTIONS,
     GENERATOR_CORE,
@@ -46,8 +50,12 @@ from solvers import Batch, resolve_spec
 TITLE = "Many models"
 MODELS, HELD, ROWS, ENTRY_ROWS = 10_000, 500, 2000, 500
 EXPONENT = 1.1
-PACED_PER_S = 200
+SHARE = 0.5
+"""Of the requests that many models are answered a second, that come a second when due."""
+MOST_SLIP_MS = 1.0
+"""Of the generator at the 99th percentile: above it a run says more of it than of the server."""
 SECONDS, RUN_IN_S = 5, 60
+CLOSED = "as fast as they are answered"
 SPEC = {
     "algorithm": "dual_ascent",
     "loss": "hinge",
@@ -71,6 +79,10 @@ class Run:
     loads: float
     load_s: float
     evictions: float
+
+    @property
+    def per_s(self) -> float:
+        return self.requests / self.seconds
 
 
 @dataclass
@@ -107,17 +119,21 @@ def rows() -> Iterator[Row]:
             )
             sides[name] = Side(name, store, server.url, models)
         for side in sides.values():
-            send(bodies, side, "run in", 0.0, RUN_IN_S if side.models > 1 else 2)
-        paces = {"as fast as they are answered": 0.0, "paced": CONNECTIONS / PACED_PER_S}
-        for load, delay_s in paces.items():
-            figures = interleaved(
-                {
-                    name: partial(send, bodies, side, load, delay_s, SECONDS)
-                    for name, side in sides.items()
-                }
-            )
-            yield compare(load, sides, figures)
+            send(bodies, side, "run in", RUN_IN_S if side.models > 1 else 2)
         many = sides["many"]
+        figures = interleaved(
+            {name: partial(send, bodies, side, CLOSED, SECONDS) for name, side in sides.items()}
+        )
+        yield compare(CLOSED, sides, figures)
+        rate = SHARE * statistics.median(run.per_s for run in many.runs[CLOSED])
+        load = f"{rate:,.0f} requests/s, sent when due"
+        figures = interleaved(
+            {
+                name: partial(send_due, bodies, side, load, rate, SECONDS)
+                for name, side in sides.items()
+            }
+        )
+        yield compare(load, sides, figures)
         held = scrape(many.url)
         per_model = held["dualstream_models_bytes"] / held['dualstream_models{state="held"}']
         _about.append(f"Memory of a model in use, as measured by the server: {per_model:,.0f} B.")
@@ -126,12 +142,11 @@ def rows() -> Iterator[Row]:
 def compare(load: str, sides: dict[str, Side], figures: dict[str, list[float]]) -> Row:
     many, one = sides["many"], sides["one"]
     problems = [side.void or checked(side) for side in sides.values()]
-    pace = f"{PACED_PER_S} requests/s" if load == "paced" else load
     for side in (many, one):
-        _about.append(f"{pace}: {told(side, side.runs[load])}")
+        _about.append(f"{load}: {told(side, side.runs[load])}")
     return Row(
         f"learn p99, {MODELS:,} models (dim 123, retain 1,000, {ROWS:,} rows each), {HELD} in "
-        f"memory, Zipf({EXPONENT}), {CONNECTIONS} connections, {pace}, SQLite normal",
+        f"memory, Zipf({EXPONENT}), {CONNECTIONS} connections, {load}, SQLite normal",
         "ms",
         figures["many"],
         "one model",
@@ -171,8 +186,13 @@ def about() -> list[str]:
     lines = [f"- {line}" for line in _about]
     note = (
         f"`python -m load_tests many_models` runs these alone: {RUN_IN_S} s of running in, then "
-        f"runs of {SECONDS} s in turns. The history of {CHECKED} models is checked after each "
-        f"load, and {REPLAYED} of them are replayed without snapshots and compared bit for bit."
+        f"runs of {SECONDS} s in turns. {CONNECTIONS} connections that each send again once they "
+        "are answered measure throughput: of one model what is under way shares appends, of many "
+        "each is an append of its own, and a fifth to a third a load. What a client of a stream "
+        f"waits is the row of requests sent when due, at {SHARE:.0%} of what many models sustain, "
+        "the same to both sides. Misses are part of every figure. "
+        f"The history of {CHECKED} models is checked after each load, and {REPLAYED} of them are "
+        "replayed without snapshots and compared bit for bit."
     )
     return [note, "", *lines]
 
@@ -207,11 +227,10 @@ async def fill(journal: Journal, model: str, made: tuple[bytes, bytes], parts: l
 # -- sending -------------------------------------------------------------------------------------
 
 
-def send(bodies: Path, side: Side, load: str, delay_s: float, seconds: int) -> float:
-    """The 99th percentile of a run's latencies, in ms; a failed request makes the side void."""
+def send(bodies: Path, side: Side, load: str, seconds: int) -> float:
+    """The 99th percentile of the latencies of a run of wrk, in ms."""
     side.seed += 1
-    before = scrape(side.url)
-    with tempfile.NamedTemporaryFile("r", prefix="dualstream-acks-") as acks:
+    with counting(side, load) as found, tempfile.NamedTemporaryFile("r") as acks:
         command = [*pinned(GENERATOR_CORE), path_of_wrk(), "-t1", f"-c{CONNECTIONS}"]
         command += [f"-d{seconds}s", "--latency", "--timeout", "10s"]
         command += ["-s", str(Path(__file__).parent / "zipf.lua"), side.url]
@@ -221,23 +240,72 @@ def send(bodies: Path, side: Side, load: str, delay_s: float, seconds: int) -> f
             "MODELS": str(side.models),
             "EXPONENT": str(EXPONENT),
             "SEED": str(side.seed),
-            "DELAY_MS": str(1000 * delay_s),
             "ACKS": acks.name,
             "LD_LIBRARY_PATH": str(ROOT / ".cache/wrk/usr/lib/x86_64-linux-gnu"),
         }
         done = subprocess.run(
             command, env={**os.environ, **given}, capture_output=True, text=True, check=True
         )
-        answered = [line.split() for line in acks]
-    for model, seq in answered:
-        side.acks[model].append(int(seq))
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
-    requests, micros, bad, p50, p99 = map(float, line.split()[1:])
-    if bad:
-        side.void = f"{bad:.0f} requests failed"
-    elif len(answered) < requests:
-        side.void = f"{requests - len(answered):.0f} answers name no seq"
+        found.acks = [(model, int(seq)) for model, seq in map(str.split, acks)]
+        line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
+        requests, micros, found.bad, p50, p99 = map(float, line.split()[1:])
+        found.requests, found.seconds = int(requests), micros / 1e6
+        found.p50_ms, found.p99_ms = p50 / 1000, p99 / 1000
+    return found.p99_ms
+
+
+def send_due(bodies: Path, side: Side, load: str, rate: float, seconds: int) -> float:
+    """The same of requests that are sent when due, of latencies that count from then."""
+    side.seed += 1
+    with counting(side, load) as found, tempfile.NamedTemporaryFile("w+") as targets:
+        chosen = zipf(side.models, int(rate * seconds), side.seed)
+        targets.write("".join(f"/models/m{n:05}/learn\n" for n in chosen))
+        targets.flush()
+        order = Order(
+            side.url, "", bodies, rate, seconds, CONNECTIONS, int(GENERATOR_CORE),
+            targets=Path(targets.name),
+        )  # fmt: skip
+        run = drive_apart(order).drive
+        found.acks = list(zip(run.models, run.acks, strict=True))
+        found.requests, found.seconds = len(run.latencies), float(seconds)
+        found.p50_ms, found.p99_ms = run.latency_ms(0.5), run.latency_ms(0.99)
+        if run.slip_ms(0.99) > MOST_SLIP_MS:
+            side.void = f"the generator was late by {run.slip_ms(0.99):.2f} ms"
+    return found.p99_ms
+
+
+def zipf(models: int, count: int, seed: int) -> list[int]:
+    """Numbers of models as zipf.lua chooses them: those asked for often stand anywhere."""
+    up_to = np.cumsum(np.arange(1, models + 1) ** -EXPONENT)
+    luck = np.random.default_rng(seed).random(count) * up_to[-1]
+    chosen: list[int] = (np.searchsorted(up_to, luck) * 7919 % models).tolist()
+    return chosen
+
+
+@dataclass
+class Found:
+    """What a generator saw."""
+
+    acks: list[tuple[str, int]] = field(default_factory=list)
+    requests: int = 0
+    seconds: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    bad: float = 0
+
+
+@contextmanager
+def counting(side: Side, load: str) -> Iterator[Found]:
+    """Keeps what is found of a run, with what the server did for it; a failed request voids it."""
+    found, before = Found(), scrape(side.url)
+    yield found
     after = scrape(side.url)
+    for model, seq in found.acks:
+        side.acks[model].append(seq)
+    if found.bad:
+        side.void = f"{found.bad:.0f} requests failed"
+    elif len(found.acks) < found.requests:
+        side.void = f"{found.requests - len(found.acks)} answers name no seq"
     loads, load_s, evictions = (
         after[name] - before[name]
         for name in (
@@ -246,10 +314,8 @@ def send(bodies: Path, side: Side, load: str, delay_s: float, seconds: int) -> f
             "dualstream_model_evictions_total",
         )
     )
-    side.runs[load].append(
-        Run(int(requests), micros / 1e6, p50 / 1000, p99 / 1000, loads, load_s, evictions)
-    )
-    return p99 / 1000
+    seen = (found.requests, found.seconds, found.p50_ms, found.p99_ms)
+    side.runs[load].append(Run(*seen, loads, load_s, evictions))
 
 
 def scrape(url: str) -> dict[str, float]:

@@ -23,7 +23,7 @@ SILENCE_S = 30.0
 PROBE_S = 0.02
 _SIZE = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _REFUSED = b"HTTP/1.1 503"
-_ACK = re.compile(rb'"seq":(\d+),"count":')
+_ACK = re.compile(rb'"model":"([^"]+)","seq":(\d+),"count":')
 
 
 @dataclass
@@ -41,6 +41,8 @@ class Drive:
     refusals: list[float] = field(default_factory=list)
     unsent: int = 0
     probes: list[float] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    """Of each learn, which model answered."""
 
     @property
     def latencies_ms(self) -> list[float]:
@@ -242,6 +244,7 @@ def _receive(connection: _Connection, run: Drive, may_refuse: bool) -> int:
         raise RuntimeError(f"refused: {body.decode()}")
     seq = _ACK.search(body)
     if seq is not None:
-        run.acks.append(int(seq[1]))
+        run.models.append(seq[1].decode())
+        run.acks.append(int(seq[2]))
     connection.received = b""
     return 200

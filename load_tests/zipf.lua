@@ -1,14 +1,12 @@
 -- Sends recorded bodies, one line each, to models chosen by a Zipf law, checks each status, and
 -- writes down the model and the seq of each answer.
 -- Environment: BODIES; MODELS how many there are, named MODEL .. a number of five digits; EXPONENT;
--- SEED; DELAY_MS the mean of an exponential pause of each connection before it sends, 0 for none;
--- ACKS where the answers go.
+-- SEED; ACKS where the answers go.
 
 local bodies = {}
 for line in io.lines(os.getenv("BODIES")) do bodies[#bodies + 1] = line end
 local acks = io.open(os.getenv("ACKS"), "w")
 local models, exponent = tonumber(os.getenv("MODELS")), tonumber(os.getenv("EXPONENT"))
-local pause = tonumber(os.getenv("DELAY_MS"))
 local at, total, up_to = 0, 0, {}
 math.randomseed(tonumber(os.getenv("SEED")))
 for rank = 1, models do
@@ -35,10 +33,6 @@ function request()
   at = at % #bodies + 1
   local path = string.format("/models/%s%05d/learn", os.getenv("MODEL"), chosen())
   return wrk.format(nil, path, nil, bodies[at])
-end
-
-if pause > 0 then
-  function delay() return math.floor(0.5 - pause * math.log(1 - math.random())) end
 end
 
 function response(status, headers, body)

@@ -18,16 +18,23 @@ LEARNED = b'{"model":"bench","seq":7,"count":1}'
 
 
 @contextmanager
-def server(answer: bytes, delay_s: float = 0.0, beside: bytes | None = None) -> Iterator[str]:
+def server(
+    answer: bytes,
+    delay_s: float = 0.0,
+    beside: bytes | None = None,
+    heard: list[bytes] | None = None,
+) -> Iterator[str]:
     """Answers each request on one connection, so long after it has come.
 
-    With `beside` those on a second one with this, at once.
+    With `beside` those on a second one with this, at once. What comes is `heard`.
     """
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve(connection: socket.socket, answer: bytes, delay_s: float) -> None:
         with connection:
-            while connection.recv(1 << 16):
+            while request := connection.recv(1 << 16):
+                if heard is not None:
+                    heard.append(request)
                 time.sleep(delay_s)
                 connection.sendall(answer)
 
@@ -85,6 +92,20 @@ def test_predictions_acknowledge_no_row():
     with server(response(b"200 OK", b'{"model":"bench","seq":7,"score":0.5}')) as url:
         run = drive(url, [post("/predict", b"{}")], 1000.0, 0.003, connections=1)
     assert (len(run.latencies), run.acks) == (3, [])
+
+
+def test_each_request_may_have_a_target_of_its_own(tmp_path: Path):
+    bodies, targets = tmp_path / "bodies", tmp_path / "targets"
+    bodies.write_bytes(b"{}\n")
+    targets.write_text("/models/a/learn\n/models/b/learn\n")
+    heard: list[bytes] = []
+    with server(response(b"200 OK", LEARNED), heard=heard) as url:
+        order = Order(url, "", bodies, 1000.0, 0.003, 1, CORE, targets=targets)
+        done = drive_apart(order).drive
+    assert [head.split()[1] for head in heard] == [
+        b"/models/%b/learn" % n for n in (b"a", b"b", b"a")
+    ]
+    assert (done.models, done.acks) == (["bench"] * 3, [7] * 3)
 
 
 def test_refused_request_ends_the_run():
