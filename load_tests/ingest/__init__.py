@@ -41,7 +41,9 @@ def about() -> list[str]:
         f"`python -m load_tests ingest` runs these alone, `--rows {' '.join(GROUPS)}` some of "
         f"them. Model `{spec}`, features of {features}; JSON as LIBSVM. Rows against Vowpal Wabbit "
         "pin nothing: both sides have the whole machine, which holds the file in memory, and the "
-        "time of its command line over an empty file is taken off. Of the others the servers are "
+        "time of its command line over an empty file is taken off. Of uploads Redis does not "
+        "rewrite its file meanwhile, as it would dump the journal that is kept whole for the "
+        "checker. Of the others the servers are "
         "on core 0, sender and Redis on core 1. After each run of ours the journal is read: what "
         "was answered stands in it once and is in the state; of uploads the mean loss is below "
         "that of a constant; or the row is void.",
