@@ -344,7 +344,9 @@ def learn_rows(
     w       (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
     f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
     ring_*                           see windows.Ring; rows FIRST to LAST are retained
-    saved   (2 entries + 2,)         scratch; entries of any retained row
+    saved   (2 entries + 2,)         scratch; entries of any retained row; without a sliding window
+                                     (0,), or (n,): tau of each row that counts is written to it
+                                     then, and no row is retained
     Cost O(entries) a row, but for what the top of this file says is done rarely.
     """
     n = labels.shape[0]
@@ -366,12 +368,15 @@ def learn_rows(
     length, retain, averaged = k[LENGTH], k[RETAIN], k[AVERAGED] != 0
     flush_below = 1e-3 if averaged else 1e-30
     fv, fz = served_factors(f, k)
+    retains = length > 0 or saved.shape[0] == 0
     is_far = w.shape[0] * w.shape[1] > _CACHED
 
     i = start
     while i < stop:
         begin, end = indptr[i], indptr[i + 1]
-        if last == ring_rows.shape[0] or ring_starts[last] + end - begin > ring_values.shape[0]:
+        if retains and (
+            last == ring_rows.shape[0] or ring_starts[last] + end - begin > ring_values.shape[0]
+        ):
             break
         if is_far and i + 2 < n:
             for p in range(indptr[i + 2], indptr[i + 3]):
@@ -467,17 +472,20 @@ def learn_rows(
         if g != 0.0:
             add_row(indices, values, begin, end, w, bias, g, pg)
             updated[i] = end > begin or bias != 0.0
-        at = ring_starts[last]
-        shift = np.uint64(at) - np.uint64(begin)
-        for p in range(np.uint64(begin), np.uint64(end)):
-            ring_indices[p + shift] = indices[p]
-            ring_values[p + shift] = values[p]
-        at += end - begin
-        ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, tau
-        last += 1
-        ring_starts[last] = at
-        if last - first > retain:
-            first += 1
+        if retains:
+            at = ring_starts[last]
+            shift = np.uint64(at) - np.uint64(begin)
+            for p in range(np.uint64(begin), np.uint64(end)):
+                ring_indices[p + shift] = indices[p]
+                ring_values[p + shift] = values[p]
+            at += end - begin
+            ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, tau
+            last += 1
+            ring_starts[last] = at
+            if last - first > retain:
+                first += 1
+        else:
+            saved[i] = tau
         samples += 1
         scale, delta, conjugate, avg_p, avg_k = new_scale, new_delta, new_conjugate, new_p, new_k
         if averaged:

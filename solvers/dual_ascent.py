@@ -82,6 +82,8 @@ STATE_INTS = {
 
 # Visits drawn at once, where more than one row asks for some.
 _AHEAD = 65_536
+# So many rows at once are in bulk.
+_BULK_ROWS = 256
 
 
 class DualAscent:
@@ -161,19 +163,51 @@ class DualAscent:
         """Learn rows from `row` on; return the first that is still to come, or -1 - a bad one."""
         ring, n = self._ring, len(batch.labels)
         if self._is_plain:
-            return _odca.learn_rows(
+            # Of rows in bulk those that the last ones push out need not come into the ring.
+            is_bulk = not self._window.length and n - row >= max(ring.retain, _BULK_ROWS)
+            saved = np.full(n, np.nan) if is_bulk else self._saved
+            stopped: int = _odca.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
                 scores, losses, updated, rejected, self._w, self._floats, self._ints,
-                ring.starts, ring.indices, ring.values, ring.rows, self._saved,
+                ring.starts, ring.indices, ring.values, ring.rows, saved,
             )  # fmt: skip
+            if is_bulk and stopped == n:
+                self._retain(batch, saved)
+            return stopped
         steps = int(self._ints[STEPS])
         visits = self._draw(max(steps, min(steps * (n - row), _AHEAD)))
-        stopped: int = self._kernels.learn_and_replay(
+        stopped = self._kernels.learn_and_replay(
             batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, visits,
             scores, losses, updated, rejected, self._w, self._floats, self._ints,
             ring.starts, ring.indices, ring.values, ring.rows, self._saved,
         )  # fmt: skip
         return stopped
+
+    def _retain(self, batch: Batch, taus: Floats) -> None:
+        """Retain the last of the rows that have a tau, and of those retained before what fits."""
+        ring, places = self._ring, np.flatnonzero(taus == taus)
+        if not len(places):
+            return
+        places = places[-ring.retain :]
+        is_run = places[-1] - places[0] + 1 == len(places)
+        new = batch[places[0] : places[-1] + 1] if is_run else batch.take(places)
+        labels = new.labels
+        if self._ints[BINARY]:
+            labels = np.where(labels == 0.0, -1.0, labels)
+        rows = np.stack([labels, new.weights, taus[places]], axis=1)
+        last = int(self._ints[LAST])
+        first = max(int(self._ints[FIRST]), last - (ring.retain - len(places)))
+        if first == last:
+            ring.hold(new.indptr, rows, new.indices, new.values)
+        else:
+            starts, old_rows, indices, values = ring.rows_between(first, last)
+            ring.hold(
+                np.concatenate([starts, new.indptr[1:] + starts[-1]]),
+                np.concatenate([old_rows, rows]),
+                np.concatenate([indices, new.indices]),
+                np.concatenate([values, new.values]),
+            )
+        self._ints[FIRST], self._ints[LAST] = 0, last - first + len(rows)
 
     def _draw(self, count: int) -> Floats:
         return draw_visits(self.spec["seed"], int(self._ints[VISITS]), count)

@@ -478,6 +478,23 @@ def test_memory_is_bounded_by_what_is_retained(window):
     assert len(learner.state()["ring_labels"]) == 50
 
 
+@pytest.mark.parametrize("retain", [1, 3, 20, 60])
+@pytest.mark.parametrize("window", [("infinite",), ("exponential", 0.9)])
+def test_rows_in_bulk_leave_the_state_that_single_rows_leave(window, retain, monkeypatch):
+    monkeypatch.setattr("solvers.dual_ascent._BULK_ROWS", 8)
+    batch, x = rows_of(60, seed=retain)
+    weights = batch.weights.copy()
+    weights[30:50] = 0.0 if retain == 20 else 1.0
+    batch = Batch.from_dense(x, batch.labels, weights)
+    spec = spec_of("squared_hinge", window, kappa=0.9, retain=retain)
+    bulk, single = make_learner(spec), make_learner(spec)
+    for some in (batch[:5], batch[5:40], batch, batch[40:], batch):
+        bulk.learn(some)
+        for i in range(len(some)):
+            single.learn(some[i : i + 1])
+        assert bytes_of(bulk) == bytes_of(single)
+
+
 def test_a_long_row_does_not_keep_its_room_for_ever():
     learner = make_learner(spec_of("hinge", dim=100_000, retain=4))
     wide = Batch.from_dense(np.ones((1, 100_000)), np.ones(1))
