@@ -21,6 +21,7 @@ from solvers.errors import CorruptState
 FORMAT = 1
 _FORMAT_KEY, _DIGEST_KEY = "dualstream_format", "sha256"
 _NO_DIGEST = "0" * 64
+_DIGEST_ENTRY = b'"sha256":"%s"'
 _DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -60,9 +61,10 @@ def dump(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) ->
         if name in metadata:
             raise ValueError(f"{name} is written by the format itself")
     header["__metadata__"] = {**metadata, **own}
-    unsigned = _head(header)
-    header["__metadata__"][_DIGEST_KEY] = _digest(unsigned, data)
-    return _head(header) + data
+    head = _head(header)
+    # No string holds these quotes, and no array of that name is a string: it stands there once.
+    signed = _DIGEST_ENTRY % _digest(head, data).encode()
+    return head.replace(_DIGEST_ENTRY % _NO_DIGEST.encode(), signed) + data
 
 
 def load(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
