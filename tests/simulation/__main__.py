@@ -2,10 +2,8 @@
 
 python -m tests.simulation run        plays seeds and tells which are wrong, what befell them
                                       and what they cost
-python -m tests.simulation bugs       plants one fault after the other and tells how many seeds
-                                      it takes to find it, and by what
-python -m tests.simulation hunt       checks the seeds of seeds.py, and where they no longer
-                                      find their fault writes others there that do
+python -m tests.simulation hunt       plants one fault after the other, tells how many seeds it
+                                      takes to find it, and by what, and writes the seed down
 """
 
 import logging
@@ -13,13 +11,11 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections import Counter
-from itertools import count
 from statistics import median
 
 from tests.simulation.bugs import BUGS
 from tests.simulation.faults import Fault
 from tests.simulation.hunt import hunt, results
-from tests.simulation.seeds import REGRESSIONS
 from tests.simulation.world import play
 
 
@@ -50,13 +46,6 @@ def run(seeds: range, jobs: int) -> bool:
     return not wrong
 
 
-def plant_all(jobs: int) -> bool:
-    for name in BUGS:
-        found = next(result for result in results(count(), jobs, name) if result.problems)
-        say(f"{found.seed + 1:6} {name}: {found.problems[0][:100]}")
-    return True
-
-
 def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -64,8 +53,8 @@ def say(line: str) -> None:
 
 def main() -> bool:
     parser = ArgumentParser(prog="python -m tests.simulation")
-    parser.add_argument("what", metavar="SEED|run|bugs|hunt")
-    parser.add_argument("bugs", nargs="*", metavar="BUG", help="to hunt; all of seeds.py if none")
+    parser.add_argument("what", metavar="SEED|run|hunt")
+    parser.add_argument("bugs", nargs="*", metavar="BUG", help="to hunt; all if none")
     parser.add_argument("--first", type=int, default=0, help="seed")
     parser.add_argument("--last", type=int, default=10_000, help="seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes that play schedules")
@@ -74,13 +63,11 @@ def main() -> bool:
     if given.what.isdigit():
         return replay(int(given.what))
     logging.disable(logging.CRITICAL)
-    if given.what == "bugs":
-        return plant_all(given.jobs)
     if given.what == "run":
         return run(seeds, given.jobs)
-    if given.what == "hunt" and set(given.bugs) <= set(REGRESSIONS):
-        return hunt(given.bugs or list(REGRESSIONS), seeds, given.jobs, say)
-    parser.error(f"faults with seeds are {', '.join(REGRESSIONS)}")
+    if given.what == "hunt" and set(given.bugs) <= set(BUGS):
+        return hunt(given.bugs or list(BUGS), seeds, given.jobs, say)
+    parser.error(f"planted faults are {', '.join(BUGS)}")
 
 
 if __name__ == "__main__":

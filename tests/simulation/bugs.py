@@ -15,6 +15,7 @@ import numpy as np
 
 import service.clean_up
 import service.committer
+import service.controls
 import service.late_labels
 import service.recovery
 import service.refit_board
@@ -262,8 +263,14 @@ class _Late:
         return self.captured.seq
 
     def encode(self) -> Snapshot:
+        return self._now().encode()
+
+    def as_copy(self) -> Snapshot:
+        return self._now().as_copy()
+
+    def _now(self) -> Captured:
         of = self.captured
-        return Captured(of.seq, of.chain, self.replica._state(), of.header).encode()
+        return Captured(of.seq, of.chain, self.replica._state(), of.header)
 
 
 def _uncopied(true: Any, self: Replica) -> Any:
@@ -358,6 +365,21 @@ async def _not_asked_again(true: Any, self: Replica, control: Control, journal: 
     return await true(self, control, _Unread(journal))
 
 
+# -- pauses ------------------------------------------------------------------------------------
+
+
+def _held_twice(true: Any, *given: Any) -> Iterator[Any]:
+    """The rows of a quarantine are learned, and then once more."""
+    for held in true(*given):
+        yield held
+        yield held
+
+
+async def _whatever_is_held(true: Any, self: Model, through: int) -> int:
+    """The journal is trimmed as if nobody needed the rows of a quarantine any more."""
+    return through
+
+
 # -- refits and deletions ----------------------------------------------------------------------
 
 
@@ -374,6 +396,10 @@ def _under_its_own(
 def _under_way_for_ever(true: Any, stored: str | None) -> list[Job]:
     """Nobody takes over what was lost with its process."""
     return [] if stored is None else msgspec.json.decode(stored, type=list[Job])
+
+
+def _behind_anything(true: Any, *given: Any) -> None:
+    """Weights enter a state that others were computed of."""
 
 
 async def _whichever_is_there(true: Any, self: Catalog, model_id: str) -> None:
@@ -429,17 +455,22 @@ BUGS = {
     "trim past the older snapshot": Bug([(Store, "trim", _to_the_newest)]),
     "copy of a version gone with a record": Bug([(Store, "_collect", _whoever_names_it)]),
     "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
+    "quarantine learned twice": Bug([(service.replica, "rows_held", _held_twice)]),
+    "quarantine trimmed away": Bug([(Model, "_may_go", _whatever_is_held)]),
+    "weights entered behind a control": Bug(
+        [(service.controls, "_check_follows", _behind_anything)]
+    ),
     "refit entered twice": Bug([(ControlRequest, "of", _under_its_own)]),
     "lost refit left alone": Bug([(service.refit_board, "_jobs", _under_way_for_ever)]),
     "late deletion of what was made since": Bug([(Catalog, "_incarnation", _whichever_is_there)]),
     "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
     "loss counted again": Bug([(Trail, "give_way_to", _told_again)]),
     "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),
+    "error of a loading unseen": Bug([(Catalog, "_end_loading", _unseen)]),
 }
 
 RARE = {
     "copy gone with its record": Bug([(Replica, "_obey", _not_asked_again)]),
     "head lost before it is read": Bug([(Committer, "_hold_against_head", _looked_once)]),
-    "error of a loading unseen": Bug([(Catalog, "_end_loading", _unseen)]),
 }
-"""Found by few seeds: those of `seeds.py`, or a test of test_replay.py, are all that is asked."""
+"""No seed is known that finds the first; the second one a test of test_replay.py does."""

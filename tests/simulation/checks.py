@@ -3,21 +3,23 @@
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from service.controls import KINDS, Verdict, obey
+from service.guarding import Guarding
 from service.journal.chain import first_chain
 from service.journal.protocol import Entry
-from service.journal.record import Control, Header, decode_merged
+from service.journal.record import Control, decode_merged
 from service.model import Model
 from service.receipts import Receipt
 from service.replica import as_batch
 from service.requests import AnyRequest, ControlRequest
 from service.retained import Named, RetainedIds
 from service.states import read_copy
-from solvers import Learner, Progressive, make_learner
+from solvers import Batch, Learner, Outcome, Progressive, make_learner
 from tests.history import Acknowledged, HistoryBroken, check_entries
 from tests.simulation import models
 from tests.simulation.faults import Fault
@@ -54,7 +56,6 @@ class Notes:
         self.lost: list[Counter[str]] = []
         """Records that were lost, by model, as each process counted them."""
         self.forks = 0
-        self.rollbacks = 0
         self._told: dict[Hashable, int] = {}
         self._scores: dict[Hashable, bytes] = {}
 
@@ -131,7 +132,7 @@ class Notes:
 class Truth:
     """What one learner says that sees the final journal in one go."""
 
-    def __init__(self, log: Log, kind: models.Kind, until: int | None = None) -> None:
+    def __init__(self, log: Log, kind: models.Kind) -> None:
         self.id = log.id
         self._log, self._kind = log, kind
         self.learned = self.refused_rows = 0
@@ -146,40 +147,75 @@ class Truth:
         self.controls: dict[int, Control] = {}
         self.late: dict[int, LateRow] = {}
         """Every row by its seq, where the model has rows with ids."""
-        self.headers: Sequence[Header]
-        seen = [entry for entry in log.whole if until is None or entry.seq <= until]
-        self._see(b"".join(entry.body for entry in seen))
+        self.guarding = Guarding.of(kind.resolved)
+        self.copies = {version.digest: version.seq for version in log.versions.values()}
+        """The seqs of copies, by their digests."""
+        self.states: dict[int, dict[str, bytes]] = {}
+        """At each of these seqs."""
+        self._seen: list[tuple[int, Batch]] = []
+        self.headers, self._blocks = decode_merged(b"".join(entry.body for entry in log.whole))
+        self._named = Named.within(self.headers, 1)
+        self._see()
 
     @property
     def seq(self) -> int:
         """Of the last record that was seen."""
         return len(self.scores)
 
-    def _see(self, body: bytes) -> None:
-        self.headers, blocks = decode_merged(body)
-        named = Named.within(self.headers, 1)
-        for block in blocks:
+    def _see(self) -> None:
+        named_by = [block.fields for block in self._blocks if isinstance(block, Control)]
+        marks = {fields["seq"] for fields in named_by if fields.get("digest") is not None}
+        marks |= set(self.copies.values())
+        self._mark(marks)
+        for block in self._blocks:
             if isinstance(block, Control):
                 self._obey(block)
+                self._mark(marks)
                 continue
-            batch = as_batch(block, models.DIM)
-            before = self.learner.samples
-            outcome = self._kind.as_served.put(batch, self.learner.learn(batch))
-            self.learned += self.learner.samples - before
-            self.refused_rows += int(np.count_nonzero(outcome.rejected))
-            self.progress.count(batch, outcome)
-            self.retained.keep(named, batch, self.seq + 1, outcome)
-            self.rejected += int(np.count_nonzero(outcome.rejected))
-            self.rows += len(batch)
             if self._kind.names_rows:
                 self.late.update(late_rows(block, self.seq + 1))
-            self.scores += outcome.scores.tolist()
-            self.losses += outcome.losses.tolist()
+            batch, first = as_batch(block, models.DIM), self.seq
+            inside = [at - first for at in sorted(marks) if first < at < first + len(batch)]
+            for begin, end in pairwise([0, *inside, len(batch)]):
+                self._learn(batch[begin:end])
+                self._mark(marks)
 
-    guarding = None  # no model of the schedules has a guard
+    def _mark(self, marks: set[int]) -> None:
+        if self.seq in marks:
+            self.states[self.seq] = self.state()
+
+    def _learn(self, batch: Batch) -> None:
+        before, first_seq = self.learner.samples, self.seq + 1
+        if self.guarding is None:
+            outcome = self.learn_rows(batch, first_seq)
+        else:
+            self._seen.append((first_seq, batch))
+            outcome = self.guarding.learn(self, batch, first_seq)
+        self.learned += self.learner.samples - before
+        self.refused_rows += int(np.count_nonzero(outcome.rejected))
+        self.retained.keep(self._named, batch, first_seq, outcome)
+        self.rows += len(batch)
+        self.scores += outcome.scores.tolist()
+        self.losses += outcome.losses.tolist()
+
+    def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
+        """Learn and count rows that are not set aside."""
+        outcome = self._kind.as_served.put(batch, self.learner.learn(batch))
+        self.progress.count(batch, outcome, first_seq)
+        self.rejected += int(np.count_nonzero(outcome.rejected))
+        return outcome
 
     def take_up(self) -> int:
-        raise AssertionError("no model of the schedules is paused")
+        """Learn all rows behind those that were good, in their order."""
+        assert self.guarding is not None
+        learned, after = 0, self.guarding.pauses.held_from
+        for first_seq, batch in self._seen:
+            held = batch[max(0, after + 1 - first_seq) :]
+            at = first_seq + len(batch) - len(held)
+            outcome = self.learn_rows(held, at)
+            self.retained.keep(self._named, held, at, outcome)
+            learned += len(held) - int(np.count_nonzero(outcome.rejected))
+        return learned
 
     def become(self, digest: str, seq: int) -> None:
         """Take on the state of a copy."""
@@ -187,6 +223,9 @@ class Truth:
         found, _, _ = read_copy(data, digest, self._kind.resolved, self._log.incarnation)
         self.learner, self.progress, self.retained = found.learner, found.progress, found.retained
         self.rejected, self.refused = found.rejected, found.refused_controls
+        if self.guarding is not None and found.guarding is not None:
+            self.guarding = self.guarding.take_over(found.guarding, seq, self.seq + 1)
+        self.copies[digest] = seq
 
     def _obey(self, control: Control) -> None:
         verdict = obey(self, control)
@@ -200,6 +239,8 @@ class Truth:
         state = {f"learner.{name}": array for name, array in self.learner.state().items()}
         state |= {f"progress.{name}": array for name, array in self.progress.state().items()}
         state |= {f"retained.{name}": array for name, array in self.retained.state().items()}
+        if self.guarding is not None:
+            state |= self.guarding.state()
         state["rejected"] = np.array(self.rejected, np.int64)
         state["refused_controls"] = np.array(self.refused, np.int64)
         return {name: array.tobytes() for name, array in state.items()}
@@ -224,6 +265,7 @@ def check_world(world: "World") -> None:
         for one in acked:
             problems += _answer(log, truth, one)
         problems += _unlearned(log, truth)
+        problems += _quarantine(log, truth)
         problems += _retained(log, truth)
         problems += _audited(log, truth)
         problems += _copies(log, truth, world.kind_of(log.id))
@@ -275,7 +317,7 @@ def _history(log: Log, truth: Truth, acked: Sequence[Acked]) -> list[str]:
 
 
 def _copies(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
-    """Versions, and what rollbacks restored, are what the journal makes of its records up to there.
+    """Versions, and what was gone back to, are what the journal makes of its records up to there.
 
     A copy of records that were lost is still a copy: of those nothing can be said here.
     """
@@ -283,18 +325,14 @@ def _copies(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
         f"{log.id}: the copy {digest[:8]} is gone" for digest in log.named - set(log.stored)
     ]
     ends = {0: first_chain(log.incarnation)} | {entry.seq: entry.chain for entry in log.whole}
-    named = {version.digest: version.seq for version in log.versions.values()}
-    for seq, control in truth.controls.items():
-        if control.kind == "rollback" and truth.verdicts[seq].refusal is None:
-            named[control.fields["digest"]] = control.fields["seq"]
-    for digest, seq in named.items():
+    for digest, seq in truth.copies.items():
         data = log.ever_stored[digest]
         found, at, chain = read_copy(data, digest, kind.resolved, log.incarnation)
         if at != seq:
             problems.append(f"{log.id}: the copy {digest[:8]} of seq {seq} has seq {at}")
-        if ends.get(at) != chain:
+        if at not in truth.states or ends.get(at) != chain and (at in ends or log.cuts):
             continue
-        then = Truth(log, kind, until=at).state()
+        then = truth.states[at]
         arrays = {name: array.tobytes() for name, array in found.arrays().items()}
         wrong = [name for name in then if arrays[name] != then[name]]
         problems += [f"{log.id}: the copy of seq {at} is wrong: {', '.join(wrong)}"] * bool(wrong)
@@ -339,11 +377,16 @@ def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
     if placed.count != acked.request.part.count:
         return [f"{log.id}: {placed} for {acked.request.part.count} rows"]
     place = slice(placed.first_seq - 1, placed.seq)
-    if receipt.scores is not None and receipt.scores != truth.scores[place]:
+    if receipt.scores is not None and not _same(receipt.scores, truth.scores[place]):
         return [f"{log.id}: other scores were told for {placed}"]
-    if receipt.losses is not None and receipt.losses != truth.losses[place]:
+    if receipt.losses is not None and not _same(receipt.losses, truth.losses[place]):
         return [f"{log.id}: other losses were told for {placed}"]
     return []
+
+
+def _same(told: Sequence[float], true: Sequence[float]) -> bool:
+    """Rows that were set aside have NaN."""
+    return told == true or np.array_equal(told, true, equal_nan=True)
 
 
 def _unlearned(log: Log, truth: Truth) -> list[str]:
@@ -354,6 +397,14 @@ def _unlearned(log: Log, truth: Truth) -> list[str]:
     if snapshots or entries:
         return [f"{log.id}: from before {last} are kept: snapshots {snapshots}, entries {entries}"]
     return []
+
+
+def _quarantine(log: Log, truth: Truth) -> list[str]:
+    """Rows that were set aside are there to be learned yet."""
+    pauses = None if truth.guarding is None else truth.guarding.pauses
+    if pauses is None or not pauses.is_paused or log.trimmed <= pauses.held_from:
+        return []
+    return [f"{log.id}: rows are held from {pauses.held_from}, and kept from {log.trimmed}"]
 
 
 def _retained(log: Log, truth: Truth) -> Iterator[str]:
@@ -387,6 +438,6 @@ def _state(name: str, model: Model, log: Log, expected: dict[str, bytes]) -> lis
             f"{name} holds {log.id} at seq {replica.seq} {replica.chain[:8]},"
             f" the journal ends at {log.seq} {log.chain[:8]}"
         ]
-    found = {k: v.tobytes() for k, v in replica._state().items() if not k.startswith("names.")}
-    wrong = [key for key in expected if found.get(key) != expected[key]]
+    found = replica.state.arrays()
+    wrong = [key for key in expected if key not in found or found[key].tobytes() != expected[key]]
     return [f"{name} has other bits of {log.id} at seq {log.seq}: {', '.join(wrong)}"] * bool(wrong)

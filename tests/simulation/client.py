@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LASTS_S = 0.15
 """Clients would be done by then if they were answered at once."""
 TRIES = 4
-VISITS, VISIT_S = 6, 0.03
+VISITS, VISIT_S = 3, 0.03
 PAUSES_S = (0.01, 0.01, 0.05, 1.5)
 
 
@@ -86,13 +86,16 @@ class Client:
         if log is None:
             return None
         to = name if name in log.versions else self._chance.randint(log.trimmed, log.seq)
+        await self._change(model_id, lambda worker: worker.go_back(model_id, to))
+
+    async def _change(self, model_id: str, work: "Work") -> None:
+        """Ask for a control that a worker makes up; it may find that none is needed."""
         began = self._world.scheduler.steps
-        answer = await self._try(lambda worker: worker.go_back(model_id, to))
+        answer = await self._try(work)
         if answer is not None:
             incarnation, request, receipt = answer
             acked = Acked(model_id, incarnation, None, request, receipt, began)
             self._world.notes.acked.append(acked)
-            self._world.notes.rollbacks += 1
 
     async def _learn(self, model_id: str) -> None:
         tag = self._world.new_tag()
@@ -113,6 +116,9 @@ class Client:
             asking = range(self._chance.choice((1, 2)))
             await asyncio.gather(*[self._try(lambda w: w.refit(model_id)) for _ in asking])
             return
+        if models.kinds()[kind].is_guarded and self._chance.random() < 0.8:
+            rows = self._chance.choice(("learn", "drop"))
+            return await self._change(model_id, lambda worker: worker.resume(model_id, rows))
         orders = len(models.kinds()[kind].orders)
         if models.kinds()[kind].names_rows:
             orders = min(orders, 1 + self._world.tags)  # mostly of rows that there are

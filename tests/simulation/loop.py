@@ -14,7 +14,8 @@ from typing import Any
 MOST_STEPS = 50_000
 WAITS = 0.2
 """How often time passes although somebody could go on."""
-THREAD_S = 0.001
+THREAD_S = (0.001, 0.001, 0.02)
+"""What a thread's work takes at most, in some schedules more than in others."""
 
 
 class Gone(Exception):
@@ -30,6 +31,7 @@ class Scheduler:
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
+        self.thread_s = self.chance.choice(THREAD_S)
         self.now = 0.0
         self.steps = 0
         self.loops: list[Loop] = []
@@ -158,7 +160,7 @@ class Loop(asyncio.AbstractEventLoop):
     def run_in_executor(self, executor: Any, function: Any, *args: Any) -> Any:
         """A thread's work is done in one piece, some time later, whoever waits for it or not."""
         future = self.create_future()
-        delay = self.scheduler.chance.random() * THREAD_S
+        delay = self.scheduler.chance.random() * self.scheduler.thread_s
         self.scheduler.at(delay, self._in_thread, future, function, args)
         return future
 

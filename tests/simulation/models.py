@@ -35,10 +35,17 @@ MEMBERS = [{"name": "a", "algorithm": "perceptron"}, {"name": "b", "algorithm": 
 PAIR = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 4}
 STEPS = {"algorithm": "sgd", "features": FEATURES}
 DUALS = {"algorithm": "dual_ascent", "loss": "hinge", "features": FEATURES, "retain": 6}
-REFITTED = DUALS | {"refit": {"every": 100, "tol": 0.01}}
-EVERY = 4
+TOL = 0.5
+"""Refits are there to enter, and not to be near the optimum, which takes long."""
+REFITTED = DUALS | {"refit": {"every": 100, "tol": TOL}}
+WEIGHTS = STEPS | {"refit": {"every": 100, "tol": TOL, "rows": 8}}
+EVERY = 6
 """Samples after which it is refitted by itself: fewer than a spec may ask for."""
 MISTAKES = {"algorithm": "perceptron", "features": FEATURES}
+ALARM = {"mode": "pause", "loss": 1.0, "norm": 1.0, "deviations": 0.0}
+ALARM |= {"every": 1, "patience": 1, "after": 2, "history": 4}
+"""It trips over nearly nothing."""
+GUARDED = STEPS | {"guard": ALARM}
 
 
 class Kind:
@@ -48,6 +55,7 @@ class Kind:
         self.given = given
         self.resolved = resolve_spec(given)
         self.is_refitted = "refit" in given
+        self.is_guarded = "guard" in given
         if self.is_refitted:
             self.resolved["refit"]["every"] = EVERY
             for spec in (given, self.resolved):
@@ -79,9 +87,10 @@ _OF_KINDS: dict[bytes, dict[str, Any]] = {}
 
 @lru_cache
 def kinds() -> tuple[Kind, ...]:
-    """Those with members are the slowest: there is one of six."""
-    steps, mistakes = Kind(STEPS), Kind(MISTAKES)
-    return (steps, Kind(PAIR), steps, mistakes, Kind(DUALS), Kind(REFITTED))
+    """Those with members are the slowest, and those with refits take the most steps."""
+    steps, mistakes, guarded, duals = map(Kind, (STEPS, MISTAKES, GUARDED, DUALS))
+    others = map(Kind, (PAIR, REFITTED, WEIGHTS))
+    return (steps, steps, mistakes, mistakes, guarded, duals, duals, *others)
 
 
 @lru_cache

@@ -43,12 +43,6 @@ def test_invariants_hold_in_every_schedule(case: int):
     assert {fault: n for fault in Fault if (n := happened[fault]) < SHARE * len(results)} == {}
 
 
-def test_invariants_hold_where_a_model_is_loaded_in_one_step():
-    results = [play(seed, tells_bases=True) for seed in range(250)]
-    wrong = {result.seed: result.problems for result in results if result.problems}
-    assert wrong == {}
-
-
 def test_schedule_is_the_same_each_time():
     def told(seed: int) -> list[str]:
         lines: list[str] = []

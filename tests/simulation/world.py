@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import service.catalog
@@ -21,6 +21,7 @@ import service.refits
 import solvers.spec
 from service.auditing import SERVER
 from service.catalog import Catalog
+from service.controls import Resume, paused_at
 from service.errors import Problem
 from service.journal.protocol import ENTRY_BYTES, ModelChanged
 from service.model import Model
@@ -198,6 +199,23 @@ class Worker:
         self.world.notes.saw_answer(self, model, receipt, began)
         return model.record.incarnation, ControlRequest.of(order), receipt
 
+    async def resume(
+        self, model_id: str, rows: Literal["learn", "drop"], key: bytes | None = None
+    ) -> tuple[str, ControlRequest, Receipt] | None:
+        """As `go_back`; None where learning is not paused."""
+        began = self.world.scheduler.steps
+        with self.catalog.pinned(model_id):
+            model = await self.model(model_id)
+            await self._refresh(model)
+            await model.pausing.settled()
+            since = paused_at(model.replica)
+            if not since:
+                return None
+            request = ControlRequest.of(Resume(since, rows), key, rows.encode())
+            receipt = await model.submit(request)
+        self.world.notes.saw_answer(self, model, receipt, began)
+        return model.record.incarnation, request, receipt
+
     async def predict(self, model_id: str, asked: int) -> None:
         told = self.world.notes.told_by(self)
         with self.catalog.pinned(model_id):
@@ -211,7 +229,7 @@ class Worker:
             model = await self.model(model_id)
             if model.replica.learner.samples:
                 with contextlib.suppress(UnderWay):
-                    await model.refits.begin("sdca", 0.01, by=SERVER)
+                    await model.refits.begin(model.refits.methods[0], models.TOL, by=SERVER)
 
     async def refresh(self, model_id: str) -> None:
         with self.catalog.pinned(model_id):
@@ -239,7 +257,7 @@ class Worker:
         await self.catalog.create(model_id, kind.given)
 
     async def reach(self, model_id: str) -> Model:
-        """Bring the model to the journal's end, and wait for its clean-up.
+        """Bring the model to the journal's end, and wait for its clean-up and its rollback.
 
         Raises Problem where it is not served for long.
         """
@@ -248,7 +266,7 @@ class Worker:
                 await self.startup.finished.wait()
                 model = await self.catalog.get(model_id)
                 await model.refresh()
-                while model.clean_up.is_busy:
+                while model.clean_up.is_busy or model.pausing.is_busy:
                     await asyncio.sleep(1.0)
                 return model
             except ModelChanged:
@@ -280,16 +298,14 @@ class Result:
 class World:
     """A store, a network, workers and clients."""
 
-    def __init__(
-        self, seed: int, trace: Callable[[str], None] | None = None, tells_bases: bool = False
-    ) -> None:
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.scheduler = Scheduler(seed)
         chance = self.chance = self.scheduler.chance
         answer_bytes = chance.choice((ENTRY_BYTES, ENTRY_BYTES, 300))
         self.store = Store(answer_bytes, lambda: self.scheduler.now, REMEMBER_S)
         self.network = Network(self.scheduler, self.store)
-        self.network.tells_bases = tells_bases
+        self.network.tells_bases = chance.random() < 0.5
         self._trace = trace
         self.network.trace = None if trace is None else self.tell
         self.settings = settings_of(chance.choice((3, 3, 6, 40)))
@@ -309,12 +325,11 @@ class World:
         self._visitors: list[asyncio.Task[None]] = []
         kinds = models.kinds()
         self._kinds = {
-            f"m{n}": chance.randrange(len(kinds)) for n in range(chance.choice((1, 1, 2)))
+            f"m{n}": chance.randrange(len(kinds)) for n in range(chance.choice((1, 1, 1, 1, 2)))
         }
-        for model_id in self._kinds:
-            kind = self.kind_of(model_id)
-            self.store.create(model_id, kind.spec, kind.as_given)
-        self.workers = [Worker(self, f"w{n}") for n in range(chance.choice((2, 2, 2, 3, 3, 4)))]
+        self.workers = [
+            Worker(self, f"w{n}") for n in range(chance.choice((2, 2, 2, 2, 2, 2, 3, 4)))
+        ]
 
     def run(self) -> Result:
         """Play the schedule and check it."""
@@ -366,10 +381,12 @@ class World:
         chance = self.chance
         for worker in self.workers:
             await worker.ask(lambda worker: worker.startup.finished.wait())
+        for model_id in self._kinds:  # which workers load when they are asked for them
+            kind = self.kind_of(model_id)
+            self.store.create(model_id, kind.spec, kind.as_given)
         self.network.break_down()
         clients = [
-            self.outside.create_task(Client(self, chance.randint(2, 5)).run())
-            for _ in range(chance.choice((2, 3)))
+            self.outside.create_task(Client(self, chance.randint(1, 3)).run()) for _ in range(2)
         ]
         self._plan_misfortune()
         operators = [self.outside.create_task(self._remake(at)) for at in self._moments(0.2)]
@@ -392,7 +409,7 @@ class World:
         for moment in self._moments(0.5):
             worker = self.chance.choice(self.workers)
             self.scheduler.at(moment, self._evict, worker, self.chance.choice(list(self._kinds)))
-        for moment in self._moments(0.8):
+        for moment in self._moments(0.9):
             self.scheduler.at(moment, self._spoil, self.chance.choice(list(self._kinds)))
 
     def _crash(self, worker: Worker) -> None:
@@ -457,10 +474,12 @@ class World:
         self.network.heal()
         await asyncio.sleep(QUIET_S)
         await asyncio.gather(*self._visitors)  # of what befell it since the clients are done
-        self.chance.choice(self.workers).crash()
+        if self.chance.random() < 0.5:
+            self.chance.choice(self.workers).crash()
         for worker in self.workers:
             self._restart(worker)
         await refit_all(self)
+        await self._resume_some()
         if any(self.kind_of(model_id).names_rows for model_id in self._kinds):
             for worker in self.workers:
                 await worker.ask(sweep)
@@ -469,15 +488,21 @@ class World:
                 settled = await worker.ask(lambda worker, id=model_id: worker.settle(id))
                 self.notes.settled.append((worker.name, settled))
 
+    async def _resume_some(self) -> None:
+        for model_id in self._kinds:
+            if self.kind_of(model_id).is_guarded and self.chance.random() < 0.7:
+                worker = self.chance.choice(self.workers)
+                await worker.ask(lambda worker, id=model_id: worker.reach(id))
+                rows = self.chance.choice(("learn", "learn", "drop"))
+                await worker.ask(lambda worker, id=model_id, rows=rows: worker.resume(id, rows))
+
 
 def _some_bytes(*of: object) -> int:
     return MODEL_BYTES
 
 
-def play(
-    seed: int, trace: Callable[[str], None] | None = None, tells_bases: bool = False
-) -> Result:
-    """The schedule of this seed; of a store that tells bases in one step, or not.
+def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
+    """The schedule of this seed.
 
     What each model takes is not measured, and specs are resolved once for all schedules: that is
     a fifth of their time, and nothing that happens in them depends on it. Refits tell of themselves
@@ -493,7 +518,7 @@ def play(
             (service.refit_board, "LOST_MS", LOST_MS),
         ):
             patched.enter_context(patch.object(owner, name, planted))
-        world = World(seed, trace, tells_bases)
+        world = World(seed, trace)
         for owner in (service.refits, service.refit_board):
             patched.enter_context(patch.object(owner, "now_ms", world.now_ms))
         return world.run()
