@@ -145,7 +145,18 @@ def is_not_finite_word(text: Bytes, start: int, end: int) -> bool:
     a, b, c = text[start] | 32, text[start + 1] | 32, text[start + 2] | 32
     if a == 110 and b == 97 and c == 110:
         return length == 3
-    return bool(a == 105 and b == 110 and c == 102)
+    if not (a == 105 and b == 110 and c == 102):
+        return False
+    if length == 3:
+        return True
+    # "inity", letter by letter: other words of eight letters begin with "inf", too.
+    return bool(
+        text[start + 3] | 32 == 105
+        and text[start + 4] | 32 == 110
+        and text[start + 5] | 32 == 105
+        and text[start + 6] | 32 == 116
+        and text[start + 7] | 32 == 121
+    )
 
 
 @kernel(types.Tuple((f8, i8, i8))(RO_U1, i8, RO_F8))

@@ -105,6 +105,7 @@ TEXTS = st.lists(st.tuples(LINES, ENDS).map("".join), max_size=6).map(
 @example(b"\n \r\n#\n1 2:1 1:3", True)
 @example(b"1 1:1e101\n1 1:1e100", True)
 @example(b"1e101 1:1", True)
+@example(b"informal 1:1\n-INFINITY 1:1\ninfinitY 1:1\nInfini\xc3\xa9 1:1\nInf 1:1\ninflated", True)
 def test_any_text_is_parsed_as_plain_python_does(text, labelled):
     assert_parsed_alike(text, labelled)
 
