@@ -1,10 +1,17 @@
 """Fixtures for all folders."""
 
+import functools
+import os
+import signal
+import ssl
 from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import pytest
 from hypothesis import settings
 
+from tests.forked import fork_servers
 from tests.redis_server import RedisServer, redis_or_skip
 
 
@@ -14,6 +21,26 @@ def redis_server() -> Iterator[RedisServer]:
     with redis_or_skip() as server:
         yield server
 
+
+# Where the suite is started in the background, interrupts are ignored, by its children too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+fork_servers()
+
+
+@functools.cache
+def _trusting_the_machine(_certificates: str | None) -> ssl.SSLContext:
+    return httpx.create_ssl_context()
+
+
+def _ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
+    """httpx's; but not read anew from the machine's certificates by each `httpx.get`."""
+    if verify is True and cert is None and trust_env:
+        return _trusting_the_machine(os.environ.get("SSL_CERT_FILE"))
+    return httpx.create_ssl_context(verify, cert, trust_env)
+
+
+httpx._transports.default.create_ssl_context = _ssl_context
 
 # A machine that is busy is no failure.
 settings.register_profile("dualstream", deadline=None)

@@ -8,6 +8,16 @@ from types import TracebackType
 from typing import IO, Self
 
 
+def start(
+    command: Sequence[str], stderr: IO[str] | int | None, env: Mapping[str, str] | None
+) -> "subprocess.Popen[str]":
+    """The process that serves; what it prints comes by a pipe."""
+    # This Python and this package, and no shell; only those who start it choose the flags.
+    return subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env
+    )
+
+
 class ServerProcess:
     """Runs `dualstream serve` and knows its URL once it is ready.
 
@@ -31,10 +41,7 @@ class ServerProcess:
         command += ["--store", store, *flags]
         self.said: list[str] = []
         self.url = ""
-        # This Python and this package, and no shell; only those who start it choose the flags.
-        self.process = subprocess.Popen(  # noqa: S603
-            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=_environment(env)
-        )
+        self.process = start(command, stderr, _environment(env))
         if wait:
             try:
                 self.wait_until("ready")

@@ -1,0 +1,114 @@
+"""Servers for tests, forked from a process that has imported what a server imports.
+
+Such a server is a process of its own, with a number that can be killed, as the command's is; but it
+is there in a fraction of the time that its imports take, which was a third of the suite's. What a
+command does before, `tests/service/test_cli.py` and whoever names a `prefix` start as users do.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from multiprocessing import current_process
+from multiprocessing.connection import Connection
+from typing import IO
+
+from service.demo import server_process
+from service.forks import forks
+
+COMMAND = [sys.executable, "-m", "service", "serve"]
+PRELOADED = ["service.workers", "service.cli", "solvers.dual_ascent", "solvers.portfolio.portfolio"]
+# What is read while modules are imported comes too late for a process that has imported them.
+READ_EARLY = ("NUMBA_", "PYTHON", "DUALSTREAM_CPU", "DUALSTREAM_CACHE_DIR")
+
+
+class ForkedProcess:
+    """What the tests use of `subprocess.Popen`, of a server that was forked."""
+
+    def __init__(
+        self, args: Sequence[str], stderr: IO[str] | int | None, env: Mapping[str, str]
+    ) -> None:
+        self.args = args
+        reads, writes = os.pipe()
+        with ExitStack() as closing:
+            out = closing.enter_context(Connection(writes, readable=False))
+            err = closing.enter_context(Connection(_written_to(stderr), readable=False))
+            given = (list(args[len(COMMAND) :]), dict(env), os.getcwd(), out, err)
+            # Ended with this process, should a test leave it running.
+            self._process = forks.Process(target=_serve, args=given, daemon=True)
+            self._process.start()
+        self.stdout = open(reads, encoding="utf-8")
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self._process.exitcode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def fork_servers() -> None:
+    """Let `ServerProcess` fork, from here on, what it would start by the plain command."""
+    forks.set_forkserver_preload(PRELOADED)
+    started_by_command = server_process.start
+
+    def start(
+        command: Sequence[str], stderr: IO[str] | int | None, env: Mapping[str, str] | None
+    ) -> "subprocess.Popen[str] | ForkedProcess":
+        is_plain = list(command[: len(COMMAND)]) == COMMAND
+        if not is_plain or any(name.startswith(READ_EARLY) for name in _changed(env)):
+            return started_by_command(command, stderr, env)
+        return ForkedProcess(command, stderr, os.environ if env is None else env)
+
+    server_process.start = start
+
+
+def _changed(env: Mapping[str, str] | None) -> list[str]:
+    """The names of what differs from this process's environment."""
+    if env is None:
+        return []
+    return [name for name in {*env, *os.environ} if env.get(name) != os.environ.get(name)]
+
+
+def _written_to(stderr: IO[str] | int | None) -> int:
+    """A descriptor of its own for what Popen would be given."""
+    if stderr is subprocess.DEVNULL:
+        return os.open(os.devnull, os.O_WRONLY)
+    return os.dup(2 if stderr is None else stderr if isinstance(stderr, int) else stderr.fileno())
+
+
+def _serve(
+    arguments: list[str], env: dict[str, str], folder: str, out: Connection, err: Connection
+) -> None:
+    """The forked server's life: what `dualstream serve` does once it is imported."""
+    from service.cli import app
+
+    for descriptor, connection in ((1, out), (2, err)):
+        os.dup2(connection.fileno(), descriptor)
+        connection.close()
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    # Daemons may have no children; a server has workers.
+    current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    sys.argv = ["dualstream", "serve", *arguments]
+    app()
