@@ -61,7 +61,7 @@ _SPECS: dict[str, dict[str, Any]] = {
         "algorithm": "dual_ascent",
         "average": {"kappa": 0.9},
         "window": _SLIDING,
-        "replay": {"until_gap": 0.01, "every": 7},
+        "replay": {"until_gap": 0.01, "every": 7, "max_steps": 2},
         "retain": 20,
         **_REGRESSION,
     },

@@ -16,7 +16,7 @@ from tests.solvers.staging import rows_of
 from tests.solvers.test_portfolio import portfolio, probabilities, stream
 
 N = 60 if DISABLED else 300
-PROGRAMS = 3 if DISABLED else 12
+PROGRAMS = 3 if DISABLED else 9
 STEPS = 15 if DISABLED else 40
 FUSED = "crew.fused."
 KINDS = [

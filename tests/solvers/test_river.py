@@ -17,11 +17,10 @@ from solvers.river import (
 )
 
 ALGORITHMS = ("dual_ascent", "dc", "rda")
-MODELS = {
-    f"{task}, {algorithm}": DualstreamClassifier(algorithm, task=task)
-    for task in ("binary", "multiclass")
-    for algorithm in ALGORITHMS
-} | {
+MODELS = {f"binary, {name}": DualstreamClassifier(name) for name in ALGORITHMS} | {
+    # Of many classes the estimator is one and the same: one that learns duals, one that does not.
+    "multiclass, dual_ascent": DualstreamClassifier("dual_ascent", task="multiclass"),
+    "multiclass, dc": DualstreamClassifier("dc", task="multiclass"),
     # dc knows margins only; the steps of rda are for losses of bounded slope.
     "regression, dual_ascent": DualstreamRegressor(),
     "regression, rda": DualstreamRegressor("rda", spec={"loss": "huber"}),
