@@ -126,6 +126,7 @@ class Held:
         self.bytes -= model.bytes
         model.clean_up.stop()
         model.refits.stop()
+        model.pausing.stop()
         return True
 
     def weigh(self, model: Model, before: int) -> None:

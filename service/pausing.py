@@ -75,10 +75,15 @@ class Pausing:
             detail = "the state is still going back to a good one: ask again"
             raise Problem(503, "still-going-back", detail, retry_after_s=1)
 
-    async def close(self) -> None:
+    def stop(self) -> None:
         """Leave what is not done to whoever holds the model next."""
         if self._task is not None:
             self._task.cancel()
+
+    async def close(self) -> None:
+        """As `stop`, and wait for it."""
+        if self._task is not None:
+            self.stop()
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:

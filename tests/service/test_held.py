@@ -30,6 +30,7 @@ def model(model_id: str) -> Any:
         is_worth_a_snapshot=False,
         clean_up=nothing,
         refits=nothing,
+        pausing=nothing,
         release=lambda: None,
     )
 

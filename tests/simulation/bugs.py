@@ -29,6 +29,7 @@ from service.journal.chain import next_chain
 from service.journal.protocol import Entry, ModelChanged, Part, Snapshot
 from service.journal.record import Control, KeyKind, Rows, decode_merged, make_key
 from service.model import Model
+from service.pausing import Pausing
 from service.recovery import Forked
 from service.refit_board import Job
 from service.replica import Replica, as_batch
@@ -457,6 +458,7 @@ BUGS = {
     "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
     "quarantine learned twice": Bug([(service.replica, "rows_held", _held_twice)]),
     "quarantine trimmed away": Bug([(Model, "_may_go", _whatever_is_held)]),
+    "rollback goes on where its model was let go": Bug([(Pausing, "stop", _nothing)]),
     "weights entered behind a control": Bug(
         [(service.controls, "_check_follows", _behind_anything)]
     ),

@@ -31,6 +31,7 @@ FIRST = {
     "prediction changes the state": 2,
     "quarantine learned twice": 19,
     "quarantine trimmed away": 12,
+    "rollback goes on where its model was let go": 7092,
     "weights entered behind a control": 2141,
     "refit entered twice": 35,
     "lost refit left alone": 578,
