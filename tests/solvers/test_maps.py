@@ -1,14 +1,18 @@
 """Random Fourier and Nystroem features against their definitions in NumPy."""
 
+import json
+
 import numpy as np
 import pytest
 
 from solvers import Batch, make_learner, resolve_spec
 from solvers.features.fourier import Fourier, draw_frequencies
 from solvers.features.nystroem import Nystroem
+from tests.solvers.conftest import GOLDEN
 from tests.solvers.test_multiclass import class_rows, outcome_bytes
 from tests.solvers.test_scaling import as_bytes, mixed_rows
 
+RFF = json.loads((GOLDEN / "svm.json").read_text())["rff_mean_abs_err"]
 GAMMA = 0.1
 KNOWN_NU = [1.1186632301507777, -0.8430660137721919, 0.2682506305252265, 1.7080561124924014]
 KNOWN_BETA = [1.8860003910648933, 5.488698173149897]
@@ -129,3 +133,23 @@ def test_classes_share_one_map(kind):
     assert as_bytes(whole.state()) == as_bytes(single.state())
     assert outcome_bytes(other.learn(batch[91:])) == outcome_bytes(outcome[91:])
     assert whole.classes == single.classes and whole.weights.shape == (4, 16)
+
+
+@pytest.mark.parametrize("components, mean_error", RFF["values"])
+def test_fourier_features_are_as_near_the_kernel_as_the_golden_ones(components, mean_error):
+    text = (GOLDEN / "a9a_500.libsvm").read_bytes()
+    batch = Batch.from_libsvm(text, 123).batch[: RFF["rows"]]
+    x, phi = dense(batch), dense(Fourier(123, components, RFF["gamma"], 0).peek(batch))
+    kernel = np.exp(-RFF["gamma"] * ((x[:, None, :] - x[None, :, :]) ** 2).sum(axis=2))
+    assert np.abs(phi @ phi.T - kernel).mean() == pytest.approx(mean_error, rel=0.25)
+
+
+def test_nystroem_weights_are_a_function_of_the_landmarks_kernel():
+    """f(x) = k_S(x) @ alpha(gamma): a model of features, told by the kernel of its landmarks."""
+    stage, marks, others = Nystroem(8, 12, GAMMA), mixed_rows(12), mixed_rows(60)[12:]
+    stage.set_landmarks(marks)
+    gamma = np.random.default_rng(0).normal(size=12)
+    gamma[stage.rank :] = 0.0
+    alpha, *_ = np.linalg.lstsq(dense(stage.peek(marks)).T, gamma, rcond=None)
+    by_kernel = rbf(dense(others), dense(marks)) @ alpha
+    assert by_kernel == pytest.approx(dense(stage.peek(others)) @ gamma, abs=1e-9)
