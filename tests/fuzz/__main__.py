@@ -1,4 +1,4 @@
-"""Fuzz for some minutes in all: python -m tests.fuzz [--minutes 30] [TARGET ...]"""
+"""Fuzz for some minutes in all: python -m tests.fuzz [--minutes 30] [--jobs N] [TARGET ...]"""
 
 import json
 import os
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from argparse import ArgumentParser
+from concurrent.futures import ThreadPoolExecutor
 
 from load_tests.security import record
 from tests.fuzz.corpus import CORPUS, LIMIT_S, ROOT
@@ -79,17 +80,22 @@ def main() -> bool:
     parser = ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(SEEDS))
     parser.add_argument("--minutes", type=float, default=30.0, help="for all of them together")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="as many targets at a time"
+    )
     given = parser.parse_args()
     if unknown := set(given.targets) - set(SEEDS):
         parser.error(f"no targets: {', '.join(sorted(unknown))}")
     targets = given.targets or list(SEEDS)
     seconds = max(1, int(60 * given.minutes / len(targets)))
-    # All of them, whatever one finds.
-    good = [fuzz(name, seconds) for name in targets]
+    # All of them, whatever one finds; threads wait, the work is done by processes.
+    with ThreadPoolExecutor(given.jobs) as pool:
+        good = list(pool.map(lambda name: fuzz(name, seconds), targets))
     is_good = checked_by_bounds() and all(good)
     if not given.targets:
         verdict = "nothing was found" if is_good else "**something was found**"
-        head = f"`python -m tests.fuzz --minutes {given.minutes:g}`, of all targets: {verdict}."
+        head = f"`python -m tests.fuzz --minutes {given.minutes:g}`, of all targets, "
+        head += f"{given.jobs} at a time: {verdict}."
         record("Fuzzing", [head, "", "```", *_said, "```"])
     return is_good
 
