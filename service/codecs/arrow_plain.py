@@ -62,7 +62,7 @@ def remember_schema(
     numbers = [*columns.features, *([] if columns.weight is None else [columns.weight])]
     if not all(kind in (pa.float64(), pa.int64()) for kind in types):
         return
-    if not all(types[place] == pa.float64() for place in numbers) or is_big_endian(body, message):
+    if not all(types[place] == pa.float64() for place in numbers) or is_big_endian(message):
         return
     places = np.array([door.place(columns.names[at]) for at in columns.features], np.int32)
     order = np.argsort(places)
@@ -102,7 +102,7 @@ def _batches(body: bytes, table: PlainTable) -> list[tuple[int, np.ndarray]] | N
             break
         if message.kind != RECORDS:
             return None
-        plain = plain_records(body, message, table.columns)
+        plain = plain_records(message, table.columns)
         if plain is None:
             return None
         starts = np.array(plain[1:], np.int64)

@@ -36,11 +36,11 @@ def _check(body: bytes) -> None:
             return
         p = message.end
         if message.kind in (DICTIONARY, RECORDS):
-            records = message.header
+            head, records = message.head, message.header
             if message.kind == DICTIONARY:
-                data_at = _field(body, records, _DATA_OF_DICTIONARY)
-                records = _table(body, data_at) if data_at else records
-            if _field(body, records, _COMPRESSION):
+                data_at = _field(head, records, _DATA_OF_DICTIONARY)
+                records = _table(head, data_at) if data_at else records
+            if _field(head, records, _COMPRESSION):
                 reason = (
                     "compressed buffers are not accepted: compress the body, by Content-Encoding"
                 )
@@ -48,17 +48,23 @@ def _check(body: bytes) -> None:
 
 
 class Message(NamedTuple):
-    """One message of a stream, by places in its bytes."""
+    """One message of a stream."""
 
     kind: int
     """0 also for one that says nothing, END for the mark at the stream's end."""
+    head: memoryview
+    """The flatbuffer, alone: what it says is not to depend on what stands behind it."""
     header: int
+    """A table's place in `head`."""
     body: int
-    """Where its buffers begin."""
+    """Where its buffers begin in the stream."""
     end: int
 
 
-def message_at(body: bytes | bytearray | memoryview, p: int) -> Message | None:
+_NO_HEAD = memoryview(b"")
+
+
+def message_at(body: bytes | memoryview, p: int) -> Message | None:
     """The message that begins at `p`; it may end behind `body`. None where its end is not known.
 
     Raises StructError or IndexError for a damaged one.
@@ -73,21 +79,22 @@ def message_at(body: bytes | bytearray | memoryview, p: int) -> Message | None:
         (size,) = unpack_from("<I", body, p)
         p += 4
     if size == 0:
-        return Message(END, 0, p, p)
-    head, p = p, p + size
-    if p > len(body):
+        return Message(END, _NO_HEAD, 0, p, p)
+    begins = p + size
+    if begins > len(body):
         return None
-    message = head + unpack_from("<I", body, head)[0]
-    kind_at = _field(body, message, _HEADER_TYPE)
-    header_at = _field(body, message, _HEADER)
-    length_at = _field(body, message, _BODY_LENGTH)
-    begins = p
-    p += unpack_from("<q", body, length_at)[0] if length_at else 0
-    if p <= head:
-        raise IndexError(p)
+    head = memoryview(body)[p:begins]
+    message = _table(head, 0)
+    kind_at = _field(head, message, _HEADER_TYPE)
+    header_at = _field(head, message, _HEADER)
+    length_at = _field(head, message, _BODY_LENGTH)
+    length = unpack_from("<q", head, length_at)[0] if length_at else 0
+    if length < 0:
+        raise IndexError(length)
+    end = begins + length
     if not kind_at or not header_at:
-        return Message(0, 0, begins, p)
-    return Message(body[kind_at], _table(body, header_at), begins, p)
+        return Message(0, head, 0, begins, end)
+    return Message(head[kind_at], head, _table(head, header_at), begins, end)
 
 
 class MessageCutter:
@@ -102,7 +109,9 @@ class MessageCutter:
     def end_of(self, text: bytes, size: int) -> int:
         """Behind the last record batch that ends up to `size`, or else behind the next one.
 
-        0 where that is not known before more arrives. Raises Problem 400.
+        0 where that is not known before more arrives. Raises Problem 400 where the stream is
+        damaged before the first record batch ends; rows before the damage come first, as they do
+        where it has not arrived yet.
         """
         found = p = 0
         try:
@@ -113,7 +122,8 @@ class MessageCutter:
                 if found and p >= size:
                     break
         except (StructError, IndexError):
-            raise _damaged() from None
+            if not found:
+                raise _damaged() from None
         return found
 
     def carried_into(self, own: memoryview) -> bytes:
@@ -126,38 +136,39 @@ class MessageCutter:
                 if message.kind == SCHEMA:
                     self._schema = bytes(own[p : message.end])
                 elif message.kind == DICTIONARY:
-                    self._keep(own, message, bytes(own[p : message.end]))
+                    self._keep(message, bytes(own[p : message.end]))
                 p = message.end
         except (StructError, IndexError):
             raise _damaged() from None
         return carried
 
-    def _keep(self, body: memoryview, message: Message, part: bytes) -> None:
+    def _keep(self, message: Message, part: bytes) -> None:
         """A dictionary replaces the one before it, or adds to it."""
-        id_at = _field(body, message.header, _ID_OF_DICTIONARY)
-        delta_at = _field(body, message.header, _IS_DELTA)
-        number = unpack_from("<q", body, id_at)[0] if id_at else 0
-        before = self._dictionaries.get(number, []) if delta_at and body[delta_at] else []
+        head = message.head
+        id_at = _field(head, message.header, _ID_OF_DICTIONARY)
+        delta_at = _field(head, message.header, _IS_DELTA)
+        number = unpack_from("<q", head, id_at)[0] if id_at else 0
+        before = self._dictionaries.get(number, []) if delta_at and head[delta_at] else []
         self._dictionaries[number] = [*before, part]
 
 
-def is_big_endian(body: bytes, schema: Message) -> bool:
+def is_big_endian(schema: Message) -> bool:
     """Whether the numbers of the stream with this schema are written the other way round."""
-    order_at = _field(body, schema.header, _ENDIANNESS)
-    return bool(order_at) and body[order_at] != 0
+    order_at = _field(schema.head, schema.header, _ENDIANNESS)
+    return bool(order_at) and schema.head[order_at] != 0
 
 
-def plain_records(body: bytes, message: Message, columns: int) -> list[int] | None:
-    """Rows of a record batch, and where in `body` the numbers of each of its columns begin.
+def plain_records(message: Message, columns: int) -> list[int] | None:
+    """Rows of a record batch, and where in the stream the numbers of each of its columns begin.
 
     None where it is not plain: a null, other buffers than two a column, or numbers of eight bytes
     that do not all lie within it. Raises StructError or IndexError for a damaged one.
     """
-    record = message.header
-    length_at = _field(body, record, _ROWS)
-    rows = int(unpack_from("<q", body, length_at)[0]) if length_at else 0
-    nodes = _pairs(body, record, _NODES)
-    buffers = _pairs(body, record, _BUFFERS)
+    head, record = message.head, message.header
+    length_at = _field(head, record, _ROWS)
+    rows = int(unpack_from("<q", head, length_at)[0]) if length_at else 0
+    nodes = _pairs(head, record, _NODES)
+    buffers = _pairs(head, record, _BUFFERS)
     if len(nodes) != 2 * columns or len(buffers) != 4 * columns or rows < 0:
         return None
     if any(length != rows for length in nodes[::2]) or any(nodes[1::2]):
@@ -169,33 +180,33 @@ def plain_records(body: bytes, message: Message, columns: int) -> list[int] | No
     return [rows, *starts]
 
 
-def _pairs(body: bytes, table: int, number: int) -> tuple[int, ...]:
+def _pairs(head: memoryview, table: int, number: int) -> tuple[int, ...]:
     """The numbers in a vector of pairs of them."""
-    field = _field(body, table, number)
+    field = _field(head, table, number)
     if not field:
         return ()
-    at = _table(body, field)
-    (count,) = unpack_from("<I", body, at)
-    if count > len(body) // 16:
+    at = _table(head, field)
+    (count,) = unpack_from("<I", head, at)
+    if count > len(head) // 16:
         raise IndexError(count)
-    return unpack_from(f"<{2 * count}q", body, at + 4)
+    return unpack_from(f"<{2 * count}q", head, at + 4)
 
 
 def _damaged() -> Problem:
     return Problem(400, "malformed-body", "no Arrow stream: it is damaged")
 
 
-def _field(body: bytes | bytearray | memoryview, table: int, number: int) -> int:
+def _field(head: memoryview, table: int, number: int) -> int:
     """Where a field of the flatbuffer table at `table` stands, 0 where it is not there."""
-    vtable = table - unpack_from("<i", body, table)[0]
+    vtable = table - unpack_from("<i", head, table)[0]
     if vtable < 0:
         raise IndexError(vtable)
-    (size,) = unpack_from("<H", body, vtable)
+    (size,) = unpack_from("<H", head, vtable)
     if 4 + 2 * number + 2 > size:
         return 0
-    (offset,) = unpack_from("<H", body, vtable + 4 + 2 * number)
+    (offset,) = unpack_from("<H", head, vtable + 4 + 2 * number)
     return table + int(offset) if offset else 0
 
 
-def _table(body: bytes | bytearray | memoryview, field: int) -> int:
-    return field + int(unpack_from("<I", body, field)[0])
+def _table(head: memoryview, field: int) -> int:
+    return field + int(unpack_from("<I", head, field)[0])

@@ -17,10 +17,10 @@ import zstandard
 from service.codecs import Door, Intake, arrow_rows, as_batch, parse_body, parse_chunk
 from service.codecs.column_names import columns_of
 from service.codecs.inflate import Inflating
-from service.cuts import CUTTERS, MARK, chunks
+from service.cuts import MARK, chunks
 from service.errors import Problem
 from solvers import Batch
-from tests.service.test_chunks import cut, said
+from tests.service.test_chunks import cut_until, said
 from tests.service.test_formats import ARROW, CSV, NDJSON, VW
 from tests.service.test_line_formats import (
     DOORS,
@@ -202,16 +202,18 @@ _CUT = [LIBSVM, NDJSON, VW, CSV, ARROW]
 
 def cutting(data: bytes) -> None:
     """A long body is its chunks, however it arrives, and they have the rows of the whole."""
-    kind, body = _CUT[(data[0] if data else 0) % len(_CUT)], data[1:]
-    whole, size = None, chunks.CHUNK_BYTES
+    first, body = data[0] if data else 0, data[1:]
+    kind, longest = _CUT[first % len(_CUT)], 64 if first & 128 else 1 << 16
+    size = chunks.CHUNK_BYTES
     chunks.CHUNK_BYTES = 32
     try:
-        whole = _cut(kind, [body])
-        step = 1 + len(body) // 5
-        assert _cut(kind, [body[at : at + step] for at in range(0, len(body), step)]) == whole
+        whole, is_good = cut_until(kind, [body], longest)
+        for step in (1 + len(body) // 5, 7):
+            pieces = [body[at : at + step] for at in range(0, len(body), step)]
+            assert cut_until(kind, pieces, longest) == (whole, is_good)
     finally:
         chunks.CHUNK_BYTES = size
-    if whole is None:
+    if not is_good:
         return
     assert [chunk.number for chunk in whole] == list(range(len(whole)))
     assert [chunk.ends for chunk in whole][-1:] == ([len(body)] if whole else [])
@@ -226,12 +228,3 @@ def cutting(data: bytes) -> None:
         assert (rows, errors) == said(parse_body(door, kind, body, labelled=True))
     except Problem as problem:  # a header that no row can use
         assert kind == CSV and problem.status in REFUSALS, problem
-
-
-def _cut(kind: str, pieces: list[bytes]) -> list[chunks.Chunk] | None:
-    assert kind in CUTTERS
-    try:
-        return cut(kind, pieces, 1 << 16)
-    except Problem as problem:
-        assert problem.status in (400, 413), problem
-        return None

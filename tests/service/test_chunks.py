@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import struct
 
 import pytest
 from hypothesis import given, strategies as st
@@ -17,6 +18,7 @@ from tests.fuzzing import examples
 
 DOOR = Door(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
 NDJSON, CSV = "application/x-ndjson", "text/csv"
+ARROW = "application/vnd.apache.arrow.stream"
 # Small ones, so that all that can stand at an end does.
 TOKENS = {
     NDJSON: ['{"x": {"a": 1}, "y": 1}', "\n", "\r\n", "\n\n", '{"x": "', "0"],
@@ -30,16 +32,34 @@ def small_chunks(monkeypatch):
 
 
 def cut(kind: str, pieces: list[bytes], longest: int = 1000) -> list[chunks.Chunk]:
-    async def all_of() -> list[chunks.Chunk]:
+    found: list[chunks.Chunk] = []
+    _cut_into(found, kind, pieces, longest)
+    return found
+
+
+def cut_until(
+    kind: str, pieces: list[bytes], longest: int = 1000
+) -> tuple[list[chunks.Chunk], bool]:
+    """The chunks, and whether they are all there are: else those before a refusal."""
+    found: list[chunks.Chunk] = []
+    try:
+        _cut_into(found, kind, pieces, longest)
+    except Problem as problem:
+        assert problem.status in (400, 413), problem
+        return found, False
+    return found, True
+
+
+def _cut_into(found: list[chunks.Chunk], kind: str, pieces: list[bytes], longest: int) -> None:
+    async def take() -> None:
         async def arriving():
             for piece in pieces:
                 yield piece
 
-        return [
-            chunk async for chunk in chunks_of(arriving(), CUTTERS[kind](), longest, count_lines)
-        ]
+        async for chunk in chunks_of(arriving(), CUTTERS[kind](), longest, count_lines):
+            found.append(chunk)
 
-    return asyncio.run(all_of())
+    asyncio.run(take())
 
 
 def said(intake) -> tuple[int, list[tuple[int, str, str, int]]]:
@@ -137,21 +157,26 @@ def test_arrow_is_cut_behind_record_batches(monkeypatch):
                 column = pa.DictionaryArray.from_arrays(places, pa.array(words))
                 writer.write_batch(pa.record_batch([column, pa.array([0, 1, 2] * 3)], schema))
         body = sink.getvalue().to_pybytes()
-        kind = "application/vnd.apache.arrow.stream"
-        found = cut(kind, [body[:700], body[700:5000], body[5000:]], 4000)
-        assert found == cut(kind, [body], len(body)) and len(found) > 3
-        whole = parse_body(DOOR, kind, body, labelled=True)
-        parts = [parse_chunk(DOOR, kind, chunk.body, labelled=True) for chunk in found]
+        found = cut(ARROW, [body[:700], body[700:5000], body[5000:]], 4000)
+        assert found == cut(ARROW, [body], len(body)) and len(found) > 3
+        whole = parse_body(DOOR, ARROW, body, labelled=True)
+        parts = [parse_chunk(DOOR, ARROW, chunk.body, labelled=True) for chunk in found]
         one, joined = as_batch([whole.rows]), as_batch([part.rows for part in parts if part.places])
         for name in ("indptr", "indices", "values", "labels"):
             assert getattr(one, name).tolist() == getattr(joined, name).tolist(), name
         assert sum(len(part.errors) for part in parts) == len(whole.errors) == 36
         for place in range(0, len(body), 7):  # damage is refused, or is none
             broken = body[:place] + b"\xff" + body[place + 1 :]
-            try:
-                cut(kind, [broken], 4000)
-            except Problem as problem:
-                assert problem.status in (400, 413)
+            pieces = [broken[at : at + 900] for at in range(0, len(broken), 900)]
+            assert cut_until(ARROW, pieces, 4000) == cut_until(ARROW, [broken], 4000)
+
+
+def test_a_message_of_arrow_says_nothing_by_what_stands_behind_its_head():
+    """Its table would be in the part of the body that has arrived, or not yet."""
+    body = struct.pack("<III", 0xFFFFFFFF, 8, 40) + bytes(84)
+    for step in (1, 32, 96):
+        pieces = [body[at : at + step] for at in range(0, len(body), step)]
+        assert cut_until(ARROW, pieces) == ([], False), step
 
 
 @pytest.mark.parametrize("rest", [b'""', b'"a",', b"a"])
