@@ -1,5 +1,6 @@
 """Bytes to rows and controls; `record.py` states the layout."""
 
+import math
 from collections.abc import Iterator
 from struct import Struct, error as StructError
 from typing import Any
@@ -281,9 +282,10 @@ def _control(reader: _Reader, found: f.Found) -> f.Control:
 
 
 def _array(reader: _Reader, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    size = 1
-    for length in shape:
-        size *= length
     if len(shape) > 32:
         raise f.CorruptRecord(f"an array of {len(shape)} dimensions")
-    return reader.array(f.FLOAT64, size).astype(np.float64).reshape(shape)
+    numbers = reader.array(f.FLOAT64, math.prod(shape)).astype(np.float64)
+    try:
+        return numbers.reshape(shape)
+    except ValueError as error:  # none at all, in more dimensions than there is memory
+        raise f.CorruptRecord(f"an array of shape {shape}") from error

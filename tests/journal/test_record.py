@@ -435,6 +435,17 @@ def test_a_few_bytes_do_not_claim_much_memory():
             decode(with_checksum(body))
 
 
+def test_an_array_of_no_numbers_in_dimensions_beyond_all_memory_is_corrupt():
+    shape = [0, *[2**32 - 1] * 4]
+    body = encode_control("refit", {}, {"a": np.zeros((0, *[1] * 4))})[:-4]
+    lengths = [(1).to_bytes(4, "little") * 4, b"\xff" * 16]
+    assert body.endswith(lengths[0])
+    forged = with_checksum(body.removesuffix(lengths[0]) + lengths[1])
+    for read in (decode, decode_merged):
+        with pytest.raises(CorruptRecord, match=f"shape .{shape[0]}, {shape[1]}"):
+            read(forged)
+
+
 @pytest.mark.parametrize(
     "encode",
     [
