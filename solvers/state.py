@@ -82,6 +82,9 @@ def load(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
         raise CorruptState(f"not a state: {error!r}") from error
     if version != str(FORMAT):
         raise CorruptState(f"a state of format {version}, where {FORMAT} is read")
+    for name, value in metadata.items():
+        if not isinstance(value, str):
+            raise CorruptState(f"not a state: its {name} is no string")
     data = memoryview(content)[8 + length :]
     if digest != _digest(unsigned, data):
         raise CorruptState("the bytes do not match their SHA-256")

@@ -75,6 +75,13 @@ def test_another_format_is_refused_by_name():
         load(content)
 
 
+@pytest.mark.parametrize("seq", [3, [72, 120], None, {"at": "3"}])
+def test_metadata_that_are_no_strings_are_refused(seq):
+    content = dump({"x": np.arange(4.0)}, {"seq": seq})
+    with pytest.raises(CorruptState, match="its seq is no string"):
+        load(content)
+
+
 def test_safetensors_of_others_are_refused():
     header = json.dumps({"__metadata__": {"format": "pt"}}).encode()
     with pytest.raises(CorruptState, match="not a state"):
