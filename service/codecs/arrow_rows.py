@@ -232,10 +232,27 @@ class _Columns:
         """The numbers of a column, as it holds them if they are float64; nulls are not usual."""
         if self._pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
+        return self._values(column, self._pa.float64(), np.float64)
+
+    def _values(self, column: Any, kind: Any, dtype: type[np.generic]) -> np.ndarray:
+        """The column as this kind, from its buffers; nulls are 0, and not usual.
+
+        What pyarrow has for it, `to_numpy` and scalars, would first import pandas, if it is there.
+        """
+        n = len(column)
+        if column.type != kind:
+            column = column.cast(kind, safe=False)
+        if not n:
+            return np.empty(0, dtype)
+        present, held = column.buffers()
+        values = np.frombuffer(held, dtype, column.offset + n)[column.offset :]
         if column.null_count:
-            self._usual &= ~column.is_null().to_numpy(zero_copy_only=False)
-            column = column.fill_null(False if self._pa.types.is_boolean(column.type) else 0)
-        return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+            bits = np.frombuffer(present, np.uint8)
+            are_there = np.unpackbits(bits, count=column.offset + n, bitorder="little")
+            is_there = are_there[column.offset :].view(np.bool_)
+            self._usual &= is_there
+            values = np.where(is_there, values, dtype(0))
+        return values
 
     def _coded(self, column: Any) -> tuple[list[Any], np.ndarray]:
         """The different values of a column, and which one each row has; nulls are not usual."""
@@ -244,11 +261,7 @@ class _Columns:
         if not self._pa.types.is_dictionary(column.type):
             column = column.dictionary_encode()
         kinds = column.dictionary.to_pylist()
-        codes = column.indices
-        if codes.null_count:
-            self._usual &= ~codes.is_null().to_numpy(zero_copy_only=False)
-            codes = codes.fill_null(0)
-        return kinds, codes.to_numpy(zero_copy_only=False).astype(np.int64)
+        return kinds, self._values(column.indices, self._pa.int64(), np.int64)
 
     def _read_texts(self, column: Any, name: str) -> tuple[list[str], np.ndarray, np.ndarray]:
         kinds, codes = self._coded(column)

@@ -1,7 +1,9 @@
 """Arrow streams: tables as rows, by kernel and row by row; what is no table, or too much of one."""
 
 import contextlib
+import json
 import math
+import subprocess
 import sys
 
 import numpy as np
@@ -175,6 +177,28 @@ def test_nulls_and_strange_numbers_are_bad_rows():
     told = [(error.index, error.pointer) for error in intake.errors]
     assert told == [(1, "/x/a"), (2, "/x/a"), (3, "/x/b"), (4, "/x/b")]
     assert "null" in intake.errors[0].reason and "nan" in intake.errors[1].reason
+
+
+def test_reading_a_table_does_not_import_pandas():
+    """For half a second of the first request, of a library that it makes no use of."""
+    columns = {
+        "a": [1.0, None, 2.0],
+        "b": [True, None, False],
+        "c": ["x", "y", None],
+        "d": pa.array([1, None, 3], pa.uint8()).dictionary_encode(),
+        "weight": [1, 2, 3],
+        "y": [1, 0, 1],
+    }
+    reads = (
+        "import json, sys; from solvers import resolve_spec;"
+        "from service.codecs import Door, parse_body;"
+        "door = Door(resolve_spec(json.loads(sys.argv[1])));"
+        "print(list(parse_body(door, sys.argv[2], sys.stdin.buffer.read(), labelled=True).places),"
+        " 'pandas' in sys.modules)"
+    )
+    command = [sys.executable, "-c", reads, json.dumps(HASHED), ARROW]
+    run = subprocess.run(command, input=stream_of(pa.table(columns)), capture_output=True)
+    assert run.stdout.split() == [b"[0]", b"False"], run.stderr
 
 
 def test_no_number_is_a_bad_row_wherever_it_stands():
