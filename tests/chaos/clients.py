@@ -12,8 +12,8 @@ import httpx
 from tests.chaos.samples import PORTFOLIO, SPECS, Ask, ask
 from tests.history import Acknowledged
 
-PAUSE_S = 0.06
-"""Between two requests of a client, at most."""
+PAUSE_S = 0.15
+"""Between two requests of a client, at most: it leaves processes that start the time for it."""
 RETRY_S = 0.02
 LONGEST_RETRY_S = 0.3
 """Clients that hammer at a server that starts take the time that it needs to start."""

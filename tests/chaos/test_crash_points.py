@@ -27,7 +27,10 @@ class Client:
     """Sends what it has to say until it is answered."""
 
     def __init__(self, url: str, mark: Path) -> None:
-        self._url, self._mark = url, mark
+        self._mark = mark
+        # A connection for each request: it is any worker's.
+        fresh = httpx.Limits(max_keepalive_connections=0)
+        self.http = httpx.Client(base_url=url, timeout=10, limits=fresh)
         self.told = Told()
         self.seq = 0
 
@@ -65,9 +68,7 @@ class Client:
         deadline = time.monotonic() + 60
         while True:
             try:
-                answer = httpx.request(
-                    method, self._url + path, json=body, headers=headers, timeout=10
-                )
+                answer = self.http.request(method, path, json=body, headers=headers)
             except httpx.TransportError:
                 pass
             else:
@@ -101,7 +102,7 @@ def test_a_crash_at_each_step(store, tmp_path):
             client.arm(*crash_points.CREATING)
         client.send("PUT", f"/models/{DUAL}", SPECS[DUAL])
         client.wait_until_struck("the model is made")
-        listed = httpx.get(f"{server.url}/models", timeout=60).json()["models"]
+        listed = client.http.get("/models").json()["models"]
         assert [model["id"] for model in listed] == [DUAL]
         for number, step in enumerate(steps):
             client.learn(step, number)
