@@ -232,20 +232,24 @@ class _Columns:
         """The numbers of a column, as it holds them if they are float64; nulls are not usual."""
         if self._pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        return self._values(column, self._pa.float64(), np.float64)
+        return self._values(column, np.float64)
 
-    def _values(self, column: Any, kind: Any, dtype: type[np.generic]) -> np.ndarray:
-        """The column as this kind, from its buffers; nulls are 0, and not usual.
+    def _values(self, column: Any, dtype: type[np.generic]) -> np.ndarray:
+        """The numbers or bools of a column, from its buffers; nulls are 0, and not usual.
 
         What pyarrow has for it, `to_numpy` and scalars, would first import pandas, if it is there.
         """
         n = len(column)
-        if column.type != kind:
-            column = column.cast(kind, safe=False)
         if not n:
             return np.empty(0, dtype)
+        if self._pa.types.is_boolean(column.type):  # a bit each
+            column = column.cast(self._pa.uint8())
         present, held = column.buffers()
-        values = np.frombuffer(held, dtype, column.offset + n)[column.offset :]
+        kind = column.type.to_pandas_dtype()
+        values = np.frombuffer(held, kind, column.offset + n)[column.offset :]
+        if kind is not dtype:
+            with np.errstate(invalid="ignore"):  # a signalling NaN
+                values = values.astype(dtype)
         if column.null_count:
             bits = np.frombuffer(present, np.uint8)
             are_there = np.unpackbits(bits, count=column.offset + n, bitorder="little")
@@ -261,7 +265,7 @@ class _Columns:
         if not self._pa.types.is_dictionary(column.type):
             column = column.dictionary_encode()
         kinds = column.dictionary.to_pylist()
-        return kinds, self._values(column.indices, self._pa.int64(), np.int64)
+        return kinds, self._values(column.indices, np.int64)
 
     def _read_texts(self, column: Any, name: str) -> tuple[list[str], np.ndarray, np.ndarray]:
         kinds, codes = self._coded(column)

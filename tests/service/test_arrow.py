@@ -202,6 +202,9 @@ def test_reading_a_table_does_not_import_pandas():
 
 
 def test_no_number_is_a_bad_row_wherever_it_stands():
+    signalling = np.frombuffer(b"\x01\0\x80\x7f", np.float32)
+    body = stream_of(pa.table({"1": signalling, "y": [1]}))
+    assert not parse_body(door_of(INDEXED), ARROW, body, labelled=True).places
     for place in range(3):
         row = [1.0, 2.0, 3.0]
         row[place] = float("nan")
