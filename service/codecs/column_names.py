@@ -12,7 +12,7 @@ RESERVED = {"y": "y", "label": "y", "weight": "weight", "id": "id"}
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Places of columns in the table, from 0."""
+    """Places of columns in the table, from 0; labels and ids only where they are asked for."""
 
     names: Sequence[str]
     features: list[int]
@@ -43,6 +43,8 @@ def columns_of(door: Door, names: Sequence[str], labelled: bool) -> TableColumns
         raise _refused("an index is the name of two columns")
     if labelled and "y" not in reserved:
         raise _refused("no column is called y or label")
+    if not labelled:  # whatever these columns hold
+        reserved = {role: place for role, place in reserved.items() if role == "weight"}
     return TableColumns(names, features, **reserved)
 
 

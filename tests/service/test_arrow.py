@@ -201,6 +201,14 @@ def test_reading_a_table_does_not_import_pandas():
     assert run.stdout.split() == [b"[0]", b"False"], run.stderr
 
 
+def test_labels_and_ids_that_are_not_asked_for_may_be_anything():
+    """Not every value of Arrow has one in Python."""
+    longest = pa.array([2**63 - 1] * 2).cast(pa.duration("s"))
+    body = stream_of(pa.table({"1": [1.0, math.nan], "y": longest, "id": longest}))
+    intake = parse_body(door_of(INDEXED), ARROW, body, labelled=False)
+    assert list(intake.places) == [0] and [e.pointer for e in intake.errors] == ["/x/1"]
+
+
 def test_no_number_is_a_bad_row_wherever_it_stands():
     signalling = np.frombuffer(b"\x01\0\x80\x7f", np.float32)
     body = stream_of(pa.table({"1": signalling, "y": [1]}))
