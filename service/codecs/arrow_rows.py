@@ -61,6 +61,8 @@ def _checked(reader: Any, features: int) -> Iterator[Any]:
     """The record batches, valid ones; what comes from outside may point anywhere."""
     rows = 0
     for batch in reader:
+        if batch.num_rows < 0:  # which is valid where there are no columns
+            raise ValueError(f"a record batch of {batch.num_rows} rows")
         rows += batch.num_rows
         if rows > MOST_ROWS or rows * features > MOST_CELLS:
             reason = f"one body holds at most {MOST_ROWS} rows and {MOST_CELLS} values"

@@ -201,6 +201,18 @@ def test_reading_a_table_does_not_import_pandas():
     assert run.stdout.split() == [b"[0]", b"False"], run.stderr
 
 
+def test_fewer_rows_than_none_are_refused():
+    """The library takes any number for the rows of a table that has no columns."""
+    table = pa.table({"a": [1.0] * 77}).select([])
+    body, count = stream_of(table), (77).to_bytes(8, "little")
+    assert parse_body(door_of(INDEXED), ARROW, body, labelled=False).count == 77
+    assert body.count(count) == 1
+    forged = body.replace(count, b"\xff" * 8)
+    with pytest.raises(Problem) as refused:
+        parse_body(door_of(INDEXED), ARROW, forged, labelled=False)
+    assert refused.value.status == 400
+
+
 def test_labels_and_ids_that_are_not_asked_for_may_be_anything():
     """Not every value of Arrow has one in Python."""
     longest = pa.array([2**63 - 1] * 2).cast(pa.duration("s"))
