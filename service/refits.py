@@ -10,7 +10,6 @@ is taken over by whoever comes by next.
 import asyncio
 import contextlib
 import logging
-import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.auditing import Author
 from service.controls import Refit, records_of
+from service.giving_way import give_way
 from service.journal.protocol import (
     Journal,
     JournalError,
@@ -56,14 +56,18 @@ MOST_BYTES = 64 * 1024 * 1024
 """What enters a model is one record, which the journal has to hold."""
 MAX_EPOCHS = 1000
 NICENESS = 19
-"""Of the thread that computes; that of Linux which gives way most."""
+"""Of the thread that computes; that of Linux which gives way most.
+
+Below it there is SCHED_IDLE: with the interpreter's lock in hand such a thread might be left
+standing for half a second, and everybody who answers with it.
+"""
 
 
 class Desk:
     """Where a process computes refits: one after the other, in a thread of low priority."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "refit", initializer=_give_way)
+        self._pool = ThreadPoolExecutor(1, "refit", initializer=give_way, initargs=(NICENESS,))
         self._turn = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -78,17 +82,6 @@ class Desk:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _give_way() -> None:
-    """Learning and predictions come first: Linux gives each thread a priority of its own.
-
-    On a busy core a thread of niceness 10 takes a tenth of it, which requests then wait for, and
-    one of 19 a hundredth. Below that, SCHED_IDLE: with the GIL in hand it might be left standing
-    for half a second, and everybody who answers with it.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 class Refits:

@@ -2,16 +2,16 @@
 
 Whoever sends many requests behind one another, or a head of a thousand lines, has been read by the
 loop as a whole; taken up as a whole it would keep all others waiting. So a connection gives the
-parser one request, or a little of one, and goes to the end of a queue that all have in common, of
-which a few come up in each turn of the event loop. Who sends one request at a time never waits.
+parser one request, or a little of one, and goes to the end of a queue that all have in common; its
+head comes up in each turn of the event loop. Who sends one request at a time never waits.
 """
 
 import asyncio
 from collections import deque
 from typing import Protocol
 
-AT_ONCE = 4
-"""So many come up in a turn of the loop."""
+AT_ONCE = 1
+"""So many come up in a turn of the loop: what others ask takes several of them."""
 
 
 class Connection(Protocol):

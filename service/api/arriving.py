@@ -11,14 +11,15 @@ from starlette.types import Message, Receive
 from service.api.http import Head
 from service.codecs.inflate import Inflating
 from service.errors import Problem
+from service.giving_way import give_way
 
 # Of a compressed body so much is inflated at once: bytes that come out, and pieces that they are.
 # What is more goes on in a thread. There is one for all bodies: however many come at the same time,
-# others wait for a single step at most.
+# others wait for a single step at most, and it gives way to those who answer on the same core.
 _STEP_BYTES = 256 * 1024
 _STEP_PIECES = 256
 _INFLATED_INLINE = 4096
-_INFLATER = ThreadPoolExecutor(1, "inflate")
+_INFLATER = ThreadPoolExecutor(1, "inflate", initializer=give_way, initargs=(5,))
 
 
 async def read_body(receive: Receive, head: Head, limit: int) -> bytes:

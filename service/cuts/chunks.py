@@ -168,7 +168,10 @@ class Chunking:
             self._pass_mark()
         longest = self._longest
         while self._held > min(self._looked_at, longest):
-            if not 0 < (end := self._cutter.end_of(self._joined(), self._size)) <= longest:
+            if (
+                not self._may_have_ended()
+                or not 0 < (end := self._cutter.end_of(self._joined(), self._size)) <= longest
+            ):
                 self._looked_at = 2 * self._held
                 break
             yield self._taken(end)
@@ -186,6 +189,18 @@ class Chunking:
             yield self._taken(end)
         if self._held:
             yield self._taken(self._held)
+
+    def _may_have_ended(self) -> bool:
+        """Whether it is worth the joining to look again for the end of a long row.
+
+        What was looked at in vain stands first; rows that are lines end where more of them come.
+        """
+        was_looked_at = self._looked_at > self._size
+        return not (
+            was_looked_at
+            and self._cutter.has_lines
+            and all(b"\n" not in piece for piece in self._pieces[1:])
+        )
 
     def _joined(self) -> bytes:
         """All that is held."""

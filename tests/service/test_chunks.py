@@ -3,6 +3,7 @@
 import asyncio
 import random
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given, strategies as st
@@ -128,6 +129,22 @@ def test_a_row_longer_than_a_chunk_is_one_alone_up_to_a_limit():
         with pytest.raises(Problem) as refused:
             cut("text/x-vw", pieces, 60)
         assert refused.value.status == 413 and "longer than 60" in refused.value.detail
+
+
+@pytest.mark.parametrize("kind", ["application/x-ndjson", "text/csv"])
+def test_a_row_without_an_end_is_refused_without_being_joined(kind):
+    """What was looked at in vain is not copied for more of the same: others would wait for it."""
+    piece, longest = b" " * 2**20, 32 * 2**20
+    cutting = chunks.Chunking(CUTTERS[kind](), longest, size=len(piece))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Problem, match="longer than"):
+            for _ in range(40):
+                list(cutting.of(piece))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 8 * 2**20
 
 
 def test_the_header_goes_with_each_chunk():
