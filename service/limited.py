@@ -143,6 +143,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._rest = b""
         elif self.pipeline and self._served.response_complete:
             self._start_asgi_task(*self.pipeline.pop())
+            if self._rest and not self.pipeline and self.cycle.more_body:
+                self._wait_for_turn()  # its body goes on in what was read meanwhile
         elif self._rest:
             self._take_share()
         if not (self._rest or self.pipeline or self._last_words or self.transport.is_closing()):

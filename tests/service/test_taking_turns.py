@@ -235,6 +235,33 @@ def test_a_body_of_a_stated_length_waits_for_no_turn():
     run(told)
 
 
+def test_a_body_whose_head_came_behind_another_request_is_read():
+    async def told() -> None:
+        goes_on = asyncio.Event()
+
+        async def read(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] == "/x":
+                await goes_on.wait()
+            body, more = b"", True
+            while more:
+                message = await receive()
+                body, more = body + message["body"], message["more_body"]
+            assert body == b"12345" * (scope["path"] == "/y")
+            await answer(scope, receive, send)
+
+        world = World(read)
+        one, line = world.connect()
+        one.data_received(GET + b"POST /y HTTP/1.1\r\ncontent-length: 5\r\n\r\n")
+        await asyncio.sleep(0)
+        one.data_received(b"12345" + GET)  # while the first one is being answered
+        goes_on.set()
+        while line.answers < 3:
+            await asyncio.sleep(0)
+        assert world.served == ["/x", "/y", "/x"] and line.is_reading
+
+    run(told)
+
+
 def test_what_follows_an_upgrade_that_is_not_spoken_is_the_next_request():
     async def told() -> None:
         world = World(answer)
