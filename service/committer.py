@@ -199,7 +199,8 @@ class Committer:
         while self._waiting:
             await self._gather()
             async with self._moving:
-                group: _Group | None = self._next_group()
+                # Nobody may wait any more: whoever drains takes those off the line who have left.
+                group = self._next_group() if self._waiting else None
                 while group is not None:
                     await self._work_on(group)
                     group, self._ahead = self._ahead, None

@@ -254,6 +254,22 @@ def test_same_key_with_other_rows_is_a_conflict(tmp_path):
     assert run(tmp_path, scenario).replica.seq == 1
 
 
+def test_what_waits_may_be_drained_when_all_who_waited_for_it_have_left(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        async with bench.committer.between_groups():
+            leaving = bench.committer.submit(request("leaving"))
+            for _ in range(5):  # it has gathered, and waits for its turn
+                await asyncio.sleep(0)
+            leaving.cancel()
+            draining = asyncio.create_task(bench.committer.drain())
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await draining
+        assert (await bench.send("next")).placed.seq == 1
+
+    run(tmp_path, scenario)
+
+
 def test_client_that_left_does_not_take_its_group_along(tmp_path):
     async def scenario(bench: Bench) -> None:
         leaving = asyncio.create_task(bench.send("leaving"))
