@@ -78,7 +78,7 @@ class Guarding:
         pauses = self.pauses
         if pauses.is_paused:
             was_paused = past.pauses.is_paused
-            pauses.settle(past.pauses.held_from if was_paused else copy_seq)
+            pauses.settle(past.pauses.learned_through if was_paused else copy_seq)
         past.pauses = pauses
         past._pauses_learning = self._pauses_learning
         past.guard.calm(seq)

@@ -60,6 +60,11 @@ class Pauses:
         """Whether the state is still the one that tripped the breaker."""
         return self.is_paused and not self.is_settled
 
+    @property
+    def learned_through(self) -> int:
+        """Of a pause: the record up to which the state has rows that are in it."""
+        return self.since if self.needs_rollback else self.held_from
+
     def trip(self, trips: Iterable["Trip"], pauses: bool) -> None:
         """Note them; with `pauses` learning does from their record on, the same for all."""
         for one in trips:

@@ -151,3 +151,36 @@ def test_every_replica_learns_what_is_learned_by_hand(store):
         told = run(store, lambda kept, seed=seed: live_through(kept, seed), GUARDED)
         pauses, resumed = pauses + told[0], resumed + told[1]
     assert pauses and resumed
+
+
+async def until_paused(kept: Kept) -> Any:
+    """40 good rows and then bad ones, one by one; the pause that comes of it."""
+    await kept.committer.submit(Request.of(some_rows(random.Random(1), 40, False), None, None))
+    for n in range(60):
+        pauses = kept.replica.guarding.pauses
+        if pauses.is_paused:
+            return pauses
+        bad = some_rows(random.Random(n), 1, True)
+        bad = Batch.from_dense(10.0 * bad.values.reshape(1, 5), bad.labels)
+        await kept.committer.submit(Request.of(bad, None, None))
+    raise AssertionError("it did not trip")
+
+
+def test_rows_that_a_state_has_are_not_learned_from_the_quarantine_once_more(tmp_path):
+    async def scenario(kept: Kept) -> None:
+        pauses = await until_paused(kept)
+        held_from = pauses.held_from
+        tripped = kept.replica.capture().as_copy()  # as nobody has gone back yet
+        await order(kept, await rollback_of(kept))
+        assert kept.replica.learner.samples == held_from < pauses.since
+        digest = await kept.journal.copy_put(*kept.where, tripped.data)
+        await order(kept, Rollback(digest, tripped.seq))
+        pauses = kept.replica.guarding.pauses
+        assert pauses.held_from == pauses.since == kept.replica.learner.samples
+        await kept.learn(3)
+        receipt = await order(kept, Resume(pauses.since, "learn"))
+        assert receipt.verdict.rows == 3
+        assert kept.replica.learner.samples == kept.replica.seq - 3  # and three controls
+        assert bits(kept.replica) == bits(await kept.fresh())
+
+    run(f"sqlite:///{tmp_path / 'g.db'}", scenario, GUARDED)
