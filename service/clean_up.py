@@ -128,7 +128,7 @@ class CleanUp:
         Of a model that pauses, rows in quarantine stay, all of which came after what it unlearned.
         """
         guarding = self._replica.guarding
-        held = None if guarding is None else guarding.pauses.kept_after(seq)
+        held = None if guarding is None else guarding.kept_after(seq)
         return seq if held is None else min(seq, held)
 
     async def _set_done(self, seq: int) -> None:

@@ -84,6 +84,19 @@ class Guarding:
         past.guard.calm(seq)
         return past
 
+    def kept_after(self, oldest_snapshot: int, first: int = 0) -> int | None:
+        """The record after which the journal has to be kept; None where it need not be.
+
+        For rows in quarantine, see Pauses; and for those behind the last good look, down to the
+        record `first`, while nothing is wrong yet. Whoever trims the journal may come to it after
+        a trip that his replica has not seen, and the rollback that names the first of these rows.
+        """
+        held = self.pauses.kept_after(oldest_snapshot)
+        if not self._pauses_learning:
+            return held
+        calm = max(first, self.guard.calm_seq)
+        return calm if held is None else min(held, calm)
+
     def resume(self, seq: int, takes_up: bool) -> None:
         """The control that ends the pause stands at `seq`.
 

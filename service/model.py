@@ -289,14 +289,15 @@ class Model:
 
         Or once more, by whoever begins from a snapshot of before they were.
         """
-        pauses = self.pausing.pauses
-        if pauses is None:
+        guarding = self.replica.guarding
+        if guarding is None:
             return through
         oldest = self.replica.seq
-        if pauses.has_taken_up:
+        if guarding.pauses.has_taken_up:
             places = await self._catalog.journal.snapshots(self.record.id, self.record.incarnation)
             oldest = min((place.seq for place in places), default=0)
-        held = pauses.kept_after(oldest)
+        # A quarantine takes no more than that.
+        held = guarding.kept_after(oldest, self.replica.seq - self._most_held)
         return through if held is None else min(through, held)
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:

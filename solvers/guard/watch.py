@@ -72,6 +72,11 @@ class Guard:
         """Learned rows until the next look is due."""
         return self._every - self._rows_since
 
+    @property
+    def calm_seq(self) -> int:
+        """The record before which no trip that is yet to come sees anything wrong."""
+        return min(breaker.calm_seq for breaker in self._breakers.values())
+
     def count(self, outcome: Outcome) -> None:
         """Count the rows that were learned, in order; at most `rows_to_look` of them."""
         losses = outcome.losses

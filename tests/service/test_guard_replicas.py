@@ -113,6 +113,8 @@ async def live_through(kept: Kept, seed: int) -> tuple[int, int]:
             assert receipt.set_aside == sum(set_aside)
             by_hand.agrees(kept.replica)
             pauses = kept.replica.guarding.pauses
+            if pauses.is_paused:  # whoever has not heard of it leaves the quarantine in the journal
+                assert laggard.guarding.kept_after(laggard.seq) <= pauses.held_from
             if pauses.needs_rollback and rng.random() < 0.5:
                 trips += 1
                 pause = await rollback_of(kept)
