@@ -29,7 +29,8 @@ CHANGES = 1000
 READ_BYTES = 1 << 20
 # So often a model's tail is copied once more before its source counts as being written.
 ROUNDS = 5
-MOST_VERSIONS = 1 << 31
+# Of the target: no fewer versions, and keys for no shorter, than the servers of the source allowed.
+LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400)
 
 Tell = Callable[[str], None]
 
@@ -74,9 +75,7 @@ async def run_migration(of: str, to: str, tell: Tell = lambda line: None) -> lis
     path = sqlite_path(of)
     if path is not None and not Path(path).is_file():
         raise Refused(f"there is no file {path}")
-    # Of the target, not fewer versions than the source has ever allowed.
-    limits = Limits(max_versions=MOST_VERSIONS)
-    source, target = make_journal(of, None, limits), make_journal(to, None, limits)
+    source, target = make_journal(of, None, LIMITS), make_journal(to, None, LIMITS)
     try:
         await source.open()
         await target.open()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
 import pytest
+import redis
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -17,7 +18,8 @@ from service.app import create_app
 from service.journal import open_journal
 from service.journal.protocol import Part, Trimmed, UnknownModel, Version
 from service.journal.record import encode_rows
-from service.migration import Refused, migrate
+from service.journal.redis.keys import keys_of
+from service.migration import Refused, migrate, run_migration
 from service.replica import Replica
 from service.settings import Settings
 from tests.service.conftest import SPEC
@@ -54,8 +56,6 @@ def stores(request, tmp_path):
             urls.append(f"sqlite:///{tmp_path / f'{number}.db'}")
             continue
         urls.append(request.getfixturevalue("redis_server").url)
-        import redis
-
         with redis.Redis.from_url(urls[-1]) as client:
             client.flushall()
     return urls
@@ -83,7 +83,7 @@ def served(url):
 
 
 def learned(url) -> None:
-    """Three models: with ids and keys and a snapshot, with names and a control, and empty."""
+    """Three models: with ids, keys, a snapshot; with names, controls, a row that waits; empty."""
     with served(url) as client:
         client.put("/models/ids", json=SPEC).raise_for_status()
         for number in range(30):
@@ -96,6 +96,10 @@ def learned(url) -> None:
         new = {"name": "new", "algorithm": "perceptron"}
         client.post("/models/names/members", json=new).raise_for_status()
         learn(client, "names", [{"x": {"city": "c1"}, "y": 1}], "the last one")
+        client.post("/models/names/versions", json={"name": "monday"}).raise_for_status()
+        client.post("/models/names/rollback", json={"version": "monday"}).raise_for_status()
+        waits = {"x": {"city": "c2"}, "id": "late"}
+        client.post("/models/names/predict?remember=true", json=waits).raise_for_status()
         client.put("/models/gone", json=SPEC).raise_for_status()
         client.delete("/models/gone").raise_for_status()
         client.put("/models/empty", json=SPEC).raise_for_status()
@@ -136,6 +140,8 @@ async def everything(journal, model: str) -> dict:
     while at is not None:
         some, at = await journal.kept_keys(*own, at)
         keys += some
+    waiting, at = await journal.kept_rows(*own, 0)
+    assert at is None or not (await journal.kept_rows(*own, at))[0]
     snapshots = [await journal.snapshot_get(*own, n) for n in (0, 1)]
     copies = await journal.copies(*own)
     return {
@@ -145,6 +151,7 @@ async def everything(journal, model: str) -> dict:
         "keys": keys,
         "appends": await journal.kept_appends(*own),
         "cursors": await journal.cursors(*own),
+        "waiting": list(waiting),
         "snapshots": [found and (found.seq, found.chain, found.data) for found in snapshots],
         "copies": [(c, await journal.copy_get(*own, c.digest)) for c in copies],
         "uses": list(await journal.copy_uses(*own)),
@@ -199,7 +206,7 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_bits(stores, monkeypatch):
             before = {model: await everything(source, model) for model in ("empty", "ids", "names")}
             cuts = 0
             while True:
-                cut = Cut(target, chance.randint(0, 9), chance.random() < 0.5)
+                cut = Cut(target, chance.randint(0, 14), chance.random() < 0.5)
                 try:
                     moved = await migrate(source, cut)
                     break
@@ -208,21 +215,22 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_bits(stores, monkeypatch):
                     for record in await target.list():  # what is seen is whole
                         assert await everything(target, record.id) == before[record.id]
             assert [done.model for done in moved] == list(before)
-            assert {done.model: done.seq for done in moved} == {"empty": 0, "ids": 30, "names": 32}
+            assert {done.model: done.seq for done in moved} == {"empty": 0, "ids": 30, "names": 33}
             for model, kept in before.items():
                 assert await everything(target, model) == kept
                 assert await everything(source, model) == kept
                 assert await bits(target, model) == await bits(source, model)
             assert await target.identity() == await source.identity()
             told = await changes(source)
-            actions = ["create", "create", "member_add", "create", "delete", "create"]
+            names = ["create", "member_add", "version", "rollback"]
+            actions = ["create", *names, "create", "delete", "create"]
             assert [one.change.action for one in told] == actions
             assert await changes(target) == told
             assert all(done.was_there for done in await migrate(source, target))
             assert await changes(target) == told
             return cuts
 
-    assert asyncio.run(run()) > 5
+    assert asyncio.run(run()) > 4
     # A fresh server goes on there, and knows what was learned
     with served(to) as client, served(of) as old:
         first = learn(client, "ids", [{"x": [29, 0, 1, 0, 2], "y": 1, "id": "a29"}], "request 29")
@@ -321,6 +329,18 @@ def test_command_copies_a_store_and_says_so(tmp_path):
         assert refused.exit_code == 2 and (
             "the same" in refused.output or "no file" in refused.output
         )
+
+
+def test_keys_stay_as_long_as_any_server_may_keep_them(redis_server, tmp_path):
+    of, to = f"sqlite:///{tmp_path / 'of.db'}", redis_server.url
+    with served(of) as client, redis.Redis.from_url(to) as target:
+        target.flushall()
+        client.put("/models/m", json=SPEC).raise_for_status()
+        learn(client, "m", [{"x": [1, 0, 0, 0, 0], "y": 1}], "a key")
+        asyncio.run(run_migration(of, to))
+        own = keys_of("m")
+        for kept in (own.keys, own.prefix + b"keyq"):  # of an idle model all of them go at once
+            assert target.ttl(kept) > 300 * 86400
 
 
 def test_rows_that_wait_find_their_labels_in_the_other_store(stores):
