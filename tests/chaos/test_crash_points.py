@@ -34,22 +34,34 @@ class Client:
         self.told = Told()
         self.seq = 0
 
-    def learn(self, step: str, number: int) -> None:
-        """One request while a worker is to die at a step: learned once, and told as it was."""
-        key = f"k{number}"
-        samples = [{"x": {str(1 + number): 1, str(50 + at): 2}, "y": at % 2} for at in range(3)]
-        samples[1] |= {"id": f"id {number}"}
-        body, headers = {"samples": samples}, {"idempotency-key": key}
+    def learn(self, step: str) -> None:
+        """Requests while a worker is to die at a step: each learned once, and told as it was."""
+        deadline = time.monotonic() + 60
+        told = []
         self.arm(step)
-        answer = self.send("POST", f"/models/{DUAL}/learn", body, headers)
-        self.wait_until_struck(step)
+        while self._mark.exists():
+            assert time.monotonic() < deadline, f"nobody came to: {step}"
+            told.append(self._ask_once())
+            # A snapshot that falls due while another one is written is left out: then the next.
+            self._wait(1.0)
+        for path, body, headers, answer in told:
+            assert self.send("POST", path, body, headers) == answer | {"duplicate": True}
+
+    def _ask_once(self) -> tuple[str, Any, dict[str, str], dict[str, Any]]:
+        """A request of three rows, and its answer."""
+        key = f"k{self.seq // 3}"
+        samples = [
+            {"x": {str(1 + self.seq // 3): 1, str(50 + at): 2}, "y": at % 2} for at in range(3)
+        ]
+        samples[1] |= {"id": f"id {key}"}
+        asked = f"/models/{DUAL}/learn", {"samples": samples}, {"idempotency-key": key}
+        answer = self.send("POST", *asked)
         assert (answer["seq"], answer["count"], answer["learned"]) == (self.seq + 3, 3, 3)
         self.seq += 3
-        again = self.send("POST", f"/models/{DUAL}/learn", body, headers)
-        assert again == answer | {"duplicate": True}
         self.told.sent[key] = 3
         self.told.acknowledged.append(Acknowledged(key, answer["seq"], 3))
         self.told.answers.append(answer)
+        return *asked, answer
 
     def arm(self, step: str) -> None:
         partial = self._mark.with_suffix(".partial")
@@ -57,9 +69,12 @@ class Client:
         partial.rename(self._mark)
 
     def wait_until_struck(self, step: str) -> None:
-        deadline = time.monotonic() + 60
-        while self._mark.exists():
-            assert time.monotonic() < deadline, f"nobody came to: {step}"
+        self._wait(60)
+        assert not self._mark.exists(), f"nobody came to: {step}"
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._mark.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def send(
@@ -104,8 +119,8 @@ def test_a_crash_at_each_step(store, tmp_path):
         client.wait_until_struck("the model is made")
         listed = client.http.get("/models").json()["models"]
         assert [model["id"] for model in listed] == [DUAL]
-        for number, step in enumerate(steps):
-            client.learn(step, number)
+        for step in steps:
+            client.learn(step)
             run.faults["worker killed"] += 1
         asyncio.run(examine(run, store, {DUAL: client.told}, server))
-    assert run.verdict == "held" and run.acknowledged == 3 * len(steps)
+    assert run.verdict == "held" and run.acknowledged == client.seq >= 3 * len(steps)
