@@ -1,0 +1,147 @@
+"""`dualstream migrate` is killed at seeded moments, and goes on when it is run again.
+
+Whatever moment it was: what can be seen in the target is whole, and the source is as it was. In
+the end every model has all that it had, and the bits of its state. DUALSTREAM_CHAOS_ROUNDS says how
+many times as often it is killed, DUALSTREAM_CHAOS_SEED where that begins.
+"""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from multiprocessing import Pipe
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import redis
+
+from service.forks import forks
+from tests.chaos import migrating
+from tests.chaos.report import Run, recorded
+from tests.redis_server import RedisServer
+from tests.redis_sets import cluster_or_skip
+from tests.service.test_migration import bits, changes, everything, learned, opened
+
+KILLS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
+SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
+WHAT = "migration of 3 models, run again after each kill"
+MODELS = ("empty", "ids", "names")
+
+
+@pytest.fixture(scope="module")
+def cluster_servers() -> Iterator[list[RedisServer]]:
+    with cluster_or_skip() as cluster:
+        yield cluster.servers
+
+
+class Place:
+    """Where a store can be, on some kind of servers, or in a folder."""
+
+    def __init__(self, folder: Path, servers: list[RedisServer] | None) -> None:
+        self._folder, self._servers = folder, servers
+        self._count = 0
+
+    def empty(self) -> str:
+        """The URL of an empty store; what one before it held may be gone."""
+        if self._servers is None:
+            self._count += 1
+            return f"sqlite:///{self._folder / str(self._count)}.db"
+        for client in self._clients():
+            if client.info("replication")["role"] == "master":
+                client.flushall()
+        if len(self._servers) == 1:
+            return self._servers[0].url
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self._servers)
+        return f"redis+cluster://{hosts}"
+
+    def contents(self, url: str) -> Any:
+        """All that is in it, as it stands there."""
+        if self._servers is None:
+            with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+                return list(connection.iterdump())
+        return [
+            (key, client.dump(key)) for client in self._clients() for key in sorted(client.keys())
+        ]
+
+    def _clients(self) -> Iterator["redis.Redis[bytes]"]:
+        for server in self._servers or ():
+            with redis.Redis(port=server.port, protocol=2) as client:
+                yield client
+
+
+Places = Callable[[str], Place]
+
+
+@pytest.fixture
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Places:
+    def place(kind: str) -> Place:
+        if kind == "SQLite":
+            return Place(tmp_path, None)
+        if kind == "Redis":
+            return Place(tmp_path, [request.getfixturevalue("redis_server")])
+        return Place(tmp_path, request.getfixturevalue("cluster_servers"))
+
+    return place
+
+
+def through_in_s(of: str, to: str, killed_after_s: float | None = None) -> float | None:
+    """How long it took to migrate; None where its process was killed before it was through."""
+    reads, writes = Pipe(duplex=False)
+    process = forks.Process(target=migrating.run, args=(of, to, writes), daemon=True)
+    process.start()
+    writes.close()
+    reads.recv()
+    began = time.monotonic()
+    process.join(killed_after_s)
+    took_s = time.monotonic() - began
+    process.kill()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return None if process.exitcode else took_s
+
+
+async def kept_in(url: str) -> dict[str, Any]:
+    """All that a store keeps, and what a server that starts on it computes."""
+    async with opened(url) as [journal]:
+        assert [record.id for record in await journal.list()] == list(MODELS)
+        found: dict[str, Any] = {}
+        for model in MODELS:
+            found[model] = await everything(journal, model), await bits(journal, model)
+        return found | {"identity": await journal.identity(), "changes": await changes(journal)}
+
+
+async def check_seen(url: str, kept: dict[str, Any]) -> None:
+    """What can be seen of a target that is not whole is."""
+    async with opened(url) as [journal]:
+        for record in await journal.list():
+            assert await everything(journal, record.id) == kept[record.id][0]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("SQLite", "Redis"), ("Redis", "SQLite"), ("SQLite", "Redis Cluster")],
+)
+def test_a_killed_migration_goes_on_to_the_same_bits(places: Places, source: str, target: str):
+    came_from, goes_to = places(source), places(target)
+    of = came_from.empty()
+    learned(of)
+    kept = asyncio.run(kept_in(of))
+    contents = came_from.contents(of)
+    takes_s = through_in_s(of, goes_to.empty())
+    assert takes_s is not None
+    chance = Random(SEED)
+    with recorded(Run(WHAT, f"{source} to {target}", seeds=[SEED])) as run:
+        while run.faults.total() < KILLS:
+            to = goes_to.empty()
+            while through_in_s(of, to, chance.uniform(0, takes_s)) is None:
+                run.faults["migration killed"] += 1
+                asyncio.run(check_seen(to, kept))
+            assert asyncio.run(kept_in(to)) == kept
+            run.acknowledged += sum(kept[model][0]["record"].seq for model in MODELS)
+        assert came_from.contents(of) == contents
+    assert run.verdict == "held"
