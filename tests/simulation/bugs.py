@@ -352,13 +352,16 @@ def _whoever_names_it(true: Any, self: Store, log: Log, digest: str) -> None:
 
 
 class _Unread:
-    """A journal that does not tell that it was trimmed."""
+    """A journal that does not tell that it was trimmed to who reads for nothing else."""
 
     def __init__(self, journal: Any) -> None:
+        self._journal = journal
         self.copy_get = journal.copy_get
 
-    async def read(self, *given: Any) -> list[Entry]:
-        return []
+    async def read(self, *given: Any) -> Sequence[Entry]:
+        *_, limit = given
+        found: Sequence[Entry] = [] if limit == 1 else await self._journal.read(*given)
+        return found
 
 
 async def _not_asked_again(true: Any, self: Replica, control: Control, journal: Any) -> Any:
