@@ -23,7 +23,8 @@ _LINE = re.compile(
 _LENGTH = re.compile(rb"\r\ncontent-length: ?([0-9]{1,9})\r\n")
 # By each of these a request may end elsewhere, or want more of an answer, than it seems.
 _UNCLEAR = (b"transfer-encoding", b"upgrade", b"expect", b"origin", b"\n ", b"\n\t")
-_LIVES = b'{"alive":true}'
+LIVES = b'{"alive":true}'
+"""The body of an answer to /livez."""
 
 
 class AtOnce(NamedTuple):
@@ -74,8 +75,8 @@ def _read(head: bytes, headers: Headers) -> AtOnce | None:
     if line is None or size < 0:
         return None
     if line[1] is None:
-        told = [*headers, (b"content-length", b"%d" % len(_LIVES)), _JSON]
-        return AtOnce(None, size, b"HTTP/1.1 200 OK\r\n%b\r\n%b" % (_lines(told), _LIVES))
+        told = [*headers, (b"content-length", b"%d" % len(LIVES)), _JSON]
+        return AtOnce(None, size, b"HTTP/1.1 200 OK\r\n%b\r\n%b" % (_lines(told), LIVES))
     path = line[1].decode()
     kind = kind_of(path)
     assert kind is not None

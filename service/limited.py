@@ -84,7 +84,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         # uvicorn tells the request that came last, which need not be the one that is served.
-        if self._served is not None and not self._served.response_complete:
+        if not self._is_free:
             self._served.disconnected = True
             self._served.message_event.set()
         super().connection_lost(exc)
@@ -92,15 +92,28 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.open is not None:
             self.open.discard(self)
 
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+    @property
+    def _is_free(self) -> bool:
+        """Whether no request is being served."""
+        return self._served is None or self._served.response_complete
+
+    def _begin(self, cycle: Any, app: Any) -> None:
+        """Serve this request now."""
         self._served = cycle
         super()._start_asgi_task(cycle, app)
+
+    _start_asgi_task = _begin
+
+    def _begin_in_turn(self, cycle: Any, app: Any) -> None:
+        """Serve this request when its turn comes, though none stands before it here."""
+        self.pipeline.append((cycle, app))
+        self._wait_for_turn()
 
     def waits_for(self) -> Waits:
         """What the connection waits for, as it is now."""
         if self.flow.write_paused or self.transport.is_closing():
             return Waits.READER
-        if self._rest:
+        if self._rest or self._has_turn:
             return Waits.ANSWER
         if self._in_head:
             return Waits.HEAD
@@ -141,8 +154,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._has_turn = False
         if self.transport.is_closing():
             self._rest = b""
-        elif self.pipeline and self._served.response_complete:
-            self._start_asgi_task(*self.pipeline.pop())
+        elif self.pipeline and self._is_free:
+            self._begin(*self.pipeline.pop())
             if self._rest and not self.pipeline and self.cycle.more_body:
                 self._wait_for_turn()  # its body goes on in what was read meanwhile
         elif self._rest:
@@ -219,7 +232,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         self._in_head = self._is_within = True
         self._begun += 1
         self._fed = self._size
@@ -237,7 +251,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         self._arrived += len(body)
         super().on_body(body)
 
@@ -277,7 +292,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if is_due and cycle.more_body:
             if self.pipeline:  # nothing has been done of it
                 self.pipeline.popleft()
-                is_due = bool(self.pipeline) or not self._served.response_complete
+                is_due = bool(self.pipeline) or not self._is_free
             else:
                 # The application hears that the rest will not come, and nobody hears what it says.
                 words = b"" if cycle.response_started else words

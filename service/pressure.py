@@ -31,6 +31,9 @@ MANY = 16
 LOOK_S = 0.25
 LEARN, PREDICT = "learn", "predict"
 _KINDS = {"learn": LEARN, "labels": LEARN, "predict": PREDICT, "infer": PREDICT}
+LIVEZ = "/livez"
+SOON = (*(f"/{action}" for action in _KINDS), LIVEZ)
+"""Ends of paths whose requests take up no turns: those take little time each, and share appends."""
 _BEARS = {LEARN: 1, PREDICT: 2}
 """Predictions are refused at so many times as many requests, and as long waits."""
 
@@ -75,20 +78,15 @@ class Pressure:
         self._number = 0
         # Let in since the event loop came round; how long it took the last time that they were
         # many; and how long those waited who left last.
-        self._arrived = 0
+        self.arrived = 0
         self._turn_began = 0.0
         self._turn_s = 0.0
         self._wait_s = 0.0
         # What is kept short, and whether anything was at the last look; and of the while that
         # runs its number, when it began, and how many clients were refused something in it.
-        self._rush: set[str] = set()
+        self.rush: set[str] = set()
         self._was_rush = False
         self._while, self._while_began, self._refused = 0, 0.0, 0
-
-    @property
-    def is_rush(self) -> bool:
-        """Whether something is kept short."""
-        return bool(self._rush)
 
     @property
     def waiting(self) -> int:
@@ -112,12 +110,12 @@ class Pressure:
 
     def admits(self, path: str, client: Client | None = None) -> bool:
         """Whether a request that has just arrived is served; one that is not is counted."""
-        if len(self._waiting) + self._arrived >= self._short:
+        if len(self._waiting) + self.arrived >= self._short:
             kind = kind_of(path)
             if kind is not None and self.refuses(kind, client):
                 return False
-        self._arrived += 1
-        if self._arrived == 1:
+        self.arrived += 1
+        if self.arrived == 1:
             self._turn_began = self._clock()
             asyncio.get_running_loop().call_soon(self._come_round)
         return True
@@ -129,15 +127,15 @@ class Pressure:
 
     def refuses(self, kind: str, client: Client | None = None) -> bool:
         """Whether one more of this kind would wait too long; it is counted then."""
-        count = len(self._waiting) + self._arrived
+        count = len(self._waiting) + self.arrived
         if count < _BEARS[kind] * self._short:
             return False
-        if kind not in self._rush:
+        if kind not in self.rush:
             if not self._is_too_much(count, _BEARS[kind]):
                 return False
             self._begin_while()
             # Where predictions are refused learning is all the more.
-            self._rush |= {LEARN, kind}
+            self.rush |= {LEARN, kind}
         if client is None:
             self._refused += 1
         elif client.refused_in != self._while:
@@ -160,11 +158,11 @@ class Pressure:
 
     def _come_round(self) -> None:
         """All who came together are here; their requests are taken up after this."""
-        if self._arrived >= MANY:
+        if self.arrived >= MANY:
             asyncio.get_running_loop().call_soon(self._see_turn, self._turn_began)
         else:
             self._turn_s = 0.0
-        self._arrived = 0
+        self.arrived = 0
 
     def _see_turn(self, began: float) -> None:
         """They have been taken up, and the next ones are here."""
@@ -179,17 +177,17 @@ class Pressure:
     def look(self) -> None:
         """See how long the queue may be, whether a rush is over, and who has waited too long."""
         idle = self._idle()
-        if not self._rush:
+        if not self.rush:
             self._short = self._shortest
         elif idle is not None and self._was_rush:
             if idle > MUCH_IDLE:
                 self._short = min(2 * self._short, self._few)
             elif idle < LITTLE_IDLE:
                 self._short = max(self._short // 2, self._shortest)
-        self._was_rush = self.is_rush
-        if self._rush and self._clock() - self._while_began >= WHILE_S:
+        self._was_rush = bool(self.rush)
+        if self.rush and self._clock() - self._while_began >= WHILE_S:
             may_wait = self._few - self._short
-            self._rush -= {kind for kind in self._rush if self._refused <= _BEARS[kind] * may_wait}
+            self.rush -= {kind for kind in self.rush if self._refused <= _BEARS[kind] * may_wait}
             self._begin_while()
         self.give_up()
 

@@ -16,8 +16,8 @@ from service.connections import Connections
 from service.first_bytes import FirstBytes, refusal
 from service.holding_back import HoldingBack
 from service.limited import LimitedProtocol
-from service.pressure import Pressure, kind_of, overloaded
-from service.taking_turns import TakingTurns
+from service.pressure import SOON, Pressure, kind_of, overloaded
+from service.taking_turns import FEW, TakingTurns
 
 LONG = 64 * 1024
 """Bytes of a body that is worth it."""
@@ -61,10 +61,22 @@ class BodyProtocol(LimitedProtocol):
     _used_at = float("-inf")
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        pressure = self.pressure
+        if (
+            pressure is not None
+            and pressure.arrived >= FEW
+            and not cycle.scope["path"].endswith(SOON)
+            and not self.turns.may_begin(self.loop)
+        ):
+            self._begin_in_turn(cycle, app)
+        else:
+            self._begin(cycle, app)
+
+    def _begin(self, cycle: Any, app: Any) -> None:
         if self.pressure is None or self.pressure.admits(cycle.scope["path"], self):
-            super()._start_asgi_task(cycle, app)
+            super()._begin(cycle, app)
         elif self.flow.write_paused:  # whoever asks does not read: this waits until he does
-            super()._start_asgi_task(cycle, _refuse)
+            super()._begin(cycle, _refuse)
         else:
             self._refuse(cycle)
 
@@ -149,8 +161,7 @@ class BodyProtocol(LimitedProtocol):
         if self._held is not None:  # answers keep the order of their requests
             self.let_go()
         pressure = self.pressure
-        is_rush = pressure is not None and pressure.is_rush
-        if not is_rush or not self._is_answered_at_once(data):
+        if pressure is None or not pressure.rush or not self._is_answered_at_once(data):
             super().data_received(data)
 
     def _feed(self, data: bytes) -> None:

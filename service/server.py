@@ -6,7 +6,8 @@ import logging
 import math
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import uvicorn
 
@@ -20,6 +21,8 @@ from service.telemetry.sharing import Sharing
 log = logging.getLogger("dualstream.server")
 
 GARBAGE_THRESHOLD = 20_000
+UNSENT_BYTES = 64 * 1024
+"""Of an answer the kernel takes so much beyond what is on its way to the client."""
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
@@ -88,6 +91,18 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
     return Server(config, app, settings.stop_timeout_s)
 
 
+def keep_few_unsent(listening: Iterable[Any]) -> None:
+    """Let the kernel take less of what clients do not read, of all who connect from now on.
+
+    It takes up to 4 MB for each of them, which is memory of nobody's, and a time that all others
+    wait for, when it is filled as when it is freed.
+    """
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    for one in listening:
+        if option is not None and one.family in (socket.AF_INET, socket.AF_INET6):
+            one.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
+
+
 class Server(uvicorn.Server):
     """uvicorn's, which tells when it listens and when the application is ready."""
 
@@ -102,6 +117,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            for server in self.servers:
+                keep_few_unsent(server.sockets)
             self._announcing = asyncio.create_task(self._announce())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -7,7 +7,7 @@ bytes go back. Errors have the one shape of service.errors.
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -16,12 +16,14 @@ from service.api.access import check_method, limited_of
 from service.api.arriving import arriving, beginning_with, bounded, read_body, up_to
 from service.api.events import Events
 from service.api.http import (
+    PIECE,
     Head,
     Headers,
     answer,
     answer_problem,
     etag_of,
     given_key,
+    in_pieces,
     is_true,
     read_count,
     read_head,
@@ -46,9 +48,10 @@ from service.codecs import (
     parse_query_row,
 )
 from service.errors import Problem
+from service.first_bytes import LIVES
 from service.journal.protocol import ModelChanged
 from service.model import Model
-from service.pressure import LEARN
+from service.pressure import LEARN, LIVEZ
 from service.schemas import Learned, LearnedStream
 from service.settings import Settings
 from service.startup import Startup
@@ -56,9 +59,6 @@ from service.telemetry import Telemetry
 from service.versions import LoadedVersions
 from solvers import Batch
 from solvers.text import count_lines
-
-if TYPE_CHECKING:
-    pass
 
 REPLAYED = (b"idempotency-replayed", b"true")
 _encode = msgspec.json.Encoder().encode
@@ -114,6 +114,10 @@ class HotPath:
         if path == "/predict":
             await self._serve("predict", self._predict_by_query, "", scope, receive, send)
             return
+        if path == LIVEZ and scope["method"] == "GET":
+            await answer(send, LIVES, [])
+            self._telemetry.saw_request(LIVEZ, 200, 0.0)
+            return
         await self._pass_on(scope, receive, send)
 
     async def _serve(
@@ -150,7 +154,8 @@ class HotPath:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            is_long = len(message.get("body", b"")) > PIECE
+            await (in_pieces(send, message) if is_long else send(message))
 
         try:
             await self._app(scope, bounded(receive, self._max_body_bytes), watch)

@@ -1,9 +1,10 @@
 """What plain ASGI endpoints need of HTTP: head, query, body, answers."""
 
+import asyncio
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from starlette.types import Scope, Send
+from starlette.types import Message, Scope, Send
 
 from service.codecs import LONGEST_KEY, is_key
 from service.codecs.inflate import content_encoding
@@ -11,6 +12,8 @@ from service.errors import MEDIA_TYPE, Problem
 from service.journal.record import KeyKind, make_key
 
 NDJSON = b"application/x-ndjson"
+PIECE = 64 * 1024
+"""A longer answer goes out in such pieces."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -120,7 +123,21 @@ async def answer(send: Send, body: bytes, headers: Headers) -> None:
     """200 with a JSON body."""
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": head + headers})
-    await send({"type": "http.response.body", "body": body})
+    told = {"type": "http.response.body", "body": body}
+    await (send(told) if len(body) <= PIECE else in_pieces(send, told))
+
+
+async def in_pieces(send: Send, message: Message) -> None:
+    """Send a part of an answer that is long, each piece once most before it is on its way.
+
+    Who does not read leaves little in memory, and who does keeps others waiting for one piece.
+    """
+    body, size = memoryview(message["body"]), len(message["body"])
+    for start in range(0, size, PIECE):
+        more = start + PIECE < size or message.get("more_body", False)
+        piece = body[start : start + PIECE]
+        await send({"type": message["type"], "body": piece, "more_body": more})
+        await asyncio.sleep(0)
 
 
 async def answer_problem(send: Send, problem: Problem, instance: str) -> None:

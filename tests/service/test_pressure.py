@@ -85,7 +85,7 @@ async def test_the_queue_is_short_until_those_refused_may_all_wait():
     pressure, _ = pressure_of(clock)
     numbers = enter(pressure, FEW)
     clock.now = 0.1
-    assert not pressure.is_rush and not pressure.admits(LEARNING, clients[0]) and pressure.is_rush
+    assert not pressure.rush and not pressure.admits(LEARNING, clients[0]) and pressure.rush
     leave(pressure, numbers)
     for number in range(3):
         # So many others, or the same ones so often: what counts is how many there are.
@@ -97,15 +97,15 @@ async def test_the_queue_is_short_until_those_refused_may_all_wait():
         assert pressure.admits(PREDICTING)
         clock.now += 0.75 * WHILE_S
         pressure.look()
-        assert pressure.is_rush
+        assert pressure.rush
         clock.now += 0.75 * WHILE_S
         pressure.look()
-        assert pressure.is_rush, number
+        assert pressure.rush, number
     few = clients[: FEW - SHORT]
     assert not any(pressure.admits(LEARNING, client) for _ in range(10) for client in few)
     clock.now += 2 * WHILE_S
     pressure.look()
-    assert not pressure.is_rush
+    assert not pressure.rush
     await asyncio.sleep(0)
     assert all(pressure.admits(LEARNING, client) for client in few)
     await asyncio.sleep(0)
@@ -138,7 +138,7 @@ async def test_the_queue_is_longer_where_the_event_loop_waits_for_the_store():
     assert found == doubled + [FEW] + [max(FEW // 2**k, SHORT) for k in range(1, 9)]
     clock.now += 2 * WHILE_S
     pressure.look()
-    assert not pressure.is_rush
+    assert not pressure.rush
 
 
 def test_idleness_is_what_a_thread_slept():
@@ -205,7 +205,7 @@ class Stubborn(Pressure):
 
     def __init__(self, is_rush: bool) -> None:
         super().__init__(1, 1.0, 1.0, lambda kind: None, Clock())
-        self._rush = {LEARN, PREDICT} if is_rush else set()
+        self.rush = {LEARN, PREDICT} if is_rush else set()
 
     def admits(self, path: str, client: object = None) -> bool:
         return not path.startswith("/models/")

@@ -1,6 +1,7 @@
 """However much a connection sends at once, little of it is taken up in a turn of the event loop."""
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -10,11 +11,14 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
-from service.connections import Connections, Limits
+from service.api.http import PIECE, answer as answer_json
+from service.connections import Connections, Limits, Waits
+from service.errors import Problem
 from service.limited import HEAD_SHARE, MOST_HEADERS
 from service.pressure import Pressure
 from service.receiving import refusing_by
-from service.taking_turns import AT_ONCE
+from service.server import UNSENT_BYTES, keep_few_unsent
+from service.taking_turns import AT_ONCE, FEW
 
 GET = b"GET /x HTTP/1.1\r\n\r\n"
 HEAD_BYTES = 64 * 1024
@@ -233,6 +237,99 @@ def test_a_body_of_a_stated_length_waits_for_no_turn():
         assert line.answers == 1
 
     run(told)
+
+
+def test_of_many_who_come_together_few_begin_at_once_that_take_long():
+    async def told() -> None:
+        world = World(answer)
+        lines, asked = [], [b"/models/m", b"/models/m/learn", b"/livez", b"/openapi.json"] * 30
+        for path in asked:
+            one, line = world.connect()
+            one.data_received(b"GET %b HTTP/1.1\r\n\r\n" % path)
+            lines.append(line)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        quick = ["/models/m/learn", "/livez"] * 30
+        assert [path for path in world.served if path in quick] == quick
+        assert 0 < len(world.served) - len(quick) <= 2 * FEW + AT_ONCE
+        while len(world.served) < len(asked):
+            before = len(world.served)
+            await asyncio.sleep(0)
+            assert len(world.served) <= before + AT_ONCE
+        assert sorted(world.served) == sorted(path.decode() for path in asked)
+        while any(line.answers != 1 for line in lines):
+            await asyncio.sleep(0)
+
+    run(told)
+
+
+def test_who_waits_for_a_turn_may_send_on_or_go():
+    async def told() -> None:
+        async def read(scope: Any, receive: Any, send: Any) -> None:
+            more = True
+            while more:
+                message = await receive()
+                more = message["more_body"]
+            await answer(scope, receive, send)
+
+        world = World(read)
+        for _ in range(4 * FEW):
+            world.connect()[0].data_received(GET)
+        (sends, line), (goes, _), (errs, wrong) = (world.connect() for _ in range(3))
+        post = b"POST /y HTTP/1.1\r\ncontent-length: 4\r\n\r\n"
+        for one in (sends, goes, errs):
+            one.data_received(post)
+            assert not one.cycle.response_complete and one.waits_for() is Waits.ANSWER
+        sends.data_received(b"12")
+        sends.data_received(b"34" + GET)
+        goes.connection_lost(None)
+        errs.end(Problem(408, "too-slow", "too slow"))
+        while line.answers < 2:
+            await asyncio.sleep(0)
+        assert world.served.count("/y") == 1 and world.served[-1] == "/x"
+        assert wrong.is_closed and b" 408 " in wrong.written
+
+    run(told)
+
+
+def test_a_long_answer_waits_for_who_reads_it():
+    async def told() -> None:
+        body = bytes(10 * PIECE + 1)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await answer_json(send, body, [])
+
+        world = World(app)
+        one, line = world.connect()
+        one.data_received(GET)
+        for pieces in range(1, 11):
+            while line.written.count(0) < pieces * PIECE:
+                await asyncio.sleep(0)
+            one.pause_writing()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert line.written.count(0) == pieces * PIECE
+            one.resume_writing()
+        while line.written.count(0) < len(body):
+            await asyncio.sleep(0)
+        assert one._is_free
+
+    run(told)
+
+
+@pytest.mark.skipif(
+    not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system has no such option"
+)
+def test_the_kernel_takes_little_of_what_is_not_read():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        keep_few_unsent([listening])
+        with socket.create_connection(listening.getsockname()):
+            told, _ = listening.accept()
+            told.setblocking(False)
+            taken = 0
+            with told, pytest.raises(BlockingIOError):
+                while taken < 16 * UNSENT_BYTES:
+                    taken += told.send(bytes(4096))
 
 
 def test_a_body_whose_head_came_behind_another_request_is_read():
