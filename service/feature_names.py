@@ -6,11 +6,14 @@ keeps the first 65,536 of them, and of a place the first name.
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from sys import getsizeof
 
 import numpy as np
 
 from service.codecs.door import MAX_NAMES
 from solvers import CorruptState, State
+
+_PLACE_BYTES = 28
 
 
 class FeatureNames:
@@ -18,18 +21,27 @@ class FeatureNames:
 
     def __init__(self) -> None:
         self._by_place: dict[int, str] = {}
+        self._text_bytes = 0
+
+    @property
+    def bytes_held(self) -> int:
+        """What the names take of memory, each counted: they may be long or short as they come."""
+        by_place = self._by_place
+        return getsizeof(by_place) + len(by_place) * _PLACE_BYTES + self._text_bytes
 
     def keep(self, pairs: Iterable[tuple[int, str]]) -> None:
         """Keep these names, as long as there is room, where the place has none yet."""
         for place, name in pairs:
             if len(self._by_place) >= MAX_NAMES:
                 return
-            self._by_place.setdefault(place, name)
+            if place not in self._by_place:
+                self._by_place[place] = name
+                self._text_bytes += getsizeof(name)
 
     def copy(self) -> "FeatureNames":
         """The names as they are now."""
         names = FeatureNames()
-        names._by_place = dict(self._by_place)
+        names._by_place, names._text_bytes = dict(self._by_place), self._text_bytes
         return names
 
     def get(self, place: int) -> str | None:
@@ -52,7 +64,7 @@ class FeatureNames:
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Be in this state; without arrays there are no names. Raises CorruptState."""
         if not state:
-            self._by_place = {}
+            self._by_place, self._text_bytes = {}, 0
             return
         try:
             text, ends = state["text"].tobytes(), state["ends"].tolist()
@@ -62,5 +74,6 @@ class FeatureNames:
                 for start, end in zip(starts, ends, strict=True)
             ]
             self._by_place = dict(zip(state["places"].tolist(), names, strict=True))
+            self._text_bytes = sum(map(getsizeof, self._by_place.values()))
         except (KeyError, ValueError, TypeError) as error:
             raise CorruptState(f"the names of the features are damaged: {error!r}") from error

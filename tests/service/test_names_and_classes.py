@@ -11,6 +11,7 @@ from service.codecs import Door
 from service.codecs.door import LONGEST_NAME, BadRow
 from service.feature_names import FeatureNames
 from service.journal import open_journal
+from service.memory import bytes_of
 from service.replica import Replica
 from solvers import Batch, CorruptState, class_places, hash_names, make_learner, resolve_spec
 from tests.service.conftest import assert_problem
@@ -306,3 +307,15 @@ def test_every_algorithm_is_served(serve, store, given):
     for path in ("/weights", "/metrics", "/predict?x=1:1"):
         assert client.get(f"/models/m{path}").status_code == 200
     assert client.get("/metrics").status_code == 200
+
+
+def test_long_names_count_as_memory_whichever_came_first():
+    names = FeatureNames()
+    names.keep((place, f"n{place}" + 900 * "x" * (place >= 64)) for place in range(1000))
+    names.keep([(0, 5000 * "x")])  # the place has one
+    restored = FeatureNames()
+    restored.restore(names.state())
+    for held in (names, names.copy(), restored):
+        assert 900 * 936 < bytes_of(held) < 1_100_000
+    restored.restore({})
+    assert bytes_of(restored) < 500
