@@ -24,6 +24,8 @@ PAUSE_S = 0.001
 """For them to be served: in one turn of the loop a request does not get far."""
 LEAST_BYTES = 1024
 """Of a body or an answer, within the time that it is given: else it counts as standing still."""
+LISTENS = "listens"
+"""In the scope of a request whose answer is a stream without an end."""
 RESERVED_FILES = 256
 """Descriptors for the store, the log and whatever else is not a connection."""
 TRIED, CHOICE = 64, 8
@@ -37,9 +39,11 @@ class Waits(Enum):
     """For a request to begin."""
     HEAD = 1
     BODY = 2
-    ANSWER = 3
+    LISTENS = 3
+    """For events, for as long as it likes."""
+    ANSWER = 4
     """For the server; never closed for it."""
-    READER = 4
+    READER = 5
     """For the client to read what it was sent."""
 
 
@@ -206,7 +210,8 @@ class Connections:
 
         A client that asks now and then is not closed for a crowd that says nothing. Where there is
         no crowd it is one of those who stand still longest, those first that wait for a request to
-        begin, and of bodies that which has brought least; None where all are being answered.
+        begin, of bodies that which has brought least, and streams of events last; None where
+        all are being answered.
         """
         for connection in list(islice(self._silent, TRIED)):
             begun, _ = connection.progress()
@@ -215,12 +220,15 @@ class Connections:
             elif connection is not newest:
                 return connection
         found: list[tuple[int, int, float, int, Connection]] = []
+        listening = None
         for connection in list(islice(self._asked, TRIED)):
             waits, seen = connection.waits_for(), connection.seen
             begun, so_far = connection.progress()
             has_gone_on = seen is None or seen.begun != begun
             if waits.value > Waits.BODY.value or has_gone_on:
                 self._goes_on(connection, begun)
+            if waits is Waits.LISTENS:
+                listening = listening or connection
             if waits.value > Waits.BODY.value or connection is newest:
                 continue
             brought = 0
@@ -230,7 +238,7 @@ class Connections:
             found.append((waits.value, brought, still_since, len(found), connection))
             if len(found) == CHOICE:
                 break
-        return min(found)[-1] if found else None
+        return min(found)[-1] if found else listening
 
 
 def room_for(most: int) -> int:

@@ -16,7 +16,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.connections import Connections, Sight, Waits
+from service.connections import LISTENS, Connections, Sight, Waits
 from service.errors import MEDIA_TYPE, Problem
 from service.taking_turns import TakingTurns
 
@@ -113,6 +113,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """What the connection waits for, as it is now."""
         if self.flow.write_paused or self.transport.is_closing():
             return Waits.READER
+        if not self._is_free and LISTENS in self._served.scope:
+            return Waits.LISTENS
         if self._rest or self._has_turn:
             return Waits.ANSWER
         if self._in_head:

@@ -18,6 +18,7 @@ from service.api.lines import problem_of
 from service.api.models import support_of
 from service.api.pause_view import PauseView
 from service.catalog import Catalog
+from service.connections import LISTENS
 from service.errors import Problem
 from service.journal.protocol import JournalError, ModelRecord, UnknownModel
 from service.model import Model
@@ -79,6 +80,7 @@ class Events:
         self._telemetry.saw_request("events", 200, time.perf_counter() - began)
         told = _Told(self._catalog, model.record, _last_event_id(scope), self._telemetry)
         del model  # nobody who listens keeps it
+        scope[LISTENS] = True
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await _send_all(told, every_s, ending, receive, send)

@@ -193,6 +193,22 @@ def test_where_all_are_being_answered_the_newest_is_refused():
     assert world.reasons == {"room": 1}
 
 
+def test_streams_of_events_make_room_where_no_other_can():
+    world = World(most=20)
+    streams = [Still(Waits.LISTENS) for _ in range(15)]
+    answered, idle = Still(Waits.ANSWER), [Still(Waits.IDLE) for _ in range(4)]
+    world.add(*streams, answered, *idle)
+    world.wait(1, *streams, answered, *idle)
+    for number in range(6):
+        world.add(Still(Waits.ANSWER))
+        for gone in [one for one in (*streams, *idle) if one.ended]:
+            world.open.discard(gone)
+        assert sum(bool(one.ended) for one in idle) == min(number + 1, 4)
+        assert sum(bool(one.ended) for one in streams) == max(0, number - 3)
+    world.wait(1000, *streams)
+    assert world.reasons == {"room": 6} and not answered.ended
+
+
 def test_looking_lets_others_be_served_in_between(monkeypatch):
     world, turns = World(most=2000), 0
     monkeypatch.setattr("service.connections.LOOK_S", 0.0)

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
 from service.api.http import PIECE, answer as answer_json
-from service.connections import Connections, Limits, Waits
+from service.connections import LISTENS, Connections, Limits, Waits
 from service.errors import Problem
 from service.limited import HEAD_SHARE, MOST_HEADERS
 from service.pressure import Pressure
@@ -288,6 +288,29 @@ def test_who_waits_for_a_turn_may_send_on_or_go():
             await asyncio.sleep(0)
         assert world.served.count("/y") == 1 and world.served[-1] == "/x"
         assert wrong.is_closed and b" 408 " in wrong.written
+
+    run(told)
+
+
+def test_who_listens_to_a_stream_can_make_room():
+    async def told() -> None:
+        async def stream(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            scope[LISTENS] = True
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        world = World(stream)
+        for sent in (GET, 100 * GET):  # whatever else it asks for
+            one, line = world.connect()
+            one.data_received(sent)
+            assert one.waits_for() is Waits.ANSWER
+            while not line.answers:
+                await asyncio.sleep(0)
+            assert one.waits_for() is Waits.LISTENS
+            one.end(None)
+            assert line.is_closed
+            one.connection_lost(None)
 
     run(told)
 
