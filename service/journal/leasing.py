@@ -6,6 +6,9 @@ ask the store. It is no part of a journal: what is lost of it was only not taken
 
 from typing import NamedTuple, Protocol
 
+SET_BACK_MS = 1000
+"""By less, processes that have read one clock may come to a bucket in another order."""
+
 
 class Lease(NamedTuple):
     """So much was taken; where that is nothing, when there will be something."""
@@ -31,8 +34,9 @@ class Leasing(Protocol):
 
         Where there is anything in it that is given: what it lacks then is owed, and nobody is given
         any until that has come. So over t seconds all together take rate * (t + 1) + needed - 1
-        at most. A bucket that nobody knows is full. `at_ms` takes the place of the store's clock,
-        which does nothing where it goes back. Atomic.
+        at most. A bucket that nobody knows is full. `at_ms` takes the place of the store's clock.
+        Where that goes back by up to SET_BACK_MS it stands still; by more, it was set back, and
+        nobody knows the bucket any more. Atomic.
 
         Raises JournalUnavailable.
         """
@@ -43,7 +47,7 @@ def take(
 ) -> tuple[Bucket, Lease]:
     """What is in the bucket afterwards, and what was taken. lease.lua does the same."""
     full = 1000 * rate
-    if bucket is None:
+    if bucket is None or bucket.at_ms - now_ms > SET_BACK_MS:
         bucket = Bucket(full, now_ms)
     now_ms = max(now_ms, bucket.at_ms)
     held = min(full, bucket.held + rate * (now_ms - bucket.at_ms))

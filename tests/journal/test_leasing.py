@@ -18,7 +18,7 @@ async def test_every_store_gives_what_the_definition_gives(journal: Journal):
         bucket: Bucket | None = None
         now_ms, taken = 1_000_000, 0
         for _ in range(40):
-            now_ms += chance.choice((-50, 0, 1, 3, 40, 160, 2500))
+            now_ms += chance.choice((-50, 0, 1, 3, 40, 160, 2500, -1000, -2000))
             needed, most = chance.choice((1, 1, 2, rate, 3 * rate)), max(1, rate // 10)
             bucket, lease = take(bucket, rate, needed, most, now_ms)
             assert await journal.lease(name, rate, needed, most, now_ms) == lease
@@ -34,3 +34,12 @@ async def test_what_many_take_at_once_is_in_there_once(store: Store):
         )
         assert sum(lease.taken for lease in leases) == 100
         assert {lease.wait_ms for lease in leases if not lease.taken} == {10}
+
+
+async def test_a_clock_that_was_set_back_shuts_nobody_out(journal: Journal):
+    tomorrow_ms = 86_400_000
+    assert (await journal.lease("b", 10, 10, 10, tomorrow_ms)).taken == 10
+    assert await journal.lease("b", 10, 1, 1, tomorrow_ms - 1000) == Lease(0, 100)
+    assert await journal.lease("b", 10, 1, 1, 1000) == Lease(1, 0)
+    assert await journal.lease("b", 10, 9, 9, 1000) == Lease(9, 0)
+    assert await journal.lease("b", 10, 1, 1, 1000) == Lease(0, 100)

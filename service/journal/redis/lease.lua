@@ -1,6 +1,8 @@
 -- KEYS: the bucket   ARGV: rate, needed, most, now (ms) or ""
 -- Answers {taken, ms to wait}. As service/journal/leasing.py has it.
 
+local SET_BACK_MS = 1000
+
 local rate, needed, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now = ARGV[4] == '' and now_ms() or tonumber(ARGV[4])
 local full = 1000 * rate
@@ -8,7 +10,9 @@ local held, at = full, now
 local stored = redis.call('GET', KEYS[1])
 if stored then
   local first, second = string.match(stored, '^(-?%d+) (%d+)$')
-  held, at = tonumber(first), tonumber(second)
+  if tonumber(second) - now <= SET_BACK_MS then
+    held, at = tonumber(first), tonumber(second)
+  end
 end
 now = math.max(now, at)
 held = math.min(full, held + rate * (now - at))
