@@ -11,9 +11,11 @@ from service.journal.protocol import (
     Limits,
     ModelChanged,
     ModelRecord,
+    ToRemember,
     UnknownModel,
     Version,
 )
+from tests.journal.conftest import Store
 from tests.journal.groups import GIVEN, SPEC, keyed, rows
 
 pytestmark = pytest.mark.anyio
@@ -194,3 +196,25 @@ async def test_identity_is_told_without_being_claimed(journal):
     assert await journal.identity() is None
     await journal.claim_identity("one")
     assert await journal.identity() == "one"
+
+
+async def test_what_goes_between_two_looks_at_redis_is_left_out(redis_store: Store, monkeypatch):
+    async with redis_store.journal() as journal:
+        record = await written(journal)
+        own = record.id, record.incarnation
+        waiting = [ToRemember(b"\6" + id_, b"row", b"", 60.0) for id_ in (b"a", b"b")]
+        await journal.remember(*own, waiting)
+        read, found = journal._read, {}
+
+        async def seen_before(*command):
+            answer = found[command[2]] = await read(*command)
+            gone, key = answer[0], command[3]
+            name = key.replace(b"nonceq", b"nonces").replace(b"waitq", b"waits")
+            await journal._others.call("HDEL", name, gone)
+            return answer
+
+        monkeypatch.setattr(journal, "_read", seen_before)
+        appends = await journal.kept_appends(*own)
+        assert [kept.nonce for kept in appends] == found["LRANGE"][:0:-1]
+        rows_left, _ = await journal.kept_rows(*own, 0)
+        assert [row.key for row in rows_left] == found["ZRANGE"][1:]

@@ -72,11 +72,13 @@ class RedisMoving:
             return []
         nonces = newest_first[::-1]
         stored = await self._others.call("HMGET", prefix + b"nonces", *nonces, is_read=True)
-        results = [unpack_result(value) for value in stored]
-        return [
-            KeptAppend(nonce, r.before, r.seq, r.previous, r.left)
-            for nonce, r in zip(nonces, results, strict=True)
+        # An append may let go of some in between.
+        results = [
+            (nonce, unpack_result(value))
+            for nonce, value in zip(nonces, stored, strict=True)
+            if value is not None
         ]
+        return [KeptAppend(nonce, r.before, r.seq, r.previous, r.left) for nonce, r in results]
 
     async def cursors(self, model: str, incarnation: str) -> Mapping[str, str]:
         stored = await self._read(model, incarnation, "HGETALL", keys_of(model).cursors)
@@ -93,7 +95,8 @@ class RedisMoving:
         if not keys:
             return [], None
         stored = await self._others.call("HMGET", own.waits, *keys, is_read=True)
-        return [row_as_it_is(key, row) for key, row in zip(keys, stored, strict=True)], stop
+        found = zip(keys, stored, strict=True)  # a label may let go of some in between
+        return [row_as_it_is(key, row) for key, row in found if row is not None], stop
 
     async def stage_rows(
         self, staged: str, incarnation: str, rows: Sequence[Remembered], are_first: bool
