@@ -37,6 +37,7 @@ __all__ = [
     "Problem",
     "RowError",
     "as_problem",
+    "key_reused",
     "let_go",
     "unavailable",
     "unknown_model",
@@ -55,6 +56,12 @@ def unreadable(reason: str) -> Problem:
 
 def unavailable(reason: str) -> Problem:
     return Problem(503, "store-unavailable", reason, retry_after_s=1)
+
+
+def key_reused() -> Problem:
+    """Of an Idempotency-Key under which something else was asked for."""
+    detail = "the Idempotency-Key was used for another request"
+    return Problem(422, "idempotency-key-reused", detail)
 
 
 def let_go(error: BaseException | None) -> None:

@@ -12,7 +12,7 @@ from struct import Struct
 
 from service.answers import Answer
 from service.codecs import ListedRows
-from service.errors import Problem
+from service.errors import Problem, key_reused
 from service.journal.protocol import Journal, Part, Remembered, ToRemember
 from service.journal.record import (
     KeyKind,
@@ -142,7 +142,7 @@ async def learn_labels(
     known = await model.known(asked)
     if key is not None and known[-1] is not None:
         if known[-1].fingerprint != fingerprint:
-            raise _reused()
+            raise key_reused()
         await model.refresh(known[-1].seq)
         told.repeats = known[-1].seq, known[-1].records
         told.answer = model.replica.answers.find(key, known[-1].seq)
@@ -165,7 +165,7 @@ async def learn_labels(
         request = request_of(model.door.dim, told.found, rows, key, fingerprint)
         told.receipt = await model.submit(request)
         if told.receipt.placed.conflict and key is not None and told.receipt.rows is None:
-            raise _reused()
+            raise key_reused()
         if key is not None and told.receipt.placed.duplicate and told.receipt.scores is None:
             # The same request came by another way, meanwhile.
             place = told.receipt.placed
@@ -241,8 +241,3 @@ def _row_of(row: Remembered) -> Rows:
 def _is_in(answer: Answer | None, key: bytes) -> bool:
     """Whether the row was journalled by the request of this answer, as far as that is known."""
     return answer is None or answer.rows is None or key in answer.rows.ids
-
-
-def _reused() -> Problem:
-    detail = "the Idempotency-Key was used for another request"
-    return Problem(422, "idempotency-key-reused", detail)

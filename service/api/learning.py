@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from service.api.http import Head
 from service.api.learned import LeftOut, answer_again, answer_new, first_answer
 from service.codecs import Intake, ListedRows, parse_body
-from service.errors import Problem
+from service.errors import key_reused
 from service.model import Model
 from service.receipts import Receipt
 from service.requests import Request
@@ -53,8 +53,7 @@ async def learned_of(
     Raises Problem 422 for a key of another request, and RowsRefused where no row was taken.
     """
     if receipt.placed.conflict:
-        detail = "the Idempotency-Key was used for another request"
-        raise Problem(422, "idempotency-key-reused", detail)
+        raise key_reused()
     if receipt.scores is not None:
         model.remember_told(intake, receipt)
         return answer_new(model, intake, receipt, wants_scores), False

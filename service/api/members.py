@@ -19,7 +19,7 @@ from service.api.models import catalog_of, spec_of
 from service.auditing import Author
 from service.catalog import canonical
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, find_member
-from service.errors import Problem
+from service.errors import Problem, key_reused
 from service.model import Model
 from service.receipts import Receipt
 from service.requests import ControlRequest
@@ -222,8 +222,7 @@ async def _standing(model: Model, order: MemberAdd) -> OneMember | None:
 async def _submit(model: Model, order: Order, by: Author, key: bytes | None = None) -> Receipt:
     receipt = await model.submit(ControlRequest.of(order, key, by=by))
     if receipt.placed.conflict:
-        detail = "the Idempotency-Key was used for another request"
-        raise Problem(422, "idempotency-key-reused", detail)
+        raise key_reused()
     return receipt
 
 

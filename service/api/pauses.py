@@ -11,7 +11,7 @@ from service.api.http import stored_key
 from service.api.models import catalog_of
 from service.api.versions import IdempotencyKey
 from service.controls import Resume, paused_at
-from service.errors import Problem
+from service.errors import Problem, key_reused
 from service.model import Model
 from service.requests import ControlRequest
 
@@ -57,7 +57,8 @@ async def resume_model(
     if key is not None:
         [known] = await model.known([key])
         if known is not None:
-            _check_same(known.fingerprint != hashlib.sha256(asked).digest()[:16])
+            if known.fingerprint != hashlib.sha256(asked).digest()[:16]:
+                raise key_reused()
             return _repeated(model_id, rows, known.seq)
     await model.pausing.settled()
     since = paused_at(model.replica)
@@ -65,7 +66,8 @@ async def resume_model(
         raise _not_paused(model)
     order, by = Resume(since, rows), author_of(request)
     receipt = await model.submit(ControlRequest.of(order, key, asked, by=by))
-    _check_same(receipt.placed.conflict)
+    if receipt.placed.conflict:
+        raise key_reused()
     if receipt.placed.duplicate:
         return _repeated(model_id, rows, receipt.placed.seq)
     verdict = receipt.verdict
@@ -87,9 +89,3 @@ def _not_paused(model: Model) -> Problem:
 
 def _repeated(model_id: str, rows: Rows, seq: int) -> Resumed:
     return Resumed(model=model_id, seq=seq, since=None, rows=rows, learned=None, duplicate=True)
-
-
-def _check_same(is_other: bool) -> None:
-    if is_other:
-        detail = "the Idempotency-Key was used for another request"
-        raise Problem(422, "idempotency-key-reused", detail)

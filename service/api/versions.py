@@ -12,7 +12,7 @@ from service.api.access import author_of
 from service.api.http import stored_key
 from service.api.models import catalog_of
 from service.controls import Rollback
-from service.errors import Problem
+from service.errors import Problem, key_reused
 from service.journal.protocol import Version
 from service.receipts import Receipt
 from service.time_travel import kept_from
@@ -152,7 +152,8 @@ async def roll_back(
     if key is not None:
         [known] = await model.known([key])
         if known is not None:
-            _check_same(known.fingerprint != hashlib.sha256(mark).digest()[:16])
+            if known.fingerprint != hashlib.sha256(mark).digest()[:16]:
+                raise key_reused()
             return _repeated(model_id, asked, known.seq)
     how = (key, mark, author_of(request))
     if asked.version is not None:
@@ -164,7 +165,8 @@ async def roll_back(
 
 
 def _told(model_id: str, asked: GoBack, order: Rollback, receipt: Receipt) -> RolledBack:
-    _check_same(receipt.placed.conflict)
+    if receipt.placed.conflict:
+        raise key_reused()
     if receipt.placed.duplicate:
         return _repeated(model_id, asked, receipt.placed.seq)
     if receipt.verdict is not None and receipt.verdict.refusal is not None:
@@ -188,12 +190,6 @@ def _repeated(model_id: str, asked: GoBack, seq: int) -> RolledBack:
         digest=None,
         duplicate=True,
     )
-
-
-def _check_same(is_other: bool) -> None:
-    if is_other:
-        detail = "the Idempotency-Key was used for another request"
-        raise Problem(422, "idempotency-key-reused", detail)
 
 
 def _view(model_id: str, version: Version) -> VersionView:
