@@ -478,4 +478,4 @@ RARE = {
     "copy gone with its record": Bug([(Replica, "_obey", _not_asked_again)]),
     "head lost before it is read": Bug([(Committer, "_hold_against_head", _looked_once)]),
 }
-"""No seed is known that finds the first; the second one a test of test_replay.py does."""
+"""No seed is known that finds them: tests of test_replay.py do."""

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from service.committer import Committer
-from service.journal.protocol import ModelRecord
+from service.controls import Rollback
+from service.journal.protocol import ModelRecord, Trimmed
 from service.recovery import REPLAYS, Forked
 from service.replica import Replica
+from service.requests import ControlRequest
+from service.states import UnreadableCopy
 from tests.simulation import models
 from tests.simulation.bugs import RARE
 from tests.simulation.log import Log
@@ -24,6 +27,9 @@ class Vanishing:
 
     async def snapshot_get(self, *given: Any) -> None:
         return None
+
+    async def copy_get(self, *given: Any) -> bytes | None:
+        return self._store.copy_get(*given)
 
     async def read(self, *given: Any) -> Any:
         entries = self._store.read(*given)
@@ -82,6 +88,27 @@ def test_a_refresh_looks_again_where_the_head_was_lost_before_it_was_read(is_pla
         journal = LosingAfterItsHead(store, log, 1)
         asyncio.run(Committer(journal, replica, 1.0).refresh())  # type: ignore[arg-type]
     assert ((replica.seq, replica.chain) == (log.seq, log.chain)) is not is_planted
+
+
+class TrimmedMeanwhile(Vanishing):
+    """A journal that is trimmed to its end between what is read and the copy that it names."""
+
+    async def copy_get(self, *given: Any) -> bytes | None:
+        self._store.trim(self._log.id, self._log.incarnation, self._log.seq)
+        return await super().copy_get(*given)
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_copy_that_went_with_the_record_that_names_it_is_no_lost_one(is_planted):
+    bug = RARE["copy gone with its record"]
+    replica, log, store = loaded(0)
+    digest = store.copy_put(log.id, log.incarnation, replica.capture().as_copy().data)
+    parts = ControlRequest.of(Rollback(digest, replica.seq)).parts
+    store.append(log.id, log.incarnation, bytes(range(16)), log.seq, parts, copy=digest)
+    journal: Any = TrimmedMeanwhile(store, log, 0)
+    with bug.planted() if is_planted else contextlib.nullcontext():
+        with pytest.raises(UnreadableCopy if is_planted else Trimmed):
+            asyncio.run(replica.catch_up(journal))
 
 
 def test_replay_gives_up_where_that_does_not_end():
