@@ -11,7 +11,6 @@ import contextlib
 import logging
 
 from service.auditing import SERVER
-from service.beside import beside
 from service.committer import Committer
 from service.journal.protocol import (
     Conflict,
@@ -107,7 +106,7 @@ class CleanUp:
                 async with self._committer.between_groups():
                     captured = replica.capture()
                     seq = replica.retained.unlearned_seq
-                snapshot = await beside(captured.encode)
+                snapshot = await captured.encoded()
                 through = self._may_go(snapshot.seq)
                 if not await clean_up(self._journal, *self._where, snapshot, seq, through):
                     return False

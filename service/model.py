@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from service.beside import beside
 from service.clean_up import LEFT_TO_OTHERS_S, CleanUp
 from service.codecs import Door, Intake, ListedRows
 from service.committer import Committer
@@ -274,7 +273,7 @@ class Model:
         neither of the two newest snapshots needs, nor `keep_records`.
         """
         captured = self.replica.capture() if captured is None else captured
-        snapshot = await beside(captured.encode)
+        snapshot = await captured.encoded()
         record, journal = self.record, self._catalog.journal
         where = (record.id, record.incarnation)
         place = (snapshot.seq, snapshot.chain)

@@ -1,5 +1,6 @@
 """A model's state: what spec and journal make of it, as objects, as arrays and as bytes."""
 
+import asyncio
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from service.beside import beside
 from service.feature_names import FeatureNames
 from service.guarding import Guarding
 from service.journal.protocol import Snapshot
@@ -77,6 +79,8 @@ class ModelState:
         return arrays
 
 
+SHORT_BYTES = 1 << 20
+"""Of a state, that are encoded in a millisecond or two."""
 BESIDE = ("answers.", "served.")
 """Parts of a snapshot that are no part of the state."""
 
@@ -92,6 +96,15 @@ class Captured:
 
     def encode(self) -> Snapshot:
         return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
+
+    async def encoded(self) -> Snapshot:
+        """As `encode`, out of the event loop's way.
+
+        What takes long has a thread of its own: those whose rows are learned beside the loop, and
+        whoever predicts by their models, would wait for it.
+        """
+        is_short = sum(array.nbytes for array in self.arrays.values()) <= SHORT_BYTES
+        return await (beside if is_short else asyncio.to_thread)(self.encode)
 
     def as_copy(self) -> Snapshot:
         """The state alone, without the answers kept beside it: equal states give equal bytes."""

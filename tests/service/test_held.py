@@ -8,10 +8,12 @@ from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.beside import beside
 from service.held import Held
+from service.states import SHORT_BYTES, Captured
 
 ROOM, MODELS, USES = 50, 1000, 20_000
 
@@ -105,3 +107,20 @@ async def test_work_beside_the_event_loop_is_done_one_after_the_other():
     assert most == 1 and threading.get_ident() not in threads
     assert [n for n in told if isinstance(n, int)] == [0, 1, 2, 4, 5, 6, 7]
     assert isinstance(told[3], ValueError)
+
+
+@pytest.mark.anyio
+async def test_a_large_state_is_encoded_while_the_thread_beside_the_loop_is_busy():
+    free = threading.Event()
+    busy = asyncio.create_task(beside(free.wait))
+    numbers = np.arange(SHORT_BYTES // 8 + 1)
+    large = Captured(1, "0" * 40, {"numbers": numbers}, {"seq": "1"})
+    small = Captured(1, "0" * 40, {"numbers": numbers[:9]}, {"seq": "1"})
+    waiting = asyncio.create_task(small.encoded())
+    try:
+        async with asyncio.timeout(20):
+            assert await large.encoded() == large.encode()
+        assert not waiting.done()
+    finally:
+        free.set()
+    assert await busy and await waiting == small.encode()
