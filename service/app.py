@@ -30,6 +30,7 @@ from service.api import (
     versions,
 )
 from service.api.access import Access, not_allowed
+from service.api.arriving import BodyRefused
 from service.api.cross_origin import across_origins
 from service.api.hot import HotPath
 from service.api.openapi import describe_hot_routes
@@ -61,6 +62,7 @@ class Application:
         self._telemetry = hot._telemetry
         self.startup = hot.startup
         self.pressure = hot.pressure
+        self.bodies = hot.bodies
         self.connections = connections
         self.stop_streams = hot.stop_streams
 
@@ -215,9 +217,9 @@ def _of_framework(request: Request, error: Exception) -> Problem | None:
             RowError(0, "/" + "/".join(map(str, found["loc"])), found["msg"]) for found in wrong
         ]
         return Problem(422, "invalid-request", errors[0].reason, errors)
+    if isinstance(error, BodyRefused):
+        return error.problem
     if isinstance(error, HTTPException):
-        slug = {400: "malformed-body", 404: "not-found", 413: "body-too-large"}.get(
-            error.status_code, "refused"
-        )
+        slug = {400: "malformed-body", 404: "not-found"}.get(error.status_code, "refused")
         return Problem(error.status_code, slug, str(error.detail))
     return None

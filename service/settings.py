@@ -79,6 +79,11 @@ class Settings(BaseSettings):
         description="Longest request body, also once it is inflated; of one that is learned as it"
         " arrives, the longest row.",
     )
+    max_bodies_bytes: int = Field(
+        512 * 1024**2,
+        ge=1,
+        description="Memory for the bodies of requests that are not answered, per worker.",
+    )
     max_upload_bytes: int | None = Field(
         None,
         ge=1,

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from starlette.exceptions import HTTPException
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Scope
 
 from service.api.http import Head
+from service.bodies import body_of, is_held
 from service.codecs.inflate import Inflating
 from service.errors import Problem
 from service.giving_way import give_way
@@ -22,7 +23,16 @@ _INFLATED_INLINE = 4096
 _INFLATER = ThreadPoolExecutor(1, "inflate", initializer=give_way, initargs=(5,))
 
 
-async def read_body(receive: Receive, head: Head, limit: int) -> bytes:
+class BodyRefused(HTTPException):
+    """For routes whose bodies the framework reads, which takes any exception but its own for a body
+    that cannot be parsed."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.status, problem.detail)
+        self.problem = problem
+
+
+async def read_body(receive: Receive, head: Head, limit: int, scope: Scope) -> bytes:
     """The whole body; raises what `arriving` raises."""
     if head.content_encoding is None and (head.content_length or 0) <= limit:
         message = await receive()  # the whole of most bodies
@@ -31,23 +41,27 @@ async def read_body(receive: Receive, head: Head, limit: int) -> bytes:
             if len(body) <= limit:
                 return body
         receive = _again(message, receive)
-    pieces = [piece async for piece in arriving(receive, head, limit)]
+    pieces = [piece async for piece in arriving(receive, head, limit, scope)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def bounded(receive: Receive, limit: int) -> Receive:
-    """For routes whose bodies the framework reads: it refuses with 413 what is longer than `limit`.
-
-    As an exception of the framework's, which takes any other for a body that cannot be parsed.
-    """
-    size = 0
+def bounded(receive: Receive, limit: int, scope: Scope) -> Receive:
+    """For routes whose bodies the framework reads: it refuses with 413 what is longer than `limit`,
+    and with 503 what there is no room for."""
+    size, held = 0, None
 
     async def receive_bounded() -> Message:
-        nonlocal size
-        message = await receive()
+        nonlocal size, held
+        try:
+            if size and held is None and not is_held(scope):
+                held = body_of(scope)
+                held.hold(size)
+            message = await (receive() if held is None else held.receive(receive))
+        except Problem as full:
+            raise BodyRefused(full) from None
         size += len(message.get("body", b""))
         if size > limit:
-            raise HTTPException(413, _too_large(limit).detail)
+            raise BodyRefused(_too_large(limit))
         return message
 
     return receive_bounded
@@ -63,19 +77,23 @@ def _again(message: Message, receive: Receive) -> Receive:
     return receive_again
 
 
-async def arriving(receive: Receive, head: Head, limit: int | None) -> AsyncIterator[bytes]:
-    """The body piece by piece, inflated where it is compressed.
+async def arriving(
+    receive: Receive, head: Head, limit: int | None, scope: Scope
+) -> AsyncIterator[bytes]:
+    """The body piece by piece, inflated where it is compressed; all of it is held (`bodies.py`).
 
-    Raises Problem 413 as soon as it is known to be longer than `limit`, 400 where it is cut short.
+    Raises Problem 413 as soon as it is known to be longer than `limit`, 400 where it is cut short,
+    503 where there is no room for it.
     """
     limit = sys.maxsize if limit is None else limit
     size = head.content_length or 0
     inflating = Inflating(head.content_encoding, limit) if head.content_encoding else None
     if size > limit:
         raise _too_large(limit)
+    held = body_of(scope)
     size, goes_on, loop = 0, True, asyncio.get_running_loop()
     while goes_on:
-        message = await receive()
+        message = await held.receive(receive)
         if message["type"] == "http.disconnect":
             raise Problem(400, "malformed-body", "the connection closed before the body's end")
         piece: bytes = message.get("body", b"")
@@ -89,10 +107,13 @@ async def arriving(receive: Receive, head: Head, limit: int | None) -> AsyncIter
         pieces, is_over = inflating.pieces(piece), False
         if len(piece) <= _INFLATED_INLINE:
             some, is_over = _step(pieces)
+            held.hold(len(some))
             yield some
         while not is_over:
             some, is_over = await loop.run_in_executor(_INFLATER, _step, pieces)
+            held.hold(len(some))
             yield some
+        held.let_go(len(piece))
     if inflating is not None:
         inflating.finish()
 

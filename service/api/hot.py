@@ -36,6 +36,7 @@ from service.api.lines import answer_lines, one_line, problem_of
 from service.api.scored import scored
 from service.api.upload import Upload, check_asked
 from service.api.waiting import OF_WAITING, let_wait, parse_waiting, read_wait
+from service.bodies import Bodies, Body, body_of, over
 from service.catalog import Catalog
 from service.codecs import (
     CHUNK_BYTES,
@@ -82,6 +83,7 @@ class HotPath:
         self.pressure = catalog.pressure
         self._max_body_bytes = settings.max_body_bytes
         self._max_upload_bytes = settings.max_upload_bytes
+        self.bodies = Bodies(settings.max_bodies_bytes, time.monotonic)
         self._telemetry = telemetry
         self._uploads: set[Upload] = set()
         self._events = Events(catalog, startup, settings, telemetry)
@@ -97,6 +99,7 @@ class HotPath:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        self.bodies.may_be_held_for(scope)
         path: str = scope["path"]
         if path.startswith("/models/"):
             model_id, _, action = path[8:].partition("/")
@@ -144,6 +147,8 @@ class HotPath:
         else:
             if isinstance(body, bytes):
                 await answer(send, body, headers)
+        finally:
+            over(scope)
         self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,8 +163,9 @@ class HotPath:
             await (in_pieces(send, message) if is_long else send(message))
 
         try:
-            await self._app(scope, bounded(receive, self._max_body_bytes), watch)
+            await self._app(scope, bounded(receive, self._max_body_bytes, scope), watch)
         finally:
+            over(scope)
             route = getattr(scope.get("route"), "path", "unknown")
             self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
@@ -173,7 +179,7 @@ class HotPath:
         model = self._catalog.held(model_id) or await self._catalog.get(model_id)
         headers = [(b"dualstream-durability", self.startup.durability)]
         if self._may_be_cut(head):
-            pieces = arriving(receive, head, self._max_upload_bytes)
+            pieces = arriving(receive, head, self._max_upload_bytes, scope)
             body, is_long = await up_to(CHUNK_BYTES, pieces)
             if is_long:
                 check_asked(head, wants_scores, atomic)
@@ -186,10 +192,12 @@ class HotPath:
                     wants_scores,
                     limited_of(scope),
                 )
-                told_of = self._learn_chunks(upload, head, beginning_with(body, pieces))
+                told_of = self._learn_chunks(
+                    upload, head, beginning_with(body, pieces), body_of(scope)
+                )
                 return await _as_wanted(head, told_of, headers)
         else:
-            body = await read_body(receive, head, self._max_body_bytes)
+            body = await read_body(receive, head, self._max_body_bytes, scope)
         self.pressure.check(LEARN)
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
@@ -221,16 +229,18 @@ class HotPath:
         return media_type(head.content_type)[0] in CUTTERS
 
     async def _learn_chunks(
-        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes]
+        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: Body
     ) -> AsyncIterator[Learned]:
         """What became of each chunk, and last of all of them."""
-        cutter = CUTTERS[media_type(head.content_type)[0]]()
+        cutter, so_far = CUTTERS[media_type(head.content_type)[0]](), 0
         self._uploads.add(upload)
         try:
             cut = chunks_of(pieces, cutter, self._max_body_bytes, count_lines)
             async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
                     async for told in learned:
+                        held.let_go(told.bytes - so_far)
+                        so_far = told.bytes
                         yield told
             yield upload.told()
         finally:
@@ -255,7 +265,7 @@ class HotPath:
         head = read_head(scope)
         query = read_query(scope, ("min_seq", "version", *OF_WAITING))
         model = await self._found(model_id, query)
-        body = await read_body(receive, head, self._max_body_bytes)
+        body = await read_body(receive, head, self._max_body_bytes, scope)
         wait = read_wait(query, model, self._catalog.settings.remember_s)
         if wait is None:
             intake = await parse(model, head, body, labelled=False)

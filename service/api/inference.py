@@ -116,7 +116,7 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
     """Score rows; nothing is changed. The `seq` that scored is among the parameters."""
     catalog = catalog_of(request)
     head = read_head(request.scope)
-    body = await read_body(request.receive, head, catalog.settings.max_body_bytes)
+    body = await read_body(request.receive, head, catalog.settings.max_body_bytes, request.scope)
     try:
         asked = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:

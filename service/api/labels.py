@@ -96,7 +96,7 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     head = read_head(request.scope)
     read_query(request.scope, ())
     model = await catalog.get(model_id)
-    body = await read_body(request.receive, head, catalog.settings.max_body_bytes)
+    body = await read_body(request.receive, head, catalog.settings.max_body_bytes, request.scope)
     key = stored_key(head.idempotency_key)
     asked = _Asked(model, body)
     if (limited := limited_of(request.scope)) is not None:

@@ -355,7 +355,7 @@ def support_of(learner: Learner) -> Support | None:
 
 async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     """The spec in the body. Raises Problem 400, 413 and 422."""
-    body = await read_body(request.receive, read_head(request.scope), limit)
+    body = await read_body(request.receive, read_head(request.scope), limit, request.scope)
     try:
         given = msgspec.json.decode(body) if body else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:

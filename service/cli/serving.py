@@ -45,6 +45,9 @@ def serve(
     ] = None,
     cors_origins: Annotated[str | None, flag("cors-origins", help_of("cors_origins"))] = None,
     max_body_bytes: Annotated[int | None, flag("max-body-bytes", help_of("max_body_bytes"))] = None,
+    max_bodies_bytes: Annotated[
+        int | None, flag("max-bodies-bytes", help_of("max_bodies_bytes"))
+    ] = None,
     max_upload_bytes: Annotated[
         int | None, flag("max-upload-bytes", help_of("max_upload_bytes"))
     ] = None,

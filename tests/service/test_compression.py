@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import random
+import time
 import tracemalloc
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, strategies as st
 
 from service.api import arriving
 from service.api.http import Head
+from service.bodies import Bodies, over
 from service.codecs.inflate import Inflating
 from service.errors import Problem
 from tests.fuzzing import examples
@@ -154,18 +156,24 @@ def test_little_comes_out_of_a_bomb_at_a_time_and_of_one_body_after_another(enco
     monkeypatch.setattr(Inflating, "pieces", watched)
     monkeypatch.setattr(arriving, "_step", counted)
     head = Head(content_encoding=encoding)
+    bodies = Bodies(2**40, time.monotonic)
 
     async def refused() -> None:
         async def receive():
             return {"type": "http.request", "body": given_, "more_body": False}
 
+        scope: dict = {}
+        bodies.may_be_held_for(scope)
         with pytest.raises(Problem, match="inflates to more"):
-            await arriving.read_body(receive, head, 16 * LIMIT)
+            await arriving.read_body(receive, head, 16 * LIMIT, scope)
+        assert bodies.held <= 4 * 17 * LIMIT
+        over(scope)
 
     async def all_at_once() -> None:
         await asyncio.gather(*(refused() for _ in range(4)))
 
     asyncio.run(all_at_once())
+    assert bodies.held == 0
     assert max(sizes) <= LIMIT and max(size for _, size in steps) < 2 * LIMIT
     assert {number for number, _ in steps} == {1}, "one body after the other"
 
