@@ -258,7 +258,11 @@ class Catalog:
                 "A-Z a-z 0-9 . _ - and begins with a letter or digit",
             )
         spec = resolve_spec(given)
-        await self._warm_up(canonical(spec))
+        try:
+            await self._warm_up(canonical(spec))
+        except MemoryError:
+            detail = "a model of this spec takes more memory than there is"
+            raise Problem(422, "model-too-large", detail) from None
         await self._check_room(model_id, canonical(spec))
         if may_replace is not None:
             record, created = await self._replace(model_id, spec, given, may_replace, by)

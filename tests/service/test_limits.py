@@ -160,10 +160,18 @@ def test_a_store_takes_so_many_models(serve, store):
     assert client.put("/models/c", json=SPEC).status_code == 201
 
 
-def test_a_model_takes_so_much_memory(serve):
+def test_a_model_takes_so_much_memory(serve, monkeypatch):
     client = serve(max_model_bytes=100_000)
     large = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 50_000}}
     assert_problem(client.put("/models/large", json=large), 422, "model-too-large")
+
+    def make_no_learner(spec):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("service.catalog.make_learner", make_no_learner)
+        beyond = large | {"features": {"kind": "hashed", "bits": 21}}
+        assert_problem(client.put("/models/beyond", json=beyond), 422, "model-too-large")
     assert client.get("/models/large").status_code == 404
     hashed = {"algorithm": "sgd", "features": {"kind": "hashed", "bits": 8}}
     assert client.put("/models/m", json=hashed).status_code == 201
