@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from solvers import Batch, InvalidSpec, make_learner, resolve_spec
+from solvers import Batch, InvalidSpec, make_learner, resolve_spec, solve
 from solvers.features.fourier import Fourier
 from solvers.features.nystroem import Nystroem
 from tests.solvers.conftest import GOLDEN
@@ -17,6 +17,7 @@ from tests.solvers.test_scaling import mixed_rows
 
 REPLAY = json.loads((GOLDEN / "svm.json").read_text())["asset_replay"]
 REPLAYS = [case for case in REPLAY["cases"] if case["alg"].startswith("asset")]
+OPTIMA = [case for case in REPLAY["cases"] if case["alg"].startswith("optimum")]
 
 needs_data = pytest.mark.skipif(
     "DUALSTREAM_DATA" not in os.environ, reason="DUALSTREAM_DATA is not set"
@@ -135,6 +136,12 @@ def a9a():
     return adult_rows("a9a")
 
 
+def kernel_of(x, n):
+    """Of all rows and the first n."""
+    squares = (x**2).sum(axis=1)
+    return np.exp(-0.05 * (squares[:, None] + squares[None, :n] - 2 * x @ x[:n].T))
+
+
 def golden_features(name, x):
     """As the golden file says: landmarks by eigenvectors, or NumPy's own draws."""
     if name.startswith("fourier"):
@@ -144,9 +151,7 @@ def golden_features(name, x):
         stage = Fourier(123, 128, 0.05, 0)
         stage.restore({"nu": nu, "beta": beta})
         return dense(stage.peek(x))
-    x = dense(x)
-    squares = (x**2).sum(axis=1)
-    near = np.exp(-0.05 * (squares[:, None] + squares[None, :64] - 2 * x @ x[:64].T))
+    near = kernel_of(dense(x), 64)
     values, vectors = np.linalg.eigh(near[:64])
     return near @ (vectors[:, -32:] / np.sqrt(values[-32:]))
 
@@ -156,6 +161,9 @@ def golden_features(name, x):
 @pytest.mark.parametrize("case", REPLAYS, ids=lambda case: f"{case['map']}-{case['alg']}")
 def test_exact_replays_are_met(case, a9a):
     phi, y = golden_features(case["map"], a9a[:2000]), a9a.labels[:2000]
+    kernel = kernel_of(dense(a9a[:300]), 300)
+    error = np.linalg.norm(phi[:300] @ phi[:300].T - kernel) / np.linalg.norm(kernel)
+    assert error == pytest.approx(case["kernel_rel_fro_err_first300"], rel=1e-6)
     order = np.random.default_rng(0).integers(0, 2000, 6000)
     with_b = case["alg"] == "asset_b"
     learner = make_learner(
@@ -182,6 +190,16 @@ def test_exact_replays_are_met(case, a9a):
     assert learner.intercept == pytest.approx(case["b_bar"], **tolerance)
     assert objective == pytest.approx(case["objective_bar"], **tolerance)
     assert (margins <= 0).mean() == pytest.approx(case["train_err_bar"])
+
+
+@needs_data
+@pytest.mark.data
+@pytest.mark.parametrize("case", OPTIMA, ids=lambda case: f"{case['map']}-{case['alg']}")
+def test_optima_of_the_replayed_rows_are_met(case, a9a):
+    rows = Batch.from_dense(golden_features(case["map"], a9a[:2000]), a9a.labels[:2000])
+    found = solve(rows, "mcpa", rho=1e-4, tol=1e-6, intercept=case["alg"].removeprefix("optimum_"))
+    assert found.converged and found.dual <= case["objective"] + 1e-8
+    assert found.primal == pytest.approx(case["objective"], rel=REPLAY["tol"], abs=1e-8)
 
 
 def adult_rows(name):

@@ -37,18 +37,26 @@ def hinge(batch, weights, intercept):
 def test_optimum_is_the_golden_one_in_all_modes_of_the_intercept(case, adult_1000):
     batch, intercept = adult_1000, case["bias"]
     rho = 1.0 / (case["c_over_m"] * len(batch))
-    for method, golden in (("ocas", "ocas"), ("mcpa", "mcpa4")):
-        told = {}
-        for tol in (1e-2, 1e-4):
-            told[tol] = solve(batch, method, rho=rho, tol=tol, intercept=intercept).epochs
-        assert told[1e-2] <= 1.3 * case[f"iters_{golden}_0.01"]
-        assert told[1e-4] <= 1.3 * case[f"iters_{golden}_0.0001"]
-    found = solve(batch, "mcpa", rho=rho, tol=1e-8, intercept=intercept)
-    assert found.converged
-    assert found.primal / rho == pytest.approx(case["objective"], rel=2e-8)
-    assert found.dual / rho <= case["objective"] * (1 + 1e-9)
-    assert np.linalg.norm(found.weights) == pytest.approx(case["norm_w"], abs=1e-3)
-    assert found.intercept == pytest.approx(case.get("b", 0.0), abs=1e-3)
+    # mcpa1 has one part and the printed safeguard.
+    runs = {
+        name: solve(batch, method, rho=rho, tol=tol, intercept=intercept, **options)
+        for name, method, tol, options in (
+            ("ocas", "ocas", 1e-8, {}),
+            ("mcpa4", "mcpa", 1e-8, {}),
+            ("mcpa1", "mcpa", 1e-4, {"parts": 1, "lazy": True}),
+        )
+    }
+    for name, found in runs.items():
+        assert found.converged
+        for tol in ("0.01", "0.0001"):
+            iterations = next(at for at in found.trace if at.relative_gap <= float(tol)).epochs
+            assert iterations <= 1.3 * case[f"iters_{name}_{tol}"], (name, tol)
+    assert runs["ocas"].primal / rho == pytest.approx(case["ocas_1e-8"], rel=1e-8)
+    for found in (runs["ocas"], runs["mcpa4"]):
+        assert -1e-9 <= found.primal / rho / case["objective"] - 1 <= 1e-8
+        assert found.dual / rho <= case["objective"] * (1 + 1e-9)
+        assert np.linalg.norm(found.weights) == pytest.approx(case["norm_w"], abs=1e-3)
+        assert found.intercept == pytest.approx(case.get("b", 0.0), abs=1e-3)
 
 
 def test_each_iteration_is_the_golden_one(adult_1000):
@@ -71,6 +79,8 @@ def test_line_search_is_the_golden_one():
         np.zeros(6), y * (x @ w), np.full(6, c), 0.0, float(w @ w), np.empty(6), np.empty(6)
     )
     assert k == pytest.approx(golden["k_star"], abs=1e-12)
+    least = 0.5 * k * k * w @ w + c * np.maximum(0.0, 1.0 - k * y * (x @ w)).sum()
+    assert least == pytest.approx(golden["phi"], abs=1e-12)
 
 
 def test_line_search_finds_the_least_value_by_brute_force():

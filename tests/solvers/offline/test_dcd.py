@@ -9,8 +9,10 @@ from solvers import Batch, NotConverged, solve
 from solvers.losses import make_loss
 from solvers.offline.methods import Start, method_of
 from solvers.offline.problem import Problem
+from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.offline.rows import sparse_rows
+from tests.solvers.test_golden import golden_rows
 
 NUMBERS = json.loads((GOLDEN / "dual.json").read_text())
 COSINES = np.cos(np.arange(1, 124))
@@ -27,8 +29,24 @@ def test_optimum_is_the_golden_one(method, cell, adult):
     assert found.converged
     assert found.primal / rho == pytest.approx(golden["primal"], rel=1e-8)
     assert found.dual / rho <= golden["primal"] * (1 + 1e-12)
+    assert found.dual / rho == pytest.approx(golden["dual_max"], rel=1e-9)
     assert found.weights[:10] == pytest.approx(golden["w10"], abs=1e-3)
+    assert np.linalg.norm(found.weights) == pytest.approx(golden["norm"], rel=1e-6)
     assert found.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-2)
+    assert np.count_nonzero(found.weights) == golden["nnz"]
+
+
+@pytest.mark.parametrize("cell", NUMBERS["odca_optimum_l2_rho0.01"])
+def test_optimum_that_replays_come_to_is_that_of_the_golden_rows(cell, adult):
+    golden, loss = NUMBERS["odca_optimum_l2_rho0.01"][cell], cell.split("/")[1]
+    spec = reference.loss_spec(loss) if loss == "huber" else loss
+    found = solve(golden_rows(loss, adult), "sdca", loss=spec, rho=0.01, tol=1e-11)
+    assert found.converged and found.dual <= golden["optimum"] + 1e-12
+    assert found.primal == pytest.approx(golden["optimum"], rel=1e-10)
+    assert found.weights[:10] == pytest.approx(golden["w10"], abs=1e-5)
+    assert np.linalg.norm(found.weights) == pytest.approx(golden["norm"], abs=1e-5)
+    assert found.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-5)
+    assert np.count_nonzero(found.weights) == golden["nnz"]
 
 
 @pytest.mark.slow

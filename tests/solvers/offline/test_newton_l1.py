@@ -38,6 +38,12 @@ def test_optimum_is_the_golden_one(lam, adult):
     assert found.primal == pytest.approx(golden["objective"], abs=1e-10)
     assert (np.flatnonzero(found.weights) + 1).tolist() == golden["support"]
     assert found.intercept == pytest.approx(golden["intercept"], abs=1e-6)
+    # The golden norm, cosines and count have the intercept, too.
+    w = np.append(found.weights, found.intercept)
+    assert w[:10] == pytest.approx(golden["w10"], abs=1e-6)
+    assert np.linalg.norm(w) == pytest.approx(golden["norm"], abs=1e-6)
+    assert w @ np.cos(np.arange(1, 125)) == pytest.approx(golden["dot_cos"], abs=1e-6)
+    assert np.count_nonzero(w) == golden["nnz"]
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -62,8 +62,11 @@ def test_optimum_is_the_golden_one(method, unit_rows):
     found = solve(unit_rows, method, loss="smooth_hinge", rho=0.01, tol=1e-12, max_epochs=3000)
     assert found.converged
     assert found.primal == pytest.approx(golden["primal"], rel=1e-10)
+    assert found.dual == pytest.approx(golden["dual"], rel=1e-10)
     assert found.weights[:10] == pytest.approx(golden["w10"], abs=1e-5)
+    assert np.linalg.norm(found.weights) == pytest.approx(golden["norm"], abs=1e-5)
     assert found.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-5)
+    assert np.count_nonzero(np.abs(found.weights) > 1e-6) == golden["nnz"]
 
 
 @pytest.mark.parametrize("method", ["sdca", "spdc", "asdca", "aspdc_i"])
@@ -72,7 +75,12 @@ def test_badly_conditioned_optimum_is_the_golden_one(method, unit_rows):
     found = solve(unit_rows, method, loss="smooth_hinge", rho=1e-5, tol=1e-7, max_epochs=3000)
     assert found.converged
     assert found.primal == pytest.approx(golden["primal"], rel=2e-7)
+    assert found.dual == pytest.approx(golden["dual"], rel=2e-7)
     assert found.dual <= golden["primal"] * (1 + 1e-12)
+    # A primal that close leaves the weights |w - w*| <= sqrt(2 gap / rho) = 0.05.
+    assert found.weights[:10] == pytest.approx(golden["w10"], abs=5e-3)
+    assert np.linalg.norm(found.weights) == pytest.approx(golden["norm"], abs=0.05)
+    assert found.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=0.1)
 
 
 def test_acceleration_helps_where_the_problem_is_badly_conditioned(unit_rows):

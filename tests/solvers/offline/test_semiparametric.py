@@ -83,6 +83,13 @@ def primal(found, x, y, psi, gamma, epsilon, c):
     return 0.5 * found.delta @ gram @ found.delta + np.sum(c * off)
 
 
+def test_the_mexican_hat_is_the_golden_one():
+    x, y = mexican_hat(3, 0)
+    golden = HAT["first3_seed0"]
+    assert x[:, 0] == pytest.approx(golden["x"], rel=1e-12)
+    assert y == pytest.approx(golden["y"], rel=1e-12)
+
+
 @pytest.mark.parametrize("case", HAT["cases"], ids=lambda c: f"{c['m']}, c = {c['c']}")
 @pytest.mark.parametrize("options", [{}, {"working": 200, "fresh": 40}], ids=["at once", "sets"])
 def test_interior_points_come_to_the_golden_optimum(case, options):
@@ -93,6 +100,7 @@ def test_interior_points_come_to_the_golden_optimum(case, options):
     )
     assert found.converged and found.beta_is_unique
     assert found.primal == pytest.approx(case["primal_objective"], rel=1e-8)
+    assert found.primal == pytest.approx(case["clarabel_objective"], rel=1e-8)
     assert found.dual <= case["primal_objective"] * (1 + 1e-9)
     assert list(found.coefficients) == ["sin", "sinc"]
     assert found.beta == pytest.approx(case["beta"], abs=2e-6)
@@ -105,14 +113,15 @@ def test_interior_points_come_to_the_golden_optimum(case, options):
 
 @pytest.mark.parametrize("method", ["pdsg", "mpd"])
 @pytest.mark.parametrize("options", [{}, {"working": 200, "fresh": 40}], ids=["alone", "sets"])
-@pytest.mark.parametrize("case", HAT["cases"][:2], ids=lambda c: f"{c['m']}, c = {c['c']}")
+@pytest.mark.parametrize("case", HAT["cases"], ids=lambda c: f"{c['m']}, c = {c['c']}")
 def test_scaled_gradients_and_multipliers_come_near_the_golden_optimum(method, options, case):
+    """To 1e-4 where (4.4) holds to 1e-3. That much is proved: here or there a run needs more."""
     x, y = mexican_hat(case["m"], case["seed"])
     found = solve_semiparametric(
-        x, y, HAT_BASIS, HAT["kernel_gamma"], HAT["eps"], case["c"], method, **options
+        x, y, HAT_BASIS, HAT["kernel_gamma"], HAT["eps"], case["c"], method, tol=1e-4, **options
     )
-    assert found.converged and found.relative_gap <= 1e-3 and found.residual <= 1e-2
-    assert found.primal == pytest.approx(case["primal_objective"], rel=2e-4)
+    assert found.converged and found.relative_gap <= 1e-4 and found.residual <= 1e-2
+    assert found.primal == pytest.approx(case["primal_objective"], rel=1e-4)
     assert found.dual <= case["primal_objective"] <= found.primal * (1 + 1e-9)
     assert found.beta == pytest.approx(case["beta"], abs=5e-3)
 
