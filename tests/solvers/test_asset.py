@@ -10,7 +10,6 @@ import pytest
 
 from solvers import Batch, InvalidSpec, make_learner, resolve_spec, solve
 from solvers.features.fourier import Fourier
-from solvers.features.nystroem import Nystroem
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.test_maps import dense
 from tests.solvers.test_scaling import mixed_rows
@@ -205,61 +204,3 @@ def test_optima_of_the_replayed_rows_are_met(case, a9a):
 def adult_rows(name):
     text = lzma.decompress((Path(os.environ["DUALSTREAM_DATA"]) / f"{name}.xz").read_bytes())
     return Batch.from_libsvm(text, 123).batch
-
-
-def adult_spec(first, step="sqrt", dim=512, **fields):
-    """1 / (lambda m) = 1000 and no intercept, as the thesis has it for ADULT."""
-    fields |= {"lambda": 1e-3 / 32561, "average": {"from": first}}
-    return spec_of(dim, **fields, step=step, intercept=False)
-
-
-@needs_data
-@pytest.mark.data
-def test_adult_error_after_one_pass_is_in_the_band(a9a):
-    bands = json.loads((GOLDEN / "svm.json").read_text())["asset_bands"]["adult_thesis_setup"]
-    least, most = bands["accept_percent"]["one_pass"]
-    pool = Batch.concat([a9a, adult_rows("a9a.t")])
-    order = np.random.default_rng(0).permutation(len(pool))
-    mapping = {"kind": "fourier", "components": 512, "gamma": 0.001}
-    learner = make_learner(adult_spec(32561 // 2, dim=123, map=mapping))
-    learner.learn(pool.take(order[:32561]))
-    test = pool.take(order[-8141:])
-    error = 100 * np.mean(np.sign(learner.predict(test)) != test.labels)
-    assert least <= error <= most
-
-
-@needs_data
-@pytest.mark.data
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["sqrt", "strongly_convex"])
-def test_adult_error_after_100_epochs_is_in_the_band(step, a9a):
-    bands = json.loads((GOLDEN / "svm.json").read_text())["asset_bands"]["a9a_official_split"]
-    least, most = bands["accept"]
-    stage, test = Fourier(123, 512, 0.001, 0), adult_rows("a9a.t")
-    train, draw = stage.peek(a9a), np.random.default_rng(0)
-    learner = make_learner(adult_spec(50 * len(a9a), step))
-    for _ in range(100):
-        # In parts that fit the cache: all rows at once, drawn anew, took five times as long.
-        for part in np.array_split(draw.permutation(len(train)), 64):
-            learner.learn(train.take(part))
-    error = np.mean(np.sign(learner.predict(stage.peek(test))) != test.labels)
-    assert least <= error <= most
-
-
-@needs_data
-@pytest.mark.data
-@pytest.mark.slow
-def test_error_of_few_rows_is_near_the_one_of_an_exact_machine(a9a):
-    """8,000 rows of a9a, 50 epochs of 400: ASSET .1542 there, an exact SVC .1521."""
-    golden = json.loads((GOLDEN / "svm.json").read_text())["asset_bands"]["a9a_8000_rows"]
-    rows, test = a9a[:8000], adult_rows("a9a.t")
-    stage, draw = Nystroem(123, 512, 0.001), np.random.default_rng(0)
-    stage.set_landmarks(rows.take(draw.permutation(8000)[:512]))
-    train, epochs = stage.peek(rows), 50
-    spec = adult_spec(epochs // 2 * 8000) | {"lambda": 1.0 / (1000.0 * 8000)}
-    learner = make_learner(spec)
-    for _ in range(epochs):
-        for part in np.array_split(draw.permutation(8000), 16):
-            learner.learn(train.take(part))
-    error = np.mean(np.sign(learner.predict(stage.peek(test))) != test.labels)
-    assert golden["sklearn_SVC_err"] - 0.005 <= error <= golden["ASSET_err"] + 0.005
