@@ -21,6 +21,8 @@ class Outside:
     """Seconds that never go back."""
     nonce: Callable[[], bytes] = _random_nonce
     """16 bytes that no other append carries."""
+    effort: Callable[[], float] = time.thread_time
+    """Seconds of a core that this thread has had; what others took meanwhile is not in it."""
 
 
 REAL = Outside()

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+from itertools import count
 
 import msgspec
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 from service.catalog import canonical
 from service.demo.adult import adult_lines
 from service.journal import open_journal
-from service.journal.protocol import JournalUnavailable, Part
+from service.journal.protocol import JournalUnavailable, ModelRecord, Part
 from service.journal.record import encode_control, encode_rows
+from service.outside import Outside
 from service.replica import Forked, Replica
 from service.requests import Request
 from solvers import Batch, numeric_identity, resolve_spec
@@ -404,3 +406,15 @@ def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, mo
     assert seq in (20, 25)  # who follows may see the fork first, and then nothing is appended
     assert learn(client, 65, 70).json()["seq"] == seq + 5
     assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
+
+
+def test_time_that_others_had_the_core_is_not_taken_for_work():
+    spec = canonical(resolve_spec(SPEC))
+    record = ModelRecord("m", "0" * 32, spec, spec, 0, 0, "")
+    moments, worked = count(step=10.0), count(step=1e-5)
+    outside = Outside(lambda: next(moments), effort=lambda: next(worked))
+    replica = Replica(record, outside=outside)
+    batch = Batch.from_libsvm(b"\n".join(adult_lines()[:100]) + b"\n", 123).batch
+    for _ in range(50):
+        asyncio.run(replica._learn(batch))
+    assert replica.s_per_row == pytest.approx(1e-7, rel=1e-2)

@@ -123,7 +123,7 @@ class Worker:
             self.connection,
             world.settings,
             self.telemetry,  # type: ignore[arg-type]
-            Outside(world.clock, world.nonce),
+            Outside(world.clock, world.nonce, world.clock),
         )
         self.startup = Startup(self.connection, self.catalog)
         self.loop.create_task(self.startup.run())
