@@ -1,6 +1,7 @@
 """Long bodies cut at the ends of rows: by the server as they arrive, by a client before it sends.
 
 chunks.py          chunks of a body, each a body of its own
+held.py            bytes that came and were not cut yet
 quotes.py          where a quoted field of CSV ends
 arrow_messages.py  the messages of an Arrow stream
 

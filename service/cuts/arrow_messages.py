@@ -7,6 +7,7 @@ says so but a field of each message's head, a flatbuffer: message -> header -> c
 from struct import error as StructError, unpack_from
 from typing import NamedTuple
 
+from service.cuts.held import Held
 from service.problems import Problem
 
 END, SCHEMA, DICTIONARY, RECORDS = -1, 1, 2, 3
@@ -16,6 +17,8 @@ _ID_OF_DICTIONARY, _DATA_OF_DICTIONARY, _IS_DELTA = 0, 1, 2
 _ENDIANNESS = 0
 _ROWS, _NODES, _BUFFERS, _COMPRESSION = range(4)
 _CONTINUATION = 0xFFFFFFFF
+_HEAD_BYTES = 64 * 1024
+"""What most heads are shorter than."""
 
 
 def check_messages(body: bytes) -> None:
@@ -97,6 +100,16 @@ def message_at(body: bytes | memoryview, p: int) -> Message | None:
     return Message(head[kind_at], head, _table(head, header_at), begins, end)
 
 
+def _message_in(held: Held, p: int, stop: int | None = None) -> Message | None:
+    """As `message_at`, of what is held up to `stop`; of most messages it looks at the head alone."""
+    stop = held.size if stop is None else stop
+    for end in (min(p + _HEAD_BYTES, stop), stop):
+        found = message_at(held.between(p, end), 0)
+        if found is not None:
+            return found._replace(body=found.body + p, end=found.end + p)
+    return None
+
+
 class MessageCutter:
     """Cuts a stream behind record batches; the schema and the dictionaries go with each chunk."""
 
@@ -106,7 +119,7 @@ class MessageCutter:
         self._schema = b""
         self._dictionaries: dict[int, list[bytes]] = {}
 
-    def end_of(self, text: bytes, size: int) -> int:
+    def end_of(self, held: Held, size: int) -> int:
         """Behind the last record batch that ends up to `size`, or else behind the next one.
 
         0 where that is not known before more arrives. Raises Problem 400 where the stream is
@@ -115,7 +128,7 @@ class MessageCutter:
         """
         found = p = 0
         try:
-            while (message := message_at(text, p)) and message.end <= len(text):
+            while (message := _message_in(held, p)) and message.end <= held.size:
                 p = message.end
                 if message.kind == RECORDS and (p <= size or not found):
                     found = p
@@ -126,17 +139,17 @@ class MessageCutter:
                 raise _damaged() from None
         return found
 
-    def carried_into(self, own: memoryview) -> bytes:
+    def carried_into(self, held: Held, end: int) -> bytes:
         """What stands before a chunk, which is then looked through for what the next ones need."""
         dictionaries = [part for parts in self._dictionaries.values() for part in parts]
         carried = b"".join([self._schema, *dictionaries])
         p = 0
         try:
-            while (message := message_at(own, p)) and message.end <= len(own):
+            while (message := _message_in(held, p, end)) and message.end <= end:
                 if message.kind == SCHEMA:
-                    self._schema = bytes(own[p : message.end])
+                    self._schema = bytes(held.between(p, message.end))
                 elif message.kind == DICTIONARY:
-                    self._keep(message, bytes(own[p : message.end]))
+                    self._keep(message, bytes(held.between(p, message.end)))
                 p = message.end
         except (StructError, IndexError):
             raise _damaged() from None

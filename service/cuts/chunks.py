@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from service.cuts.arrow_messages import MessageCutter
+from service.cuts.held import Held
 from service.cuts.quotes import quoted_end
 from service.problems import Problem
 
@@ -18,6 +19,7 @@ MARK = b"\xef\xbb\xbf"
 """A byte order mark is no part of text, and has no place in JSON (RFC 8259, section 8.1)."""
 
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_LONGEST_MAGIC = max(map(len, _PACKED))
 
 
 def check_is_plain(body: bytes) -> None:
@@ -50,14 +52,14 @@ class Cutter(Protocol):
     has_lines: bool
     """Whether a row is told by its line, too."""
 
-    def end_of(self, text: bytes, size: int) -> int:
-        """Where the next chunk ends that `text`, of more than `size` bytes, begins with.
+    def end_of(self, held: Held, size: int) -> int:
+        """Where the next chunk ends that `held`, of more than `size` bytes, begins with.
 
         0 where that is not known before more arrives.
         """
 
-    def carried_into(self, own: memoryview) -> bytes:
-        """What has to stand before the bytes of the next chunk, to make it a body."""
+    def carried_into(self, held: Held, end: int) -> bytes:
+        """What has to stand before the next chunk, up to `end`, to make it a body."""
 
 
 class LineCutter:
@@ -65,10 +67,11 @@ class LineCutter:
 
     has_lines = True
 
-    def end_of(self, text: bytes, size: int) -> int:
+    def end_of(self, held: Held, size: int) -> int:
+        text = held.joined()
         return text.rfind(b"\n", 0, size) + 1 or text.find(b"\n", size) + 1
 
-    def carried_into(self, own: memoryview) -> bytes:
+    def carried_into(self, held: Held, end: int) -> bytes:
         return b""
 
 
@@ -80,13 +83,13 @@ class RecordCutter:
     def __init__(self) -> None:
         self._header = b""
 
-    def end_of(self, text: bytes, size: int) -> int:
-        return record_end(text, 0, size)
+    def end_of(self, held: Held, size: int) -> int:
+        return record_end(held.joined(), 0, size)
 
-    def carried_into(self, own: memoryview) -> bytes:
+    def carried_into(self, held: Held, end: int) -> bytes:
         if self._header:
             return self._header
-        own_text = bytes(own)
+        own_text = bytes(held.between(0, end))
         start = len(own_text) - len(own_text.lstrip(b"\r\n"))
         self._header = own_text[start : record_end(own_text, start, start)]
         return b""
@@ -146,9 +149,7 @@ class Chunking:
         self._longest = longest
         self._size = CHUNK_BYTES if size is None else size
         self._line_feeds = line_feeds
-        # What came and was not cut yet: joined where it is looked at, not at each piece.
-        self._pieces: list[bytes] = []
-        self._held = 0
+        self._held = Held()
         self._number = self._ends = self._line = 0
         # To look for the end of a long row at each piece would take the square of its length.
         self._looked_at = self._size
@@ -158,37 +159,40 @@ class Chunking:
 
         Raises Problem 413 for a row that is too long, 400 for damage.
         """
-        for start in range(0, len(piece), self._size):  # what is left over is copied each time
-            yield from self._of(piece[start : start + self._size])
+        if len(piece) <= self._size:
+            yield from self._of(piece)
+            return
+        for start in range(0, len(piece), self._size):  # what is left over is joined each time
+            yield from self._of(memoryview(piece)[start : start + self._size])
 
-    def _of(self, piece: bytes) -> Iterator[Chunk]:
-        self._pieces.append(piece)
-        self._held += len(piece)
+    def _of(self, piece: bytes | memoryview) -> Iterator[Chunk]:
+        held, longest = self._held, self._longest
+        held.add(piece)
         if not self._ends:
             self._pass_mark()
-        longest = self._longest
-        while self._held > min(self._looked_at, longest):
+        while held.size > min(self._looked_at, longest):
             if (
                 not self._may_have_ended()
-                or not 0 < (end := self._cutter.end_of(self._joined(), self._size)) <= longest
+                or not 0 < (end := self._cutter.end_of(held, self._size)) <= longest
             ):
-                self._looked_at = 2 * self._held
+                self._looked_at = 2 * held.size
                 break
             yield self._taken(end)
             self._looked_at = self._size
-        if self._held > longest:
+        if held.size > longest:
             raise Problem(
                 413, "body-too-large", f"a row (or a record batch) is longer than {longest} bytes"
             )
 
     def rest(self) -> Iterator[Chunk]:
         """What is left at the body's end. Raises as `of` does."""
-        while self._held > self._size:
-            if not 0 < (end := self._cutter.end_of(self._joined(), self._size)) < self._held:
+        held = self._held
+        while held.size > self._size:
+            if not 0 < (end := self._cutter.end_of(held, self._size)) < held.size:
                 break
             yield self._taken(end)
-        if self._held:
-            yield self._taken(self._held)
+        if held.size:
+            yield self._taken(held.size)
 
     def _may_have_ended(self) -> bool:
         """Whether it is worth the joining to look again for the end of a long row.
@@ -196,41 +200,24 @@ class Chunking:
         What was looked at in vain stands first; rows that are lines end where more of them come.
         """
         was_looked_at = self._looked_at > self._size
-        return not (
-            was_looked_at
-            and self._cutter.has_lines
-            and all(b"\n" not in piece for piece in self._pieces[1:])
-        )
-
-    def _joined(self) -> bytes:
-        """All that is held."""
-        if len(self._pieces) != 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0]
+        return not (was_looked_at and self._cutter.has_lines and not self._held.later_have(b"\n"))
 
     def _pass_mark(self) -> None:
-        if len(self._pieces[0]) < len(MARK):
-            self._joined()
-        if self._pieces[0].startswith(MARK):
-            self._pieces[0] = self._pieces[0][len(MARK) :]
-            self._held -= len(MARK)
+        if self._held.between(0, len(MARK)) == MARK:
+            self._held.drop(len(MARK))
             self._ends = len(MARK)
 
     def _taken(self, end: int) -> Chunk:
-        text = self._joined()
-        own = memoryview(text)[:end]
-        left = text[end:]
-        self._pieces, self._held = [left], len(left)
+        held = self._held
         if self._number == 0:
-            check_is_plain(text)
-        carried = self._cutter.carried_into(own)
+            check_is_plain(bytes(held.between(0, _LONGEST_MAGIC)))
+        carried = self._cutter.carried_into(held, end)
         if len(carried) > self._longest:
             detail = f"a chunk needs more than {self._longest} bytes before it"
             raise Problem(413, "body-too-large", detail)
         self._ends += end
         line = self._line - carried.count(b"\n")
-        # Copied once, whatever stands before it.
-        body = b"".join((carried, own)) if carried or left else text
+        body = held.take(end, carried)
         chunk = Chunk(self._number, body, self._ends, line)
         self._number += 1
         if self._cutter.has_lines:

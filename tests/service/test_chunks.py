@@ -12,6 +12,7 @@ from service.codecs import Door, as_batch, parse_body, parse_chunk
 from service.codecs.csv_rows import RecordReader
 from service.cuts import CUTTERS, MARK, chunks, chunks_of
 from service.cuts.chunks import RecordCutter, record_end
+from service.cuts.held import Held
 from service.errors import Problem
 from solvers import resolve_spec
 from solvers.text import count_lines
@@ -153,8 +154,8 @@ def test_the_header_goes_with_each_chunk():
     assert first.body.startswith(b"\r\n") and first.line == 0
     assert others and all(chunk.body.startswith(b'"a\nb",y\n1,1') for chunk in others)
     assert others[0].line == first.body.count(b"\n") - 2
-    unended = bytearray(b'"' + b"a" * 40)
-    assert RecordCutter().end_of(unended, 32) == 0, "the header has not ended yet"
+    unended = b'"' + b"a" * 40
+    assert RecordCutter().end_of(Held(unended), 32) == 0, "the header has not ended yet"
 
 
 def test_arrow_is_cut_behind_record_batches(monkeypatch):
@@ -201,9 +202,9 @@ def test_a_long_row_is_not_looked_at_again_with_each_piece(monkeypatch, rest):
     class Counting(RecordCutter):
         looked_at = 0
 
-        def end_of(self, text: bytearray, size: int) -> int:
-            Counting.looked_at += len(text)
-            return super().end_of(text, size)
+        def end_of(self, held: Held, size: int) -> int:
+            Counting.looked_at += held.size
+            return super().end_of(held, size)
 
     monkeypatch.setitem(CUTTERS, CSV, Counting)
     pieces = [b'a,y\n"' + rest * 20_000, *[rest * 100] * 1000]
