@@ -21,6 +21,8 @@ from service.taking_turns import FEW, TakingTurns
 
 LONG = 64 * 1024
 """Bytes of a body that is worth it."""
+MOST_HELD = 1024 * 1024
+"""Of a long body so much comes in before the application has asked for it, and no more is read."""
 
 
 class Pieces:
@@ -153,9 +155,26 @@ class BodyProtocol(LimitedProtocol):
         if self._left:
             self._left -= len(body)
             cycle: Any = self.cycle
-            if self._is_long and not cycle.body:
-                cycle.body = Pieces()
+            if self._is_long:
+                self._hold(cycle, body)
+                return
         super().on_body(body)
+
+    def _hold(self, cycle: Any, piece: bytes) -> None:
+        """Give the application what came: each time that it is woken costs as much as to read it.
+
+        So reading goes on until it is, as far as more has come by then, up to a limit.
+        """
+        self._unset_keepalive_if_required()
+        self._arrived += len(piece)
+        if cycle.response_complete:
+            return
+        if not cycle.body:
+            cycle.body = Pieces()
+        cycle.body += piece
+        if len(cycle.body) >= MOST_HELD:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._held is not None:  # answers keep the order of their requests

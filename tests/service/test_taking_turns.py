@@ -16,7 +16,7 @@ from service.connections import LISTENS, Connections, Limits, Waits
 from service.errors import Problem
 from service.limited import HEAD_SHARE, MOST_HEADERS
 from service.pressure import Pressure
-from service.receiving import refusing_by
+from service.receiving import MOST_HELD, refusing_by
 from service.server import UNSENT_BYTES, keep_few_unsent
 from service.taking_turns import AT_ONCE, FEW
 
@@ -336,6 +336,36 @@ def test_a_long_answer_waits_for_who_reads_it():
         while line.written.count(0) < len(body):
             await asyncio.sleep(0)
         assert one._is_free
+def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
+    """Each time that the application is woken costs as much as to read what came."""
+
+    async def told() -> None:
+        asked, sizes = asyncio.Event(), []
+
+        async def read(scope: Any, receive: Any, send: Any) -> None:
+            await asked.wait()
+            message = {"more_body": True}
+            while message["more_body"]:
+                message = await receive()
+                sizes.append(len(message["body"]))
+            await answer(scope, receive, send)
+
+        one, line = World(read).connect()
+        size, piece = 3 * MOST_HELD, b"x" * (MOST_HELD // 4)
+        one.data_received(b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size)
+        for number in range(4):
+            assert line.is_reading, number
+            one.data_received(piece)
+            await asyncio.sleep(0)
+        assert not line.is_reading, "a whole piece of work is there"
+        asked.set()
+        left = 8
+        while not line.answers:
+            await asyncio.sleep(0)
+            while left and line.is_reading:  # all that has come by then
+                one.data_received(piece)
+                left -= 1
+        assert sizes == [MOST_HELD] * 3
 
     run(told)
 
