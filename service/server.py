@@ -14,6 +14,7 @@ import uvicorn
 from service.api.health import without_password
 from service.app import Application, create_app
 from service.connections import room_for
+from service.memory import keep_freed_blocks
 from service.receiving import refusing_by
 from service.settings import Settings
 from service.telemetry.sharing import Sharing
@@ -64,6 +65,7 @@ def check_certificate(settings: Settings) -> None:
 def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
     """A server that was not started yet. Raises UnsafeBinding, and ValueError for its settings."""
     check_certificate(settings)
+    keep_freed_blocks()
     app = create_app(settings, sharing=sharing)
     app.connections.most = room_for(settings.max_connections)
     if app.connections.most < settings.max_connections:
