@@ -5,6 +5,7 @@ also tells what the columns are: so the first body of a schema is read there.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import error as StructError
 from types import ModuleType
 from typing import Any
@@ -22,12 +23,13 @@ from service.cuts.arrow_messages import (
     plain_records,
 )
 from solvers import Batch
-from solvers.text import read_numbers
+from solvers.text import read_full, read_numbers
 
 MOST_ROWS = 1 << 22
 MOST_CELLS = 1 << 25
 """Of one body: bools take a bit each, and would come out a hundred times as long."""
 LONGEST_SCHEMA = 1 << 20
+_MOST_SHARED = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +118,17 @@ def _batches(body: bytes, table: PlainTable) -> list[tuple[int, np.ndarray]] | N
 def _rows(
     door: Door, body: bytes, table: PlainTable, batches: list[tuple[int, np.ndarray]]
 ) -> Intake | None:
-    n, d = sum(rows for rows, _ in batches), len(table.places)
+    n = sum(rows for rows, _ in batches)
     if n > MOST_ROWS or n * table.columns > MOST_CELLS:
         return None
     numbers = np.frombuffer(body, np.float64, len(body) // 8)
     whole = np.frombuffer(body, np.int64, len(body) // 8)
-    indptr, labels, weights = np.zeros(n + 1, np.int64), np.zeros(n), np.ones(n)
-    indices, values = np.empty(n * d, np.int32), np.empty(n * d)
+    entries = _full_rows(numbers, table, batches, n) or _usual_rows(numbers, table, batches, n)
+    if entries is None:
+        return None
+    labels, weights = np.zeros(n), np.ones(n)
     first = 0
     for rows, starts in batches:
-        done = read_numbers(
-            numbers, starts[table.features], table.places, first, rows, indptr, indices, values
-        )
-        if done < rows:
-            return None
         for place, column, of in (
             (table.y, labels, whole if table.has_whole_y else numbers),
             (table.weight, weights, numbers),
@@ -143,12 +142,54 @@ def _rows(
         return None
     if table.y is not None and door.task == "binary":
         labels = np.where(labels == 1.0, 1.0, -1.0)
-    nnz = indptr[n]
+    indptr, indices, values = entries
     no_entries = Batch(
         np.zeros(n + 1, np.int64), indices[:0], values[:0], labels, weights, door.dim
     )
     # The kernel has looked at each number.
-    return Intake(no_entries.with_rows(indptr, indices[:nnz], values[:nnz], door.dim), range(n))
+    return Intake(no_entries.with_rows(indptr, indices, values, door.dim), range(n))
+
+
+def _full_rows(
+    numbers: np.ndarray, table: PlainTable, batches: list[tuple[int, np.ndarray]], n: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Pointers, indices and values of rows none of whose numbers is 0, None where one is."""
+    d = len(table.places)
+    values = np.empty(n * d)
+    first = 0
+    for rows, starts in batches:
+        if not read_full(numbers, starts[table.features], first, rows, values):
+            return None
+        first += rows
+    if n * d <= _MOST_SHARED:
+        indices = _shared_places(table.places.tobytes(), 1 << n.bit_length())[: n * d]
+    else:
+        indices = np.tile(table.places, n)
+    return np.arange(n + 1) * d, indices, values
+
+
+@lru_cache(4)
+def _shared_places(places: bytes, rows: int) -> np.ndarray:
+    """The places of so many rows, for all bodies of an upload."""
+    return np.tile(np.frombuffer(places, np.int32), rows)
+
+
+def _usual_rows(
+    numbers: np.ndarray, table: PlainTable, batches: list[tuple[int, np.ndarray]], n: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """The same of rows that may hold zeros, None where a number is none that a row may have."""
+    d = len(table.places)
+    indptr = np.zeros(n + 1, np.int64)
+    indices, values = np.empty(n * d, np.int32), np.empty(n * d)
+    first = 0
+    for rows, starts in batches:
+        done = read_numbers(
+            numbers, starts[table.features], table.places, first, rows, indptr, indices, values
+        )
+        if done < rows:
+            return None
+        first += rows
+    return indptr, indices[: indptr[n]], values[: indptr[n]]
 
 
 def _are_labels(door: Door, labels: np.ndarray) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Collection
 import numpy as np
 
 from solvers._jit import Indices
-from solvers.text._columns import read_numbers, read_rows
+from solvers.text._columns import read_full, read_numbers, read_rows
 from solvers.text._csv import FEATURE, LABEL, NOTHING, WEIGHT, read_records
 from solvers.text._json import (
     COMMA,
@@ -69,6 +69,7 @@ __all__ = [
     "read_column",
     "read_examples",
     "read_records",
+    "read_full",
     "read_numbers",
     "read_rows",
     "read_samples",

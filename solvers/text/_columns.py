@@ -132,3 +132,26 @@ def read_numbers(
             return i
         indptr[first + i + 1] = int(nnz)
     return count
+
+
+@kernel(b1(RO_F8, RO_I8, i8, i8, F8))
+def read_full(numbers: Floats, starts: Ints, first: int, count: int, values: Floats) -> bool:
+    """Make rows `first` to `first` + `count` of columns none of whose numbers is 0.
+
+    False where one is, or is no number, or beyond 1e100; what was written is of no use then.
+
+    numbers, starts   as in `read_numbers`
+    values            of all rows, d each
+    """
+    width = np.uint64(starts.shape[0])
+    at = np.uint64(first) * width
+    for i in range(count):
+        is_full = True
+        for j in range(starts.shape[0]):
+            x = numbers[np.uint64(starts[j]) + np.uint64(i)]
+            values[at + np.uint64(j)] = x
+            is_full &= 0.0 < abs(x) <= _MOST  # no number is not, either
+        if not is_full:
+            return False
+        at += width
+    return True
