@@ -21,7 +21,7 @@ from service.taking_turns import FEW, TakingTurns
 
 LONG = 64 * 1024
 """Bytes of a body that is worth it."""
-MOST_HELD = 1024 * 1024
+MOST_HELD = 512 * 1024
 """Of a long body so much comes in before the application has asked for it, and no more is read."""
 
 

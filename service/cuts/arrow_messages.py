@@ -101,7 +101,7 @@ def message_at(body: bytes | memoryview, p: int) -> Message | None:
 
 
 def _message_in(held: Held, p: int, stop: int | None = None) -> Message | None:
-    """As `message_at`, of what is held up to `stop`; of most messages it looks at the head alone."""
+    """As `message_at`, of what is held up to `stop`; it looks at the heads of most alone."""
     stop = held.size if stop is None else stop
     for end in (min(p + _HEAD_BYTES, stop), stop):
         found = message_at(held.between(p, end), 0)

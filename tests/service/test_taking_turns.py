@@ -336,6 +336,8 @@ def test_a_long_answer_waits_for_who_reads_it():
         while line.written.count(0) < len(body):
             await asyncio.sleep(0)
         assert one._is_free
+
+
 def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
     """Each time that the application is woken costs as much as to read what came."""
 
