@@ -1,7 +1,7 @@
 """Arrow streams of float64 columns, read from their bytes: of a hundred columns no object is made.
 
 Where a table has anything else, or a row that is no usual one, it is left to `arrow_rows.py`, which
-also tells what the columns are: so the first body of a schema is read there.
+also tells what the columns of a schema are when it is met first.
 """
 
 from dataclasses import dataclass
@@ -51,24 +51,25 @@ class PlainTable:
 
 def remember_schema(
     pa: ModuleType, door: Door, body: bytes, schema: Any, columns: TableColumns, labelled: bool
-) -> None:
-    """Let the next bodies of this schema be read by `parse_plain`, if they can be."""
+) -> bool:
+    """Let bodies of this schema be read by `parse_plain`, if they can be; whether that is new."""
     message = message_at(body, 0)
     is_usual = not labelled or (
         columns.id is None
         and (door.task == "regression" or (door.task == "binary" and not door.class_names))
     )
     if message is None or message.end > LONGEST_SCHEMA or door.is_hashed or not is_usual:
-        return
+        return False
     types = schema.types
     numbers = [*columns.features, *([] if columns.weight is None else [columns.weight])]
     if not all(kind in (pa.float64(), pa.int64()) for kind in types):
-        return
+        return False
     if not all(types[place] == pa.float64() for place in numbers) or is_big_endian(message):
-        return
+        return False
     places = np.array([door.place(columns.names[at]) for at in columns.features], np.int32)
     order = np.argsort(places)
-    door.plain_table = PlainTable(
+    known = door.plain_table
+    door.plain_table = table = PlainTable(
         body[: message.end],
         labelled,
         len(types),
@@ -78,6 +79,7 @@ def remember_schema(
         labelled and types[columns.y] == pa.int64(),
         columns.weight,
     )
+    return known is None or (known.schema, known.labelled) != (table.schema, table.labelled)
 
 
 def parse_plain(door: Door, body: bytes, labelled: bool) -> Intake | None:

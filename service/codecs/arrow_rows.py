@@ -37,7 +37,10 @@ def parse_arrow(door: Door, body: bytes, labelled: bool) -> Intake:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             columns = columns_of(door, reader.schema.names, labelled)
             _check_types(pa, door, reader.schema, columns, labelled)
-            remember_schema(pa, door, body, reader.schema, columns, labelled)
+            if remember_schema(pa, door, body, reader.schema, columns, labelled):
+                plain = parse_plain(door, body, labelled)
+                if plain is not None:
+                    return plain
             tables = list(_checked(reader, len(columns.features)))
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise Problem(400, "malformed-body", f"no Arrow stream: {error}") from None
