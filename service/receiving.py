@@ -12,6 +12,7 @@ from typing import Any
 import httptools
 
 from service.api.http import answer_problem
+from service.bodies import CONNECTION
 from service.connections import Connections
 from service.first_bytes import FirstBytes, refusal
 from service.holding_back import HoldingBack
@@ -144,6 +145,7 @@ class BodyProtocol(LimitedProtocol):
             super().timeout_keep_alive_handler()
 
     def on_headers_complete(self) -> None:
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
         super().on_headers_complete()
         given = dict(self.headers)
         size = int(given.get(b"content-length", b"0"))

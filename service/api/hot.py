@@ -118,7 +118,7 @@ class HotPath:
             await self._serve("predict", self._predict_by_query, "", scope, receive, send)
             return
         if path == LIVEZ and scope["method"] == "GET":
-            await answer(send, LIVES, [])
+            await answer(send, LIVES, [], scope)
             self._telemetry.saw_request(LIVEZ, 200, 0.0)
             return
         await self._pass_on(scope, receive, send)
@@ -146,7 +146,7 @@ class HotPath:
             await answer_problem(send, problem, scope["path"])
         else:
             if isinstance(body, bytes):
-                await answer(send, body, headers)
+                await answer(send, body, headers, scope)
         finally:
             over(scope)
         self._telemetry.saw_request(route, status, time.perf_counter() - began)
@@ -160,7 +160,7 @@ class HotPath:
             if message["type"] == "http.response.start":
                 status = message["status"]
             is_long = len(message.get("body", b"")) > PIECE
-            await (in_pieces(send, message) if is_long else send(message))
+            await (in_pieces(send, message, scope) if is_long else send(message))
 
         try:
             await self._app(scope, bounded(receive, self._max_body_bytes, scope), watch)

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Scope, Send
 
+from service.bodies import body_of
 from service.codecs import LONGEST_KEY, is_key
 from service.codecs.inflate import content_encoding
 from service.errors import MEDIA_TYPE, Problem
@@ -119,24 +120,27 @@ def stored_key(idempotency_key: bytes | None) -> bytes | None:
 Headers = list[tuple[bytes, bytes]]
 
 
-async def answer(send: Send, body: bytes, headers: Headers) -> None:
+async def answer(send: Send, body: bytes, headers: Headers, scope: Scope) -> None:
     """200 with a JSON body."""
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": head + headers})
     told = {"type": "http.response.body", "body": body}
-    await (send(told) if len(body) <= PIECE else in_pieces(send, told))
+    await (send(told) if len(body) <= PIECE else in_pieces(send, told, scope))
 
 
-async def in_pieces(send: Send, message: Message) -> None:
+async def in_pieces(send: Send, message: Message, scope: Scope) -> None:
     """Send a part of an answer that is long, each piece once most before it is on its way.
 
-    Who does not read leaves little in memory, and who does keeps others waiting for one piece.
+    Who does not read leaves little with the system, and who does keeps others waiting for one
+    piece. What is left of it is held (`bodies.py`).
     """
+    held = body_of(scope)
+    held.hold_answer(len(message["body"]))
     body, size = memoryview(message["body"]), len(message["body"])
     for start in range(0, size, PIECE):
         more = start + PIECE < size or message.get("more_body", False)
         piece = body[start : start + PIECE]
-        await send({"type": message["type"], "body": piece, "more_body": more})
+        await held.send(send, {"type": message["type"], "body": piece, "more_body": more})
         await asyncio.sleep(0)
 
 

@@ -7,6 +7,7 @@ import msgspec
 from starlette.types import Scope, Send
 
 from service.api.http import NDJSON, Headers
+from service.bodies import body_of, is_held
 from service.errors import Problem, as_problem, let_go
 
 log = logging.getLogger("dualstream.http")
@@ -33,19 +34,20 @@ async def answer_lines(
                 has_begun = True
                 head = [(b"content-type", NDJSON), *headers]
                 await send({"type": "http.response.start", "status": 200, "headers": head})
-            await _add(send, _encode(told))
+            await _add(send, _encode(told), scope)
     except Exception as error:
         if not has_begun:
             raise
         problem = problem_of(error, scope)
         status = problem.status
-        await _add(send, problem.body(scope["path"]))
+        await _add(send, problem.body(scope["path"]), scope)
     await send({"type": "http.response.body", "body": b""})
     return status
 
 
-async def _add(send: Send, line: bytes) -> None:
-    await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
+async def _add(send: Send, line: bytes, scope: Scope) -> None:
+    message = {"type": "http.response.body", "body": line + b"\n", "more_body": True}
+    await (body_of(scope).send(send, message) if is_held(scope) else send(message))
 
 
 def problem_of(error: Exception, scope: Scope) -> Problem:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from service.bodies import GRACE_S, SLOW, TRIED, Bodies, body_of, over
+from service.api.http import PIECE as PIECE_OF_ANSWER, in_pieces
+from service.bodies import CONNECTION, GRACE_S, SLOW, TRIED, Bodies, body_of, over
 from service.codecs import CHUNK_BYTES
 from service.errors import Problem
 from tests.service.conftest import assert_problem
@@ -147,7 +148,7 @@ def test_the_slowest_makes_room_for_who_is_quick():
         for number, scope in enumerate(scopes):
             body_of(scope).hold(25)
             waiting.append(asyncio.create_task(body_of(scope).receive(_waits_for_ever)))
-            body_of(scope)._came = 100 * number + (SLOW * 10 if number == 3 else 0)
+            body_of(scope)._moved = 100 * number + (SLOW * 100 if number == 3 else 0)
         await asyncio.sleep(0)
         newest = body_of(world.scope())
         with pytest.raises(Problem, match="hold 100 bytes together") as full:  # nobody is slow yet
@@ -173,6 +174,72 @@ def test_the_slowest_makes_room_for_who_is_quick():
         over(scopes[3])
         newest.let_go(1000)
         assert world.bodies.held == 0 and list(world.bodies.open) == [newest]
+
+    asyncio.run(told())
+
+
+class Line:
+    """A connection whose client reads nothing."""
+
+    def __init__(self) -> None:
+        self.reads, self.is_ended = asyncio.Event(), False
+
+    def make_room(self) -> None:
+        self.is_ended = True
+        self.reads.set()
+
+
+def test_who_does_not_read_a_long_answer_makes_room():
+    async def told() -> None:
+        world, line, sent = World(10 * PIECE_OF_ANSWER), Line(), []
+        scope = world.scope() | {CONNECTION: line}
+
+        async def send(message: dict) -> None:
+            sent.append(message)
+            if len(sent) == 3:
+                await line.reads.wait()
+
+        body_of(scope).hold(12)
+        told = {"type": "http.response.body", "body": bytes(8 * PIECE_OF_ANSWER)}
+        sending = asyncio.create_task(in_pieces(send, told, scope))
+        while len(sent) < 3:
+            await asyncio.sleep(0)
+        assert world.bodies.held == 8 * PIECE_OF_ANSWER, "in place of its body"
+        newest = body_of(world.scope())
+        with pytest.raises(Problem):
+            newest.hold(3 * PIECE_OF_ANSWER)
+        assert not line.is_ended
+        world.now += 100.0
+        newest.hold(3 * PIECE_OF_ANSWER)
+        assert line.is_ended and world.bodies.held == 3 * PIECE_OF_ANSWER
+        await sending
+        # An answer is told whatever is held: what it tells of is done.
+        body_of(scope := world.scope()).hold_answer(20 * PIECE_OF_ANSWER)
+        assert world.bodies.held == 23 * PIECE_OF_ANSWER
+        over(scope)
+
+    asyncio.run(told())
+
+
+def test_what_came_long_ago_does_not_make_a_body_quick():
+    async def told() -> None:
+        world, pieces = World(100), asyncio.Queue()
+        body = body_of(world.scope())
+        for seconds, size in ((1.0, 10 * SLOW), (0.5, 0), (0.5, 0)):
+            waiting = asyncio.create_task(body.receive(pieces.get))
+            await asyncio.sleep(0)
+            assert body.speed() is None or seconds < 1.0
+            world.now += seconds
+            pieces.put_nowait({"body": bytes(size)})
+            await waiting
+            assert body.speed() is None, "while the server waits for nothing"
+        waiting = asyncio.create_task(body.receive(pieces.get))
+        await asyncio.sleep(0)
+        assert 4 * SLOW < body.speed() < 6 * SLOW, "2 s for 10 s' worth"
+        world.now += 30.0
+        assert body.speed() < SLOW / 10
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
     asyncio.run(told())
 

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
 from service.api.http import PIECE, answer as answer_json
+from service.bodies import Bodies
 from service.connections import LISTENS, Connections, Limits, Waits
 from service.errors import Problem
 from service.limited import HEAD_SHARE, MOST_HEADERS
@@ -308,9 +309,10 @@ def test_who_listens_to_a_stream_can_make_room():
             while not line.answers:
                 await asyncio.sleep(0)
             assert one.waits_for() is Waits.LISTENS
-            one.end(None)
+            one.make_room()
             assert line.is_closed
             one.connection_lost(None)
+        assert world.done["room"] == 2
 
     run(told)
 
@@ -320,7 +322,8 @@ def test_a_long_answer_waits_for_who_reads_it():
         body = bytes(10 * PIECE + 1)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            await answer_json(send, body, [])
+            Bodies(2**30, lambda: 0.0).may_be_held_for(scope)
+            await answer_json(send, body, [], scope)
 
         world = World(app)
         one, line = world.connect()
