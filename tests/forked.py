@@ -1,24 +1,29 @@
 """Servers for tests, forked from a process that has imported what a server imports.
 
 Such a server is a process of its own, with a number that can be killed, as the command's is; but it
-is there in a fraction of the time that its imports take, which was a third of the suite's. What a
-command does before, `tests/service/test_cli.py` and whoever names a `prefix` start as users do.
+is there in a fraction of the time that its imports take, which was a third of the suite's, and so
+are its workers. What a command does before, `tests/service/test_cli.py` and whoever names a `prefix`
+start as users do.
 """
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from multiprocessing import current_process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from importlib import import_module
+from multiprocessing import current_process, forkserver, util
 from multiprocessing.connection import Connection
-from typing import IO
+from typing import IO, Any
 
 from service.demo import server_process
 from service.forks import forks
 
 COMMAND = [sys.executable, "-m", "service", "serve"]
+PLANTED = "tests.chaos.server"
+"""What serves with faults planted, in its workers too."""
 PRELOADED = ["service.workers", "service.cli", "solvers.dual_ascent", "solvers.portfolio.portfolio"]
 # What is read while modules are imported comes too late for a process that has imported them.
 READ_EARLY = ("NUMBA_", "PYTHON", "DUALSTREAM_CPU", "DUALSTREAM_CACHE_DIR")
@@ -35,7 +40,7 @@ class ForkedProcess:
         with ExitStack() as closing:
             out = closing.enter_context(Connection(writes, readable=False))
             err = closing.enter_context(Connection(_written_to(stderr), readable=False))
-            given = (list(args[len(COMMAND) :]), dict(env), os.getcwd(), out, err)
+            given = (args[2], list(args[len(COMMAND) :]), dict(env), os.getcwd(), out, err)
             # Ended with this process, should a test leave it running.
             self._process = forks.Process(target=_serve, args=given, daemon=True)
             self._process.start()
@@ -74,8 +79,10 @@ def fork_servers() -> None:
     def start(
         command: Sequence[str], stderr: IO[str] | int | None, env: Mapping[str, str] | None
     ) -> "subprocess.Popen[str] | ForkedProcess":
-        is_plain = list(command[: len(COMMAND)]) == COMMAND
-        if not is_plain or any(name.startswith(READ_EARLY) for name in _changed(env)):
+        program, dash, module, what = command[: len(COMMAND)]
+        is_known = [program, dash, what] == [*COMMAND[:2], "serve"]
+        is_known = is_known and module in ("service", PLANTED)
+        if not is_known or any(name.startswith(READ_EARLY) for name in _changed(env)):
             return started_by_command(command, stderr, env)
         return ForkedProcess(command, stderr, os.environ if env is None else env)
 
@@ -97,7 +104,12 @@ def _written_to(stderr: IO[str] | int | None) -> int:
 
 
 def _serve(
-    arguments: list[str], env: dict[str, str], folder: str, out: Connection, err: Connection
+    module: str,
+    arguments: list[str],
+    env: dict[str, str],
+    folder: str,
+    out: Connection,
+    err: Connection,
 ) -> None:
     """The forked server's life: what `dualstream serve` does once it is imported."""
     from service.cli import app
@@ -111,4 +123,37 @@ def _serve(
     # Daemons may have no children; a server has workers.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     sys.argv = ["dualstream", "serve", *arguments]
+    util.spawnv_passfds = partial(_forked_too, util.spawnv_passfds)
+    if module == PLANTED:
+        import_module(PLANTED)
+        forks.Process = partial(_planted, forks.Process)  # type: ignore[method-assign]
     app()
+
+
+def _forked_too(
+    spawned: Callable[..., int], program: str, command: Sequence[str], descriptors: list[int]
+) -> int:
+    """The process that workers come from: it has been there before it would have imported all."""
+    if "forkserver" not in command[-1]:
+        return spawned(program, command, descriptors)
+    forked = os.fork()
+    if not forked:
+        try:
+            for descriptor in map(int, os.listdir("/proc/self/fd")):
+                if descriptor > 2 and descriptor not in descriptors:
+                    with suppress(OSError):  # the one that listed them
+                        os.close(descriptor)
+            forkserver.main(*descriptors, [])
+        finally:
+            os._exit(0)
+    return forked
+
+
+def _planted(process: Callable[..., Any], target: Callable[..., None], args: Any) -> Any:
+    """A worker into which is planted what is in its server."""
+    return process(target=_work, args=(target, args))
+
+
+def _work(target: Callable[..., None], args: Any) -> None:
+    import_module(PLANTED)
+    target(*args)
