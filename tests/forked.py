@@ -2,8 +2,8 @@
 
 Such a server is a process of its own, with a number that can be killed, as the command's is; but it
 is there in a fraction of the time that its imports take, which was a third of the suite's, and so
-are its workers. What a command does before, `tests/service/test_cli.py` and whoever names a `prefix`
-start as users do.
+are its workers. What a command does before, `tests/service/test_cli.py` and whoever names a
+`prefix` start as users do.
 """
 
 import os
