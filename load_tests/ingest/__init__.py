@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from load_tests.ingest.arrow import arrow_rows
 from load_tests.ingest.bulk import HINGE, SPECS, libsvm_rows, ndjson_rows
 from load_tests.ingest.requests import batch_rows, predict_rows, single_rows
-from load_tests.ingest.stages import stage_table
+from load_tests.ingest.stages import peer_table, stage_table
 from load_tests.measure import FEW_ROUNDS, Row
 from load_tests.plots import ratios
 from service.catalog import canonical
@@ -56,4 +56,15 @@ def about() -> list[str]:
         "call of the learner:",
         "",
         *stage_table(),
+        "",
+        "A row of Arrow beside the peer, whose loss is the hinge, too, and who sees each row once. "
+        "Longer bodies than those that it is sent here would make it little faster, shorter ones "
+        "slower. Both sides receive, read and turn the columns into rows; what durability adds is "
+        "the record and its way into the store, about 800 bytes a row. To Redis they are copied "
+        "by the kernel alone, on the server's core; SQLite copies them into pages, sums those up "
+        "and writes them twice, into its log and out of it, all on the server's core. Steps run "
+        "one after the other find their bytes and their code in the cache; those of chunks that "
+        "overlap do not, on both sides:",
+        "",
+        *peer_table(),
     ]

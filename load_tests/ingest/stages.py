@@ -16,15 +16,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import uvicorn
 import uvloop
 from google_crc32c import value as crc32c
+from sklearn.linear_model import SGDClassifier
 
 from load_tests.http import SERVER_CORE, as_json
-from load_tests.ingest.arrow import BATCH_ROWS as ARROW_ROWS, record_batches, stream
+from load_tests.ingest.arrow import BATCH_ROWS as ARROW_ROWS, PEER_ROWS, record_batches, stream
 from load_tests.ingest.bulk import SPECS, TYPES, ndjson_line
 from load_tests.ingest.requests import BATCH_ROWS, json_batches, stores
 from load_tests.measure import FEW_ROUNDS, on_core
+from load_tests.peers.arrow_app import rows_of
 from service.answers import Answers
 from service.api.learned import answer_new
 from service.catalog import canonical
@@ -50,6 +54,8 @@ STAGES = (
     "progressive metrics",
     "the answer",
 )
+PEER_STAGES = ("joining its pieces", "reading the stream", "stacking columns", "learning")
+PEER_BODIES = (1000, PEER_ROWS, 25_000)
 PIECE, FEW_COPIES = 256 * 1024, 8
 """Bytes that are received at once; so many bodies make a long one."""
 LEAST_SENT = 32 * 1024 * 1024
@@ -115,6 +121,45 @@ async def _stages(
     return [received, cut, *[min(times) for times in zip(*rounds[1:], strict=True)]]
 
 
+def peer_table() -> list[str]:
+    """The same of what the peer does with a row of Arrow, by how many rows its bodies hold."""
+    with on_core(SERVER_CORE), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        columns = {rows: runner.run(_peer_stages(rows)) for rows in PEER_BODIES}
+    names = ("receiving by HTTP", *PEER_STAGES, "all of it")
+    lines = [
+        f"| {name} | " + " | ".join(f"{times[k]:.2f}" for times in columns.values()) + " |"
+        for k, name in enumerate(names)
+    ]
+    head = " | ".join(f"bodies of {rows:,}" for rows in columns)
+    return [f"| the peer's | {head} |", "|---|" + "---|" * len(columns), *lines]
+
+
+async def _peer_stages(rows: int) -> list[float]:
+    batches = record_batches()
+    each = rows // ARROW_ROWS
+    bodies = [stream(batches[at : at + each]) for at in range(0, len(batches), each)]
+    received = await _receiving(bodies[0], TYPES["arrow"], rows, "auto")
+    rounds = []
+    for _ in range(FEW_ROUNDS):
+        model, spent = SGDClassifier(), [0.0] * len(PEER_STAGES)
+        for body in bodies:
+            times, (x, y) = _peer_reads(body)
+            fit, _ = _timed(1, partial(model.partial_fit, x, y, classes=[-1.0, 1.0]))
+            spent = [a + b for a, b in zip(spent, (*times, fit), strict=True)]
+        rounds.append([1e6 * seconds / (rows * len(bodies)) for seconds in spent])
+    least = [received, *map(min, zip(*rounds, strict=True))]
+    return [*least, sum(least)]
+
+
+def _peer_reads(body: bytes) -> tuple[list[float], tuple[np.ndarray, np.ndarray]]:
+    """What the peer reads of a body, and the CPU seconds of each step."""
+    pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)]
+    joining, whole = _timed(1, partial(b"".join, pieces))
+    reading, table = _timed(1, lambda: pa.ipc.open_stream(whole).read_all())
+    stacking, rows = _timed(1, partial(rows_of, table))
+    return [joining, reading, stacking], rows
+
+
 def _answer(
     spec: dict[str, Any], door: Door, intake: Intake, request: Request, outcome: Outcome
 ) -> bytes:
@@ -145,10 +190,10 @@ def _cutting(body: bytes, content_type: str, n: int) -> float:
     return 1e6 * min(_timed(1, cut)[0] for _ in range(FEW_ROUNDS + 1)) / rows
 
 
-async def _receiving(body: bytes, content_type: str, n: int) -> float:
+async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = BodyProtocol) -> float:
     """Of uploads by the server's protocol into an application that drops them.
 
-    A body that can be cut is sent again and again as one, others one by one.
+    A body that can be cut is sent again and again as one, others one by one; so is all to others.
     """
 
     async def drop(scope: Any, receive: Any, send: Any) -> None:
@@ -159,12 +204,12 @@ async def _receiving(body: bytes, content_type: str, n: int) -> float:
         await send({"type": "http.response.body", "body": b""})
 
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(drop, http=BodyProtocol, lifespan="off", log_level="warning")
+    config = uvicorn.Config(drop, http=protocol, lifespan="off", log_level="warning")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     port = listening.getsockname()[1]
-    is_long = content_type in CUTTERS
-    copies = LEAST_SENT // len(body) if is_long else 2000 // n
+    is_long = content_type in CUTTERS and protocol is BodyProtocol
+    copies = max(1, LEAST_SENT // len(body)) if content_type in CUTTERS else 2000 // n
     try:
         times = []
         for _ in range(FEW_ROUNDS + 1):
