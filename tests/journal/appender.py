@@ -1,17 +1,16 @@
-"""A process that appends and says what was acknowledged: one line per append on its output.
+"""A process that appends and says what was acknowledged: one line per append.
 
-    python -m tests.journal.appender URL MODEL FIRST COUNT SIZE
-
-Appends COUNT groups of SIZE rows with ids FIRST, FIRST + 1 ..., and prints "first-id seq" once
-each group is acknowledged, so whoever kills it knows what must be in the journal. MODEL may be
-several with commas between, which are appended to at the same time; the ids of the n-th of them
-begin at FIRST + n * 1,000,000.
+It appends `count` groups of `size` rows with ids `first`, `first` + 1 ..., and says "first-id seq"
+once each group is acknowledged, so whoever kills it knows what must be in the journal. Of several
+models, appended to at the same time, the ids of the n-th begin at `first` + n * 1,000,000.
 """
 
 import asyncio
 import os
-import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
 
+from service.forks import forks
 from service.journal import open_journal
 from service.journal.protocol import Change, Journal, JournalUnavailable, OutcomeUnknown
 from tests.journal.groups import Log, rows
@@ -19,14 +18,54 @@ from tests.journal.groups import Log, rows
 APART = 1_000_000
 
 
-async def main(url: str, models: str, first: int, count: int, size: int) -> None:
+class Appender:
+    """Such a process, forked from one that has imported what it needs."""
+
+    def __init__(self, url: str, models: Sequence[str], first: int, count: int, size: int) -> None:
+        reads, writes = os.pipe()
+        with Connection(writes, readable=False) as says:
+            given = (url, models, first, count, size, says)
+            self._process = forks.Process(target=_run, args=given, daemon=True)
+            self._process.start()
+        self._said = open(reads, "rb")
+
+    async def line(self) -> bytes:
+        """What it says next."""
+        return await asyncio.to_thread(self._said.readline)
+
+    async def rest(self) -> bytes:
+        """All that it says until it has ended."""
+        with self._said:
+            said = await asyncio.to_thread(self._said.read)
+        await asyncio.to_thread(self._process.join)
+        return said
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.exitcode
+
+
+def _run(
+    url: str, models: Sequence[str], first: int, count: int, size: int, says: Connection
+) -> None:
+    asyncio.run(_append_to_all(url, models, first, count, size, says))
+
+
+async def _append_to_all(
+    url: str, models: Sequence[str], first: int, count: int, size: int, says: Connection
+) -> None:
     journal = await open_journal(url)
-    firsts = [(model, first + n * APART) for n, model in enumerate(models.split(","))]
-    await asyncio.gather(*(append(journal, *given, count, size) for given in firsts))
+    firsts = [(model, first + n * APART) for n, model in enumerate(models)]
+    await asyncio.gather(*(_append(journal, *given, count, size, says) for given in firsts))
     await journal.close()
 
 
-async def append(journal: Journal, model: str, first: int, count: int, size: int) -> None:
+async def _append(
+    journal: Journal, model: str, first: int, count: int, size: int, says: Connection
+) -> None:
     log = Log(journal, await journal.get(model))
     for start in range(first, first + count * size, size):
         group = [rows(tag, id=str(tag)) for tag in range(start, start + size)]
@@ -38,10 +77,5 @@ async def append(journal: Journal, model: str, first: int, count: int, size: int
                 break
             except (JournalUnavailable, OutcomeUnknown):
                 await asyncio.sleep(0.01)
-        for place, tag in zip(appended.placed, range(start, start + size), strict=True):
-            sys.stdout.write(f"{tag} {place.seq}\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:3], *map(int, sys.argv[3:])))
+        told = zip(appended.placed, range(start, start + size), strict=True)
+        os.write(says.fileno(), b"".join(b"%d %d\n" % (tag, place.seq) for place, tag in told))

@@ -3,32 +3,26 @@
 import asyncio
 import os
 import random
-import signal
-import sys
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
 from service.journal.protocol import Journal
 from tests.history import Acknowledged, check_history
-from tests.journal.appender import APART
+from tests.journal.appender import APART, Appender
 from tests.journal.conftest import Store
 from tests.journal.groups import Log
 from tests.redis_server import redis_or_skip
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "3"))
 
 
-async def start(
-    store: Store, first: int, count: int, size: int, models: str = "adult"
-) -> asyncio.subprocess.Process:
-    arguments = ["-m", "tests.journal.appender", store.url, models, first, count, size]
-    return await asyncio.create_subprocess_exec(
-        sys.executable, *map(str, arguments), cwd=ROOT, stdout=asyncio.subprocess.PIPE
-    )
+def start(
+    store: Store, first: int, count: int, size: int, models: Sequence[str] = ("adult",)
+) -> Appender:
+    return Appender(store.url, models, first, count, size)
 
 
 def answers(output: bytes) -> list[Acknowledged]:
@@ -66,10 +60,10 @@ async def check_audit(journal: Journal, model: str) -> None:
 async def test_appenders_in_several_processes_lose_and_double_nothing(store: Store):
     async with store.journal() as journal:
         await Log.create(journal)
-        processes = [await start(store, 1000 * number, 60, 5) for number in range(4)]
-        outputs = await asyncio.gather(*(process.communicate() for process in processes))
-        assert [process.returncode for process in processes] == [0] * 4
-        said = [answer for output, _ in outputs for answer in answers(output)]
+        processes = [start(store, 1000 * number, 60, 5) for number in range(4)]
+        outputs = await asyncio.gather(*(process.rest() for process in processes))
+        assert [process.exitcode for process in processes] == [0] * 4
+        said = [answer for output in outputs for answer in answers(output)]
         assert len(said) == 1200
         assert await checked(journal, said, range(4000)) == 1200
 
@@ -77,9 +71,9 @@ async def test_appenders_in_several_processes_lose_and_double_nothing(store: Sto
 async def test_of_processes_that_append_the_same_ids_each_is_journalled_once(store: Store):
     async with store.journal() as journal:
         await Log.create(journal)
-        processes = [await start(store, 0, 60, 5) for _ in range(3)]
-        outputs = await asyncio.gather(*(process.communicate() for process in processes))
-        said = [answer for output, _ in outputs for answer in answers(output)]
+        processes = [start(store, 0, 60, 5) for _ in range(3)]
+        outputs = await asyncio.gather(*(process.rest() for process in processes))
+        said = [answer for output in outputs for answer in answers(output)]
         assert len(said) == 900
         assert await checked(journal, said, range(300)) == 300
 
@@ -91,13 +85,11 @@ async def test_what_a_killed_appender_was_acknowledged_is_journalled_once(store:
     async with store.journal() as journal:
         await Log.create(journal)
         for _ in range(ROUNDS):
-            process = await start(store, first, 100_000, 3)
-            assert process.stdout is not None
-            output = await process.stdout.readline()
+            process = start(store, first, 100_000, 3)
+            output = await process.line()
             await asyncio.sleep(chance.uniform(0, 0.05))
-            process.send_signal(signal.SIGKILL)
-            output += await process.stdout.read()
-            await process.wait()
+            process.kill()
+            output += await process.rest()
             said += answers(output)
             rows = await checked(journal, said, range(first + 300_000))
             assert rows >= len(set(said))
@@ -105,8 +97,8 @@ async def test_what_a_killed_appender_was_acknowledged_is_journalled_once(store:
             first = said[-1].tag + 1
             first -= first % 3
         sent = range(first + 30)
-        process = await start(store, first, 10, 3)
-        said += answers((await process.communicate())[0])
+        process = start(store, first, 10, 3)
+        said += answers(await process.rest())
         assert await checked(journal, said, sent) == first + 30
 
 
@@ -116,13 +108,11 @@ async def test_appends_that_shared_a_transaction_when_killed_are_whole(sqlite_st
     async with store.journal() as journal:
         for model in models:
             await Log.create(journal, model)
-        process = await start(store, 0, 100_000, 3, ",".join(models))
-        assert process.stdout is not None
-        output = await process.stdout.readline()
+        process = start(store, 0, 100_000, 3, models)
+        output = await process.line()
         await asyncio.sleep(0.1)
-        process.send_signal(signal.SIGKILL)
-        output += await process.stdout.read()
-        await process.wait()
+        process.kill()
+        output += await process.rest()
         said = answers(output)
         for n, model in enumerate(models):
             own = [answer for answer in said if answer.tag // APART == n]
@@ -141,15 +131,13 @@ async def test_what_was_acknowledged_outlives_a_killed_redis():
         store = Store(server.url)
         async with store.journal() as journal:
             await Log.create(journal)
-            process = await start(store, 0, 400 * ROUNDS, 3)
-            assert process.stdout is not None
-            output = await process.stdout.readline()
+            process = start(store, 0, 400 * ROUNDS, 3)
+            output = await process.line()
             for _ in range(ROUNDS):
                 await asyncio.sleep(chance.uniform(0, 0.1))
                 server.kill()
                 server.start()
-                output += await process.stdout.readline()
-            output += await process.stdout.read()
-            await process.wait()
+                output += await process.line()
+            output += await process.rest()
             said = answers(output)
             assert await checked(journal, said, range(1200 * ROUNDS)) == 1200 * ROUNDS
