@@ -14,7 +14,7 @@ import msgspec
 from service.auditing import SERVER, Author, told_of_spec
 from service.codecs import RowLimits
 from service.contact import Contact
-from service.errors import Problem, unavailable, unknown_model, unreadable
+from service.errors import Problem, let_go, unavailable, unknown_model, unreadable
 from service.held import Held, Pin
 from service.idleness import Idleness
 from service.journal.protocol import (
@@ -364,7 +364,8 @@ class Catalog:
         """
         try:
             return (await self.journal.get(model_id)).incarnation
-        except UnknownModel:
+        except UnknownModel as missing:
+            let_go(missing)
             return NOBODYS
 
     def forget(self, model: Model) -> None:

@@ -7,6 +7,8 @@ for many, those that came whole are answered from their bytes (`first_bytes.py`)
 and what refuses them is held back for a moment (`holding_back.py`).
 """
 
+import asyncio
+import weakref
 from typing import Any
 
 import httptools
@@ -62,6 +64,11 @@ class BodyProtocol(LimitedProtocol):
     _is_long = False
     # When a request was answered at once, by the loop's clock.
     _used_at = float("-inf")
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # As its requests know it: without a ring, which only the collector of rings would free.
+        self._itself = weakref.proxy(self)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         pressure = self.pressure
@@ -145,7 +152,7 @@ class BodyProtocol(LimitedProtocol):
             super().timeout_keep_alive_handler()
 
     def on_headers_complete(self) -> None:
-        self.scope[CONNECTION] = self  # type: ignore[literal-required]
+        self.scope[CONNECTION] = self._itself  # type: ignore[literal-required]
         super().on_headers_complete()
         given = dict(self.headers)
         size = int(given.get(b"content-length", b"0"))

@@ -1,7 +1,9 @@
 """However much a connection sends at once, little of it is taken up in a turn of the event loop."""
 
 import asyncio
+import gc
 import socket
+import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -291,6 +293,34 @@ def test_who_waits_for_a_turn_may_send_on_or_go():
         assert wrong.is_closed and b" 408 " in wrong.written
 
     run(told)
+
+
+def test_a_connection_that_is_gone_is_free_at_once():
+    async def told() -> None:
+        world, gone = World(answer), []
+        for sent in (
+            GET,
+            GET * 3,
+            b"POST /y HTTP/1.1\r\ncontent-length: 9\r\n\r\n1",
+            b"\0\r\n\r\n",
+        ):
+            one = world.protocol(world.config, ServerState(), {})
+            one.connection_made(Line())
+            one.data_received(sent)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            one.connection_lost(None)
+            await asyncio.sleep(0)
+            gone.append(weakref.ref(one))
+        del one
+        assert [found() for found in gone] == [None] * 4, "without a collector of rings"
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(told)
+    finally:
+        gc.enable()
 
 
 def test_who_listens_to_a_stream_can_make_room():
