@@ -345,6 +345,8 @@ class Catalog:
 
         Raises Problem 404, ModelChanged.
         """
+        if not MODEL_ID.fullmatch(model_id):
+            raise unknown_model(model_id)
         try:
             incarnation = await self._incarnation(model_id)
             await self.journal.delete(model_id, incarnation, by.change("delete"))

@@ -147,3 +147,20 @@ def test_a_version_in_memory_does_not_wait_for_another_one(store):
                 assert await asyncio.wait_for(again, 5) is first
 
     asyncio.run(scenario())
+
+
+def test_the_store_is_not_asked_for_what_cannot_be_an_id(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            asked: list[str] = []
+            for name in ("get", "base", "delete", "create"):
+                monkeypatch.setattr(catalog.journal, name, lambda *given: asked.append(given[0]))
+            for model_id in ("a;b", "", "-m", "m\0", "m/versions", "a" * 129, "\u00e1"):
+                for ask in (catalog.get(model_id), catalog.delete(model_id)):
+                    with pytest.raises(Problem, match="no model"):
+                        await ask
+                with pytest.raises(Problem, match="cannot be a model id"):
+                    await catalog.create(model_id, SPEC)
+            assert not asked
+
+    asyncio.run(scenario())
