@@ -46,6 +46,10 @@ GROUP_BYTES = 1024 * 1024
 GROUP_ROWS = 4096
 BULK_ROWS = 1000
 """So many rows take about as long to learn as to append."""
+FOLLOWING_TURNS = 6
+"""Of the event loop: so many take those who hear that rows are journalled to submit the next."""
+SENDING_TURNS = 2
+"""So many take those to be on their way to the store."""
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 0.5
 
@@ -265,6 +269,21 @@ class Committer:
             self._replica.watched[group.nonce] = None
             group.appending = asyncio.create_task(self._journal_group(group))
 
+    async def _let_follow(self, requests: Sequence[AnyRequest]) -> None:
+        """Let the next rows be sent to the store, which works on them while these are learned.
+
+        Who submits them one by one hears only now that these are journalled; learning would keep
+        the event loop from him, and the store would have nothing to do meanwhile.
+        """
+        if not any(isinstance(request, Request) and request.is_followed for request in requests):
+            return
+        turns = FOLLOWING_TURNS
+        while self._ahead is None and turns:
+            await asyncio.sleep(0)
+            turns -= 1
+        for _ in range(SENDING_TURNS if self._ahead else 0):
+            await asyncio.sleep(0)
+
     async def _journal_group(self, group: _Group) -> Appended:
         requests = group.requests
         parts = [part for request in requests for part in request.parts]
@@ -287,10 +306,11 @@ class Committer:
                 parts = [part for request in requests for part in request.parts]
                 appended = await self._append(nonce, parts, requests[0])
             placed = by_request(requests, appended.placed)
-            if self._is_next(appended) and _is_bulk(requests):
-                self._learned_to = appended.seq
-                self._append_ahead()
             try:
+                if self._is_next(appended) and _is_bulk(requests):
+                    self._learned_to = appended.seq
+                    self._append_ahead()
+                    await self._let_follow(requests)
                 applied = await self._apply(nonce, appended, requests, placed)
             except JournalUnavailable as error:  # it is in the journal, all the same
                 raise OutcomeUnknown(str(error)) from error

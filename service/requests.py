@@ -36,6 +36,8 @@ class Request:
     """Moved in the step that journals the rows, which are a group of their own then."""
     on_journalled: Callable[[], None] = lambda: None
     """Called when they stand in the journal as they should, before they are learned."""
+    is_followed: bool = False
+    """Whether who hears that they do may have the next rows at hand by then."""
 
     @property
     def part(self) -> Part:

@@ -247,7 +247,7 @@ class Upload:
                 self._incarnation = incarnation
                 journalled.set()
 
-            request.on_journalled = stands
+            request.on_journalled, request.is_followed = stands, True
             try:
                 receipt = await model.submit(request)
             except ModelChanged:  # it was sent to one that is gone

@@ -13,6 +13,7 @@ from service.committer import BULK_ROWS, GROUP_ROWS, Committer
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from service.journal.record import KeyKind, make_key
+from service.outliving import outliving
 from service.replica import Replica
 from service.requests import Request
 from solvers import Batch, resolve_spec
@@ -171,6 +172,40 @@ def test_rows_in_bulk_are_appended_while_those_in_front_are_learned(tmp_path, mo
 
     run(tmp_path, scenario)
     assert learned == [GROUP_ROWS, GROUP_ROWS, GROUP_ROWS + 5]
+
+
+def test_who_hears_that_rows_are_journalled_sends_the_next_before_they_are_learned(
+    tmp_path, monkeypatch
+):
+    """An upload: the store works on its next chunk while one is learned."""
+    done = []
+
+    async def scenario(bench: Bench) -> None:
+        learn, append = bench.replica._learn, bench.faulty.append
+        first, second, stands = request("a", BULK_ROWS), request("b", BULK_ROWS), asyncio.Event()
+        first.on_journalled, first.is_followed = stands.set, True
+
+        async def learns(batch: Batch) -> Any:
+            done.append("learn")
+            return await learn(batch)
+
+        async def appends(*given: Any) -> Any:
+            done.append("append")
+            return await append(*given)
+
+        async def submit() -> Any:
+            return await bench.committer.submit(second)
+
+        async def follow() -> Any:
+            await stands.wait()
+            return await outliving(submit())
+
+        monkeypatch.setattr(bench.replica, "_learn", learns)
+        monkeypatch.setattr(bench.faulty, "append", appends)
+        await asyncio.gather(bench.committer.submit(first), asyncio.create_task(follow()))
+
+    assert run(tmp_path, scenario).replica.seq == 2 * BULK_ROWS
+    assert done == ["append", "append", "learn", "learn"]
 
 
 def test_what_does_not_stand_as_it_should_is_not_followed_while_it_is_learned(tmp_path):
