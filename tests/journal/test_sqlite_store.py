@@ -8,7 +8,8 @@ import pytest
 
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, StoreTooNew
-from service.journal.sqlite import SqliteJournal
+from service.journal.sqlite import SqliteJournal, checkpoint
+from service.journal.sqlite.checkpoint import Checkpointer
 from service.journal.sqlite.schema import TABLES
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, rows
@@ -191,3 +192,54 @@ async def test_a_store_of_the_first_version_gets_the_tables_that_it_lacks(
         digest = await journal.copy_put(log.model, log.incarnation, b"state")
         assert await journal.copy_get(log.model, log.incarnation, digest) == b"state"
     assert execute(path, "PRAGMA user_version") == [(4,)]
+
+
+async def test_the_log_is_synced_often_and_moved_seldom(
+    sqlite_store: Store, path: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checkpoint, "SYNCED_WRITES", 4)
+    monkeypatch.setattr(checkpoint, "MOVED_BYTES", 12 * checkpoint.WRITE_BYTES)
+    done: list[str] = []
+    sync, move = checkpoint._sync, checkpoint._move
+    monkeypatch.setattr(checkpoint, "_sync", lambda log: done.append("synced") or sync(log))
+    monkeypatch.setattr(checkpoint, "_move", lambda by: done.append("moved") or move(by))
+    async with sqlite_store.journal() as journal:
+        assert isinstance(journal, SqliteJournal)
+        log = await Log.create(journal)
+        for number in range(24):
+            await log.append(rows(number))
+            if journal._checkpointer._running is not None:
+                await journal._checkpointer._running
+    assert done == ["synced", "synced", "moved"] * 2
+
+
+async def test_the_log_starts_over_though_writes_never_cease(
+    sqlite_store: Store, path: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checkpoint, "SYNCED_WRITES", 40)
+    monkeypatch.setattr(checkpoint, "MOVED_BYTES", 0)
+    monkeypatch.setattr(checkpoint, "LONG_PAGES", 1)
+    write = "INSERT OR REPLACE INTO store (name, value) VALUES ('n', 'x')"
+    async with sqlite_store.journal() as journal:
+        assert isinstance(journal, SqliteJournal)
+        writer, reader = journal._connect(), journal._connect()
+
+        async def in_writer(task):
+            reader.execute("ROLLBACK")
+            return task(writer)
+
+        checkpointer = Checkpointer(path, journal._connect, in_writer)
+        await checkpointer.start()
+        for number in range(checkpoint.SYNCED_WRITES):
+            if number == 20:  # what comes now is not moved while this one may read the file
+                reader.execute("BEGIN")
+                reader.execute("SELECT * FROM store").fetchall()
+            writer.execute(write)
+            checkpointer.wrote(1)
+        assert checkpointer._running is not None
+        await checkpointer._running
+        writer.execute(write)
+        assert checkpoint._move(writer) < 10  # pages of the log
+        await checkpointer.stop()
+        writer.close()
+        reader.close()

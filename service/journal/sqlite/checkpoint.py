@@ -1,36 +1,66 @@
-"""Moves what the write-ahead log holds into the database file, beside the writer.
+"""Syncs the write-ahead log, and moves what it holds into the database file, beside the writer.
 
 A checkpoint waits for the disk twice. SQLite would make it within the commit that fills the log,
 and every append would wait behind that one; a passive checkpoint on another connection lets
-writers go on. The log starts over at its beginning once a checkpoint finds it all moved.
+writers go on. So the log is synced often, as a power cut takes what came since, and moved seldom:
+a page that many appends write is then moved once.
+
+The log starts over at its beginning once a checkpoint finds it all moved. Where appends never
+cease one beside them never does; then the writer makes one between two of them, of the little that
+came while the one beside it moved the rest.
 """
 
 import asyncio
+import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from service.giving_way import give_way
 from service.journal.protocol import JournalUnavailable
+from service.journal.sqlite.transactions import Task
 from service.journal.sqlite.worker import Worker
 
-EVERY_WRITES = 256
-EVERY_BYTES = 16 << 20
+SYNCED_WRITES = 256
+SYNCED_BYTES = 16 << 20
 """Appends wait for the disk while it syncs: for less, those of a MiB took up to twice as long."""
-# Should the log never be found all moved, the commit that takes it beyond this moves the rest.
-MOST_PAGES = 16_384
+MOVED_BYTES = 16 << 20
+"""Of the log, about."""
+WRITE_BYTES = 4 * 4096
+"""What a write takes of the log beside its bytes: a page of each of its tables and indices."""
+LONG_PAGES = 12_288
+"""Of a log that the writer lets start over."""
+REPEATED = 2
+"""Checkpoints before that, each of which finds less that came during the one before."""
+# Should that come to nothing, too, the commit that takes the log beyond this moves the rest.
+MOST_PAGES = 4 * LONG_PAGES
+NICENESS = 10
+"""Moving pages takes some milliseconds of a core, which appends would wait for."""
 
 
 class Checkpointer:
-    """Makes a checkpoint after so many writes or bytes, one at a time."""
+    """Syncs the log, or makes a checkpoint, after so many writes or bytes, one at a time.
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+    in_writer   does a task with the connection that writes, between two of its own
+    """
+
+    def __init__(
+        self,
+        path: str,
+        connect: Callable[[], sqlite3.Connection],
+        in_writer: Callable[[Task[int]], Awaitable[int]],
+    ) -> None:
+        self._log = f"{path}-wal"
+        self._in_writer = in_writer
         self._worker = Worker("journal-checkpointer", connect)
         self._writes = 0
         self._bytes = 0
+        self._log_bytes = 0
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._worker.start()
+        await self._worker.run(lambda connection: give_way(NICENESS))
 
     async def stop(self) -> None:
         if self._running is not None:
@@ -41,11 +71,12 @@ class Checkpointer:
         """Take note of one committed write of about `size` bytes."""
         self._writes += 1
         self._bytes += size
-        if self._writes < EVERY_WRITES and self._bytes < EVERY_BYTES:
+        if self._writes < SYNCED_WRITES and self._bytes < SYNCED_BYTES:
             return
         if self._running is None or self._running.done():
+            self._log_bytes += self._writes * WRITE_BYTES + self._bytes
             self._writes = self._bytes = 0
-            self._running = asyncio.create_task(self._checkpoint())
+            self._running = asyncio.create_task(self._tend())
 
     async def empty(self) -> bool:
         """Move all of the log into the file and cut it to nothing; False while others use it.
@@ -54,14 +85,32 @@ class Checkpointer:
         """
         return await self._worker.run(_truncate)
 
-    async def _checkpoint(self) -> None:
-        # Not to be reported: nothing is lost, and the next one moves what this one did not.
-        with suppress(JournalUnavailable, sqlite3.Error):
-            await self._worker.run(_passive)
+    async def _tend(self) -> None:
+        # Not to be reported: nothing is lost, and the next one does what this one did not.
+        with suppress(JournalUnavailable, sqlite3.Error, OSError):
+            if self._log_bytes < MOVED_BYTES:
+                await self._worker.run(lambda connection: _sync(self._log))
+            else:
+                self._log_bytes = 0
+                if await self._worker.run(_move) >= LONG_PAGES:
+                    for _ in range(REPEATED):
+                        await self._worker.run(_move)
+                    await self._in_writer(_move)
 
 
-def _passive(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+def _sync(log: str) -> None:
+    """SQLite's locks are on other files: to close this one lets go of none."""
+    file = os.open(log, os.O_RDWR)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _move(connection: sqlite3.Connection) -> int:
+    """Move what no reader needs in the log; how many pages the log has, moved or not."""
+    [_, pages, _] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return int(pages)
 
 
 def _truncate(connection: sqlite3.Connection) -> bool:

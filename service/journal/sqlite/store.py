@@ -91,7 +91,7 @@ class SqliteJournal(SqliteMoving):
     def _make_workers(self) -> None:
         self._writer = Worker("journal-writer", self._connect, self._path)
         self._reader = Worker("journal-reader", self._connect)
-        self._checkpointer = Checkpointer(self._connect)
+        self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run)
 
     async def open(self) -> None:
         await self.close()  # opened again, after a failure or not, it begins with new threads

@@ -1,0 +1,10 @@
+"""`dualstream`, which syncs SQLite's log, and moves it into the file, every few writes."""
+
+from service.cli import app
+from service.journal.sqlite import checkpoint
+
+checkpoint.SYNCED_WRITES = 64
+checkpoint.MOVED_BYTES = 2 << 20
+
+if __name__ == "__main__":
+    app()
