@@ -175,6 +175,7 @@ def test_redis(level, tmp_path):
         with ServerProcess(redis.url, flags) as server:
             known = begin(server.url)
             (log,) = Path(redis.directory, "appendonlydir").glob("*.incr.aof")
+            wait_for(lambda: key_of(BEFORE - 1).encode() in log.read_bytes())
             disk = Disk.of([log.resolve()])
             with traced([server.process.pid, redis.pid], tmp_path / "trace"):
                 known += learn(server.url, BEFORE, REQUESTS)
@@ -197,6 +198,8 @@ def test_a_service_that_outlives_its_store_finds_what_a_power_cut_took(tmp_path)
     with redis_or_skip(appendfsync="everysec") as redis, ServerProcess(redis.url) as server:
         known = begin(server.url)
         (log,) = Path(redis.directory, "appendonlydir").glob("*.incr.aof")
+        # Which waits up to two seconds where another thread of Redis syncs what was written before.
+        wait_for(lambda: key_of(BEFORE - 1).encode() in log.read_bytes())
         kept = log.read_bytes()
         known += learn(server.url, BEFORE, 20)
         redis.kill()
