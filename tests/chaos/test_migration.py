@@ -28,6 +28,8 @@ from tests.redis_sets import cluster_or_skip
 from tests.service.test_migration import bits, changes, everything, learned, opened
 
 KILLS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
+KILLS_AT_MOST = 4
+"""Of one migration: a machine that has become busy would never come to its end."""
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
 WHAT = "migration of 3 models, run again after each kill"
 MODELS = ("empty", "ids", "names")
@@ -137,12 +139,15 @@ def test_a_killed_migration_goes_on_to_the_same_bits(places: Places, source: str
     chance = Random(SEED)
     with recorded(Run(WHAT, f"{source} to {target}", seeds=[SEED])) as run:
         while run.faults.total() < KILLS:
-            to, kills = goes_to.empty(), run.faults.total()
-            while (took_s := through_in_s(of, to, chance.uniform(0, takes_s))) is None:
+            to = goes_to.empty()
+            for kills in range(KILLS_AT_MOST):
+                took_s = through_in_s(of, to, chance.uniform(0, takes_s))
+                if took_s is not None:
+                    takes_s = took_s if not kills else takes_s  # the machine is less busy
+                    break
                 run.faults["migration killed"] += 1
                 asyncio.run(check_seen(to, kept))
-            if run.faults.total() == kills:
-                takes_s = took_s  # the machine is less busy than it was
+            assert through_in_s(of, to) is not None
             assert asyncio.run(kept_in(to)) == kept
             run.acknowledged += sum(kept[model][0]["record"].seq for model in MODELS)
         assert came_from.contents(of) == contents
