@@ -17,12 +17,13 @@ from tests.simulation.test_simulation import SEEDS as SCHEDULES
 from tests.simulation.world import play
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
+    """To the end: what a planted fault has left behind is told of when it is collected."""
     logging.disable(logging.CRITICAL)
     yield
-    logging.disable(logging.NOTSET)
     gc.collect()
+    logging.disable(logging.NOTSET)
 
 
 def is_wrong(seed: int) -> bool:
