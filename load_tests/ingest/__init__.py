@@ -58,9 +58,10 @@ def about() -> list[str]:
         *stage_table(),
         "",
         "A row of Arrow beside the peer, whose loss is the hinge, too, and who sees each row once. "
-        "Longer bodies than those that it is sent here would make it little faster, shorter ones "
-        "slower. Both sides receive, read and turn the columns into rows; what durability adds is "
-        "the record and its way into the store, about 800 bytes a row. To Redis they are copied "
+        "Longer bodies than those that it is sent here would make it little faster, if at all, and "
+        "shorter ones slower. Both sides receive, read and turn the columns into rows; what "
+        "durability adds is the record and its way into the store, about 800 bytes a row. To "
+        "Redis they are copied "
         "by the kernel alone, on the server's core; SQLite copies them into pages, sums those up "
         "and writes them twice, into its log and out of it, all on the server's core. Steps run "
         "one after the other find their bytes and their code in the cache; those of chunks that "
