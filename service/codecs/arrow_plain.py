@@ -62,8 +62,8 @@ def remember_schema(
         return False
     types = schema.types
     numbers = [*columns.features, *([] if columns.weight is None else [columns.weight])]
-    if not all(kind in (pa.float64(), pa.int64()) for kind in types):
-        return False
+    if not types or not all(kind in (pa.float64(), pa.int64()) for kind in types):
+        return False  # without a column no byte tells of a row
     if not all(types[place] == pa.float64() for place in numbers) or is_big_endian(message):
         return False
     places = np.array([door.place(columns.names[at]) for at in columns.features], np.int32)

@@ -142,7 +142,13 @@ def arrow(data: bytes) -> None:
     again = checked(door, ARROW, body, labelled)
     assert again is not None and outcome(again) == outcome(intake)
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-        columns, tables = columns_of(door, reader.schema.names, labelled), list(reader)
+        columns = columns_of(door, reader.schema.names, labelled)
+        try:
+            tables = list(reader)
+        except (pa.ArrowException, OSError, EOFError, ValueError):
+            # Of heads it verifies what no row depends on, too, and numbers are read without it.
+            assert door.plain_table is not None
+            return
     if columns.id is None:
         quick = arrow_rows.parse_quickly(pa, door, tables, columns, labelled)
         slow = arrow_rows.parse_slowly(door, tables, columns, labelled)
