@@ -20,11 +20,12 @@ from load_tests.kernel import adult
 from load_tests.measure import FEW_ROUNDS, Row, cpu_seconds, interleaved, on_core
 from service.catalog import canonical
 from service.codecs import ListedRows
+from service.entries import as_batch
 from service.journal import open_journal
 from service.journal.chain import next_chain
 from service.journal.protocol import Entry, Journal, Part
 from service.journal.record import decode_merged
-from service.replica import READ_BYTES, Replica, as_batch
+from service.replica import READ_BYTES, Replica
 from service.requests import Request
 from solvers import Batch, Progressive, make_learner, resolve_spec
 from tests.redis_server import running_redis

@@ -32,10 +32,11 @@ from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.receipts import New, Receipt, by_request, is_left, receipts_of
 from service.recovery import Forked
-from service.replica import Applied, Replica
+from service.replica import Replica
 from service.requests import AnyRequest, ControlRequest, Request
 from service.retained import NOBODY, Named
 from service.trail import Lost
+from service.watched import Applied
 
 log = logging.getLogger("dualstream.committer")
 

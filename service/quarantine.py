@@ -3,11 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from service.entries import as_batch
+from service.feature_names import FeatureNames
 from service.guarding import Guarding
 from service.journal.protocol import ENTRY_OVERHEAD, Entry, Journal
 from service.journal.record import Control, Rows, decode_merged
 from service.recovery import Forked
-from service.retained import Named
+from service.retained import Named, RetainedIds
+from solvers import Batch, Outcome
 
 READ_BYTES = 4 * 1024 * 1024
 
@@ -52,6 +57,31 @@ async def read_held(paused: Paused, journal: Journal) -> list[Entry]:
     if whole and whole[-1].chain != paused.chain:
         raise Forked(f"model {paused.id!r}: the quarantine was replaced in the journal")
     return entries
+
+
+class Resuming(Paused, Protocol):
+    """Who learns the rows in quarantine after all."""
+
+    dim: int
+    names: FeatureNames
+    retained: RetainedIds
+
+    def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
+        """Learn and count rows, of which the first stands at `first_seq`."""
+
+
+def learn_held(resuming: Resuming, entries: Sequence[Entry]) -> int:
+    """Learn the rows in quarantine, in their order; how many of them were learned."""
+    assert resuming.guarding is not None
+    learned = 0
+    for some in rows_held(entries, resuming.guarding.pauses.held_from, resuming.seq):
+        resuming.names.keep(some.rows.names)
+        batch = as_batch(some.rows, resuming.dim)[some.begin : some.end]
+        first_seq = some.first_seq + some.begin
+        outcome = resuming.learn_rows(batch, first_seq)
+        resuming.retained.keep(some.named, batch, first_seq, outcome)
+        learned += len(batch) - int(np.count_nonzero(outcome.rejected))
+    return learned
 
 
 def rows_held(entries: Sequence[Entry], after: int, until: int) -> Iterator[HeldRows]:

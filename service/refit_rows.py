@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from service.entries import as_batch
 from service.journal.protocol import Entry, Journal, Trimmed
 from service.journal.record import Control, decode_merged
-from service.replica import Replica, as_batch
+from service.replica import Replica
 from solvers import Batch
 
 MOST_BYTES = 256 * 1024 * 1024

@@ -7,25 +7,16 @@ controls; where one entry ends and the next begins leaves no trace in the state.
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import AsyncIterator, Sequence
+from functools import lru_cache, partial
 
 import msgspec
 import numpy as np
 
-from service.answers import KEPT, Answers, Asked, AskedIn
+from service.answers import KEPT, Answers, Asked
 from service.beside import beside
-from service.codecs import labels_and_classes
-from service.controls import (
-    Verdict,
-    check_control,
-    copy_needed_by,
-    obey,
-    stands_alone,
-    takes_up,
-)
+from service.controls import Verdict, check_control, stands_alone
+from service.entries import Content, content_beyond, parted_at
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import (
     ENTRY_OVERHEAD,
@@ -36,30 +27,22 @@ from service.journal.protocol import (
     ModelRecord,
     Snapshot,
 )
-from service.journal.record import (
-    Control,
-    CorruptRecord,
-    Parts,
-    RecordError,
-    Rows,
-    decode_merged,
-    holds_control,
-)
+from service.journal.record import Control, CorruptRecord
+from service.obeying import obey_in_place
 from service.outside import REAL, Outside
-from service.quarantine import read_held, rows_held
+from service.quarantine import learn_held
 from service.recovery import Forked, recover
 from service.retained import NOBODY, Named
 from service.served_losses import ServedLosses
 from service.states import (
     Captured,
     ModelState,
-    UnreadableCopy,
     by_part,
     header_of,
-    read_copy,
     read_state,
 )
 from service.trail import Lost, Trail
+from service.watched import Applied, hand_over
 from solvers import (
     AsServed,
     Batch,
@@ -72,8 +55,6 @@ from solvers import (
     width_of,
 )
 
-log = logging.getLogger("dualstream.replica")
-
 # A batch expected to take less runs in the event loop: a thread costs some 80 us to reach, and then
 # the two hand each other the interpreter's lock.
 INLINE_S = 0.004
@@ -84,12 +65,6 @@ MEASURED_ROWS = 8
 READ_BYTES = 1024 * 1024
 MOST_SPECS = 1000
 """So many are remembered, with what follows from them."""
-# Kinds of controls after which the retained rows are others than the last that were learned.
-_OTHER_ROWS = ("rollback", "unlearn", "pause")
-_KEPT_VERDICTS = 10
-
-Applied = Outcome | Verdict
-"""What became of one group: of its rows, or of its control."""
 
 
 @lru_cache(MOST_SPECS)
@@ -119,10 +94,10 @@ class Replica:
         self._kept_answers = kept_answers
         self._as_served: AsServed | None = as_served(self.spec)
         self.trail = Trail()
-        # The state of the copy that the next control names.
-        self._fetched: ModelState | None = None
-        # The entries with the rows in quarantine that the next control takes up.
-        self._held: list[Entry] = []
+        # What the next control needs of the store: the state of the copy that it names, or the
+        # entries with the rows in quarantine that it takes up.
+        self.fetched: ModelState | None = None
+        self.held: list[Entry] = []
         self.names_since = 0
         """Names that were told by records up to this one may be missing from the state."""
         self.seq, self.chain = 0, ""
@@ -213,7 +188,7 @@ class Replica:
 
         Raises UnreadableCopy and Trimmed, before anything is changed.
         """
-        verdict = await self._obey(control, journal)
+        verdict = await obey_in_place(self, control, journal)
         self._stand_at(seq, chain)
         return verdict
 
@@ -256,7 +231,7 @@ class Replica:
 
     async def learn_part(self, entry: Entry, until: int) -> None:
         """As `apply_part`, of an entry that is known to follow."""
-        names, (record,), _, named = self._records_of([entry])
+        names, (record,), _, named = self._beyond([entry])
         assert isinstance(record, Batch)  # a control has no midst
         self.names.keep(names)
         first_seq, rows = self.seq + 1, record[: until - self.seq]
@@ -264,13 +239,13 @@ class Replica:
 
     async def apply_run(self, entries: Sequence[Entry], journal: Journal) -> None:
         """Apply entries that are known to follow: a rollback alone, or others."""
-        names, records, asked, named = self._records_of(entries)
+        names, records, asked, named = self._beyond(entries)
         self.names.keep(names)
         done: list[tuple[int, Applied]] = []
         for record in records:
             first_seq = self.seq + 1
             if isinstance(record, Control):
-                done.append((first_seq, await self._obey(record, journal)))
+                done.append((first_seq, await obey_in_place(self, record, journal)))
             else:
                 outcome = await self._learn(record)
                 whole = asked.within(first_seq, self.seq, self._kept_answers)
@@ -279,7 +254,12 @@ class Replica:
                 done.append((first_seq, outcome))
         self.seq, self.chain = entries[-1].seq, entries[-1].chain
         self.trail.pass_entries(entries)
-        self._hand_over(entries, done)
+        hand_over(self.watched, entries, done)
+
+    def _beyond(self, entries: Sequence[Entry]) -> Content:
+        """What the next entries hold beyond this replica. Raises CorruptRecord, UnknownRecord."""
+        check, can_unlearn = partial(check_control, self), self.retained.why_not is None
+        return content_beyond(self.seq, entries, self.dim, check, can_unlearn)
 
     async def _learn(self, batch: Batch) -> Outcome:
         rows = len(batch)
@@ -322,54 +302,12 @@ class Replica:
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
-    async def _obey(self, control: Control, journal: Journal) -> Verdict:
-        """In a thread, as it may take long: a new member learns the retained rows."""
-        digest = copy_needed_by(self, control)
-        if digest is not None:
-            try:
-                self._fetched = await self.fetch(digest, journal)
-            except UnreadableCopy:
-                # Gone with the record itself, which was trimmed meanwhile? Raises Trimmed.
-                await journal.read(self.id, self.incarnation, self.seq, 1)
-                raise
-        if takes_up(self, control):
-            self._held = await read_held(self, journal)
-        async with self._turn:
-            verdict = await asyncio.to_thread(obey, self, control)
-            self.seq += 1
-            self.certified_at = float("-inf")
-            if control.kind == "refit":
-                self.refits[control.fields["job"]] = verdict
-                while len(self.refits) > _KEPT_VERDICTS:
-                    del self.refits[next(iter(self.refits))]
-            if control.kind in _OTHER_ROWS and verdict.refusal is None:
-                self.losses.forget()
-            if verdict.refusal is not None:
-                self.refused_controls += 1
-                log.warning(
-                    "model %r: %s at seq %d is refused: %s",
-                    self.id,
-                    control.kind,
-                    self.seq,
-                    verdict.refusal,
-                )
-        return verdict
-
-    async def fetch(self, digest: str, journal: Journal) -> ModelState:
-        """The state in a copy of this model. Raises UnreadableCopy."""
-        data = await journal.copy_get(self.id, self.incarnation, digest)
-        try:
-            found = await asyncio.to_thread(read_copy, data, digest, self.spec, self.incarnation)
-        except UnreadableCopy as error:
-            raise UnreadableCopy(f"model {self.id!r} at seq {self.seq}: {error}") from error
-        return found[0]
-
     def become(self, digest: str, seq: int) -> None:
         """Take on the state at `seq` that was fetched; first answers stay, names are told anew.
 
         So do a pause of learning and what tripped the guard.
         """
-        state, self._fetched = self._fetched, None
+        state, self.fetched = self.fetched, None
         assert state is not None
         if self.guarding is not None and state.guarding is not None:
             state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
@@ -378,56 +316,8 @@ class Replica:
 
     def take_up(self) -> int:
         """Learn the rows in quarantine, in their order; how many of them were learned."""
-        held, self._held = self._held, []
-        assert self.guarding is not None
-        learned = 0
-        for some in rows_held(held, self.guarding.pauses.held_from, self.seq):
-            self.names.keep(some.rows.names)
-            batch = as_batch(some.rows, self.dim)[some.begin : some.end]
-            first_seq = some.first_seq + some.begin
-            outcome = self.learn_rows(batch, first_seq)
-            self.retained.keep(some.named, batch, first_seq, outcome)
-            learned += len(batch) - int(np.count_nonzero(outcome.rejected))
-        return learned
-
-    def _records_of(
-        self, entries: Sequence[Entry]
-    ) -> tuple[list[tuple[int, str]], list[Batch | Control], AskedIn, Named]:
-        """The names in consecutive entries, and their records beyond those already applied.
-
-        Rows between two controls are one batch. Last, the requests with a key and, where they may
-        be unlearned, the rows with an id. Raises CorruptRecord, UnknownRecord.
-        """
-        parts, blocks = _decoded(entries)
-        names: list[tuple[int, str]] = []
-        records: list[Batch | Control] = []
-        run: list[Batch] = []
-        known = max(0, self.seq + 1 - entries[0].first_seq)
-        for block in blocks:
-            skipped = min(known, 1 if isinstance(block, Control) else len(block))
-            known -= skipped
-            if isinstance(block, Control):
-                check_control(self, block)
-                records += [Batch.concat(run)] if run else []
-                records += [] if skipped else [block]
-                run = []
-                continue
-            names += block.names
-            if skipped < len(block):
-                batch = as_batch(block, self.dim)
-                run.append(batch[skipped:] if skipped else batch)
-        records += [Batch.concat(run)] if run else []
-        first_seq = entries[0].first_seq
-        named = NOBODY if self.retained.why_not else Named.within(parts, first_seq)
-        return names, records, AskedIn(parts, first_seq), named
-
-    def _hand_over(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
-        """Keep what a committer waits for; `done` holds what was applied, by its first seq."""
-        for entry in entries:
-            if entry.nonce in self.watched:
-                found = _within(done, entry.first_seq, entry.seq)
-                if found is not None:
-                    self.watched[entry.nonce] = found
+        held, self.held = self.held, []
+        return learn_held(self, held)
 
     # -- the journal -----------------------------------------------------------------------------
 
@@ -572,64 +462,3 @@ class Replica:
         self.losses.restore(by_part(arrays)["served"])
         self._begin_at(seq, chain)
         self.restored_seq = seq
-
-
-def as_batch(rows: Rows, dim: int) -> Batch:
-    """Journalled rows as the learner takes them."""
-    weights = np.ones(len(rows)) if rows.weights is None else rows.weights
-    assert rows.labels is not None  # only rows that wait for their labels have none
-    labels, classes = labels_and_classes(rows.labels)
-    columns = (rows.indptr, rows.indices, rows.values, labels, weights)
-    return Batch(*columns, dim, classes, rows.served_scores)
-
-
-def parted_at(
-    entries: Sequence[Entry], stands_alone: Callable[[Control], bool]
-) -> list[Sequence[Entry]]:
-    """Runs of consecutive entries, in which each control that `stands_alone` does.
-
-    A rollback has to: names come into the state in its place, and what cannot be fetched stops the
-    replica before it.
-    """
-    alone = [
-        n
-        for n, entry in enumerate(entries)
-        if holds_control(entry.body)
-        and any(
-            isinstance(block, Control) and stands_alone(block) for block in _decoded([entry])[1]
-        )
-    ]
-    if not alone:
-        return [entries]
-    edges = sorted({0, len(entries), *alone, *(n + 1 for n in alone)})
-    return [entries[first:last] for first, last in pairwise(edges)]
-
-
-def _decoded(entries: Sequence[Entry]) -> tuple[Parts, list[Rows | Control]]:
-    """The records of consecutive entries. Raises RecordError, which names the entry."""
-    try:
-        parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
-        records = sum(1 if isinstance(block, Control) else len(block) for block in blocks)
-        expected = entries[-1].seq + 1 - entries[0].first_seq
-        if records != expected:
-            raise CorruptRecord(f"{records} records where there have to be {expected}")
-    except RecordError as error:
-        if len(entries) == 1:
-            raise type(error)(f"the entry at seq {entries[0].seq}: {error}") from error
-        for entry in entries:
-            _decoded([entry])
-        raise
-    return parts, blocks
-
-
-def _within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:
-    """What became of the records first_seq .. seq, all rows or one control; None where unknown."""
-    outcomes = []
-    for begins, applied in done:
-        if isinstance(applied, Verdict):
-            if begins == first_seq:
-                return applied
-        elif begins <= seq and first_seq < begins + len(applied):
-            outcomes.append(applied[max(0, first_seq - begins) : seq + 1 - begins])
-    joined = Outcome.joined(outcomes) if outcomes else None
-    return joined if joined is not None and len(joined) == seq + 1 - first_seq else None

@@ -18,6 +18,7 @@ from service.journal.protocol import (
     Version,
 )
 from service.model import Model
+from service.obeying import fetch_copy
 from service.receipts import Receipt
 from service.recovery import Forked
 from service.requests import ControlRequest
@@ -91,7 +92,7 @@ async def go_back_to_version(
     version = await known_version(model, journal, name)
     _check_not_forgotten(model, version.seq)
     try:
-        await model.replica.fetch(version.digest, journal)
+        await fetch_copy(model.replica, version.digest, journal)
     except UnreadableCopy as error:
         raise _unreadable(name, error) from error
     order = Rollback(version.digest, version.seq, name)
@@ -181,7 +182,7 @@ class LoadedVersions:
 
     async def _load(self, model: Model, journal: Journal, version: Version) -> LoadedVersion:
         try:
-            state = await model.replica.fetch(version.digest, journal)
+            state = await fetch_copy(model.replica, version.digest, journal)
         except UnreadableCopy as error:
             raise _unreadable(version.name, error) from error
         found = LoadedVersion(state.learner, version.seq, version.chain, version.bytes)

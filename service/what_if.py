@@ -11,12 +11,13 @@ import msgspec
 
 from service.catalog import canonical
 from service.controls import copy_named_by
+from service.entries import parted_at
 from service.journal import open_journal, sqlite_path
 from service.journal.chain import next_chain
 from service.journal.protocol import Entry, Journal, ModelRecord
 from service.journal.record import Control, decode_merged, holds_control
 from service.recovery import Forked
-from service.replica import Replica, parted_at
+from service.replica import Replica
 from service.time_travel import NotKept, kept_from, state_at
 from solvers import InvalidSpec, resolve_spec
 

@@ -10,6 +10,8 @@ FORBIDDEN = {
     "solvers": ("service", "fastapi", "redis", "pydantic", "msgspec"),
     "service/journal": ("service.api", "service.committer", "service.replica", "solvers"),
     "service/replica.py": ("service.api", "service.committer", "service.catalog"),
+    "service/entries.py": ("service.api", "service.committer", "service.catalog"),
+    "service/obeying.py": ("service.api", "service.committer", "service.catalog"),
     "service/committer.py": ("service.api", "service.catalog"),
     "service/client": ("service.api", "service.codecs", "service.journal", "solvers", "numpy"),
     "service/cuts": ("service.api", "service.codecs", "service.journal", "solvers", "numpy"),

@@ -13,10 +13,11 @@ import httpx
 import numpy as np
 
 from service.demo.server_process import ServerProcess
+from service.entries import as_batch
 from service.journal import open_journal
 from service.journal.protocol import Entry, Journal, ModelRecord
 from service.journal.record import Rows, decode_merged
-from service.replica import Replica, as_batch
+from service.replica import Replica
 from solvers import Batch, Outcome, Progressive, make_learner
 from tests.chaos.clients import Told
 from tests.chaos.report import Run

@@ -16,14 +16,18 @@ import numpy as np
 import service.clean_up
 import service.committer
 import service.controls
+import service.entries
 import service.late_labels
+import service.quarantine
 import service.recovery
 import service.refit_board
 import service.replica
 import service.versions
+import service.watched
 from service.catalog import Catalog
 from service.committer import Committer
 from service.controls import Refit
+from service.entries import as_batch
 from service.held import Held
 from service.journal.chain import next_chain
 from service.journal.protocol import Entry, ModelChanged, Part, Snapshot
@@ -32,7 +36,7 @@ from service.model import Model
 from service.pausing import Pausing
 from service.recovery import Forked
 from service.refit_board import Job
-from service.replica import Replica, as_batch
+from service.replica import Replica
 from service.requests import ControlRequest, Request
 from service.retained import RetainedIds
 from service.states import Captured
@@ -426,16 +430,16 @@ BUGS = {
     "label key checked outside the append": Bug(
         [(service.late_labels, "request_of", _labels_unkeyed)]
     ),
-    "label learned without what was served": Bug([(service.replica, "as_batch", _as_if_new)]),
+    "label learned without what was served": Bug([(service.entries, "as_batch", _as_if_new)]),
     "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
     "apply before append": Bug(
         [(Committer, "_append", _learned_early), (Replica, "apply_own", _not_again)]
     ),
     "receipts of a group mis-ordered": Bug([(service.committer, "receipts_of", _other_end)]),
-    "outcome of another record handed over": Bug([(service.replica, "_within", _one_before)]),
+    "outcome of another record handed over": Bug([(service.watched, "_within", _one_before)]),
     "acknowledged though known to be lost": Bug([(Committer, "_check_kept", _nothing)]),
     "no chain check": Bug([(Replica, "apply", _any_chain)]),
-    "control applied out of place": Bug([(Replica, "_records_of", _controls_first)]),
+    "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),
     "no chain check where nothing is new": Bug([(Committer, "_apply", _only_new)]),
     "fork served until it is rebuilt": Bug([(Committer, "_rebuild", _served_meanwhile)]),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
@@ -459,7 +463,7 @@ BUGS = {
     "trim past the older snapshot": Bug([(Store, "trim", _to_the_newest)]),
     "copy of a version gone with a record": Bug([(Store, "_collect", _whoever_names_it)]),
     "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
-    "quarantine learned twice": Bug([(service.replica, "rows_held", _held_twice)]),
+    "quarantine learned twice": Bug([(service.quarantine, "rows_held", _held_twice)]),
     "quarantine trimmed away": Bug([(Model, "_may_go", _whatever_is_held)]),
     "rollback goes on where its model was let go": Bug([(Pausing, "stop", _nothing)]),
     "weights entered behind a control": Bug(
@@ -475,7 +479,7 @@ BUGS = {
 }
 
 RARE = {
-    "copy gone with its record": Bug([(Replica, "_obey", _not_asked_again)]),
+    "copy gone with its record": Bug([(service.replica, "obey_in_place", _not_asked_again)]),
     "head lost before it is read": Bug([(Committer, "_hold_against_head", _looked_once)]),
 }
 """No seed is known that finds them: tests of test_replay.py do."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.controls import KINDS, Verdict, obey
+from service.entries import as_batch
 from service.guarding import Guarding
 from service.journal.chain import first_chain
 from service.journal.protocol import Entry
 from service.journal.record import Control, decode_merged
 from service.model import Model
 from service.receipts import Receipt
-from service.replica import as_batch
 from service.requests import AnyRequest, ControlRequest
 from service.retained import Named, RetainedIds
 from service.states import read_copy

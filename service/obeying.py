@@ -1,0 +1,75 @@
+"""How a replica obeys a control in its place: what it names is fetched, then it is applied."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from service.controls import Verdict, copy_needed_by, obey, takes_up
+from service.journal.protocol import Journal
+from service.journal.record import Control
+from service.quarantine import read_held
+from service.states import ModelState, UnreadableCopy, read_copy
+
+if TYPE_CHECKING:
+    from service.replica import Replica
+
+log = logging.getLogger("dualstream.obeying")
+
+# Kinds of controls after which the retained rows are others than the last that were learned.
+_OTHER_ROWS = ("rollback", "unlearn", "pause")
+_KEPT_VERDICTS = 10
+
+
+async def obey_in_place(replica: "Replica", control: Control, journal: Journal) -> Verdict:
+    """Let a replica obey the control that comes next.
+
+    In a thread, as it may take long: a new member learns the retained rows. Raises UnreadableCopy
+    and Trimmed, before anything is changed.
+    """
+    digest = copy_needed_by(replica, control)
+    if digest is not None:
+        try:
+            replica.fetched = await fetch_copy(replica, digest, journal)
+        except UnreadableCopy:
+            # Gone with the record itself, which was trimmed meanwhile? Raises Trimmed.
+            await journal.read(replica.id, replica.incarnation, replica.seq, 1)
+            raise
+    if takes_up(replica, control):
+        replica.held = await read_held(replica, journal)
+    async with replica.still():
+        verdict = await asyncio.to_thread(obey, replica, control)
+        replica.seq += 1
+        replica.certified_at = float("-inf")
+        _note(replica, control, verdict)
+    return verdict
+
+
+def _note(replica: "Replica", control: Control, verdict: Verdict) -> None:
+    """Keep what is beside the state, and count a refusal."""
+    if control.kind == "refit":
+        replica.refits[control.fields["job"]] = verdict
+        while len(replica.refits) > _KEPT_VERDICTS:
+            del replica.refits[next(iter(replica.refits))]
+    if verdict.refusal is not None:
+        replica.refused_controls += 1
+        log.warning(
+            "model %r: %s at seq %d is refused: %s",
+            replica.id,
+            control.kind,
+            replica.seq,
+            verdict.refusal,
+        )
+    elif control.kind in _OTHER_ROWS:
+        replica.losses.forget()
+
+
+async def fetch_copy(replica: "Replica", digest: str, journal: Journal) -> ModelState:
+    """The state in a copy of the replica's model. Raises UnreadableCopy."""
+    data = await journal.copy_get(replica.id, replica.incarnation, digest)
+    try:
+        state, *_ = await asyncio.to_thread(
+            read_copy, data, digest, replica.spec, replica.incarnation
+        )
+    except UnreadableCopy as error:
+        raise UnreadableCopy(f"model {replica.id!r} at seq {replica.seq}: {error}") from error
+    return state
