@@ -67,6 +67,10 @@ class RedisSet:
             return {}
         return found
 
+    def stand(self) -> str:
+        """What each server says of its replication, a line each."""
+        return "\n".join(["", *(f"{one.port}: {self.info(one)}" for one in self.servers)])
+
     def is_followed(self, server: RedisServer, replicas: int) -> bool:
         """Whether it is a primary that so many replicas keep up with."""
         info = self.info(server)
@@ -95,6 +99,13 @@ class SentinelSet(RedisSet):
         """As the first Sentinel sees it."""
         told = self.ask(self.sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return self.by_port(int(told[1]))
+
+    def stand(self) -> str:
+        """What each server and each Sentinel says, a line each."""
+        lines = [super().stand()]
+        for sentinel in self.sentinels:
+            lines.append(f"{sentinel.port}: {self.ask(sentinel, 'INFO', 'sentinel')['master0']}")
+        return "\n".join(lines)
 
     def agree(self) -> bool:
         """Whether every Sentinel knows of the others and of all replicas."""
@@ -165,11 +176,11 @@ class ClusterSet(RedisSet):
         raise AssertionError("no node answers")
 
 
-def until(reached: Callable[[], bool], what: str) -> None:
-    """Wait for it."""
+def until(reached: Callable[[], bool], what: str, stand: Callable[[], object] = lambda: "") -> None:
+    """Wait for it; `stand` says how things stand where it does not come."""
     deadline = time.monotonic() + PATIENCE_S
     while not reached():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
+        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}: {stand()}"
         time.sleep(0.02)
 
 

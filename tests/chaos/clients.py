@@ -14,6 +14,7 @@ from tests.history import Acknowledged
 
 PAUSE_S = 0.15
 """Between two requests of a client, at most: it leaves processes that start the time for it."""
+STOPPING_S = 60.0
 RETRY_S = 0.02
 LONGEST_RETRY_S = 0.3
 """Clients that hammer at a server that starts take the time that it needs to start."""
@@ -42,6 +43,8 @@ class Clients:
         self.told: dict[str, Told] = defaultdict(Told)
         self.requests = self.retries = self.replayed = 0
         self.answered_at = [0.0] * count
+        self.refusals = [""] * count
+        """What each client was told last that was no answer, since its last answer."""
         self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -55,9 +58,18 @@ class Clients:
         ]
 
     async def stop(self) -> None:
-        """Let each client bring its request to an end. Raises what a client found wrong."""
+        """Let each client bring its request to an end.
+
+        Raises what a client found wrong, and TimeoutError.
+        """
         self._is_stopping = True
-        await asyncio.gather(*self._tasks)
+        try:
+            async with asyncio.timeout(STOPPING_S):
+                await asyncio.gather(*self._tasks)
+        except TimeoutError:
+            raise TimeoutError(
+                f"clients were not answered in {STOPPING_S} s: {self.refusals}"
+            ) from None
 
     async def all_answered(self, since: float, within_s: float = 60.0) -> float:
         """Wait until each client was answered after a moment; how long after it that was.
@@ -70,7 +82,9 @@ class Clients:
                     task.result()
             if time.monotonic() > since + within_s:
                 behind = sum(at <= since for at in self.answered_at)
-                raise TimeoutError(f"{behind} clients were not answered in {within_s} s")
+                raise TimeoutError(
+                    f"{behind} clients were not answered in {within_s} s: {self.refusals}"
+                )
             await asyncio.sleep(0.005)
         return max(self.answered_at) - since
 
@@ -99,12 +113,13 @@ class Clients:
             try:
                 answer = await client.post(url, json=asked.body, headers=asked.headers)
                 if answer.status_code == 200:
-                    self.answered_at[number] = time.monotonic()
+                    self.answered_at[number], self.refusals[number] = time.monotonic(), ""
                     told: dict[str, Any] = answer.json()
                     return told
                 assert answer.status_code == 503, f"{answer.status_code} {answer.text}"
-            except httpx.TransportError:
-                pass
+                self.refusals[number] = answer.text
+            except httpx.TransportError as error:
+                self.refusals[number] = repr(error)
             self.retries += 1
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_RETRY_S)

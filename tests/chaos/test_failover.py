@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-import redis
 from redis.crc import key_slot
 
 from service.demo.server_process import ServerProcess
@@ -72,7 +71,7 @@ def wait_for_another(sentinels: SentinelSet, former: RedisServer) -> None:
         primary = sentinels.primary()
         return primary is not former and sentinels.is_followed(primary, 1)
 
-    until(has_taken_over, "another primary")
+    until(has_taken_over, "another primary", sentinels.stand)
 
 
 def bring_back(sentinels: SentinelSet, killed: RedisServer) -> None:
@@ -85,15 +84,27 @@ def bring_back(sentinels: SentinelSet, killed: RedisServer) -> None:
 
 
 def wait_for_replicas(sentinels: SentinelSet) -> None:
-    until(lambda: sentinels.is_followed(sentinels.primary(), 2), "two replicas")
-    until(sentinels.agree, "the Sentinels to see them")
+    primary = sentinels.primary
+    until(lambda: sentinels.is_followed(primary(), 2), "two replicas", sentinels.stand)
+    until(sentinels.agree, "the Sentinels to see them", sentinels.stand)
 
 
-def cut_off(primary: RedisServer) -> None:
-    """Part the replicas from the primary: it asks new connections for a password from now on."""
-    with redis.Redis(port=primary.port, protocol=2) as client:
-        client.config_set("requirepass", "of nobody")
-        client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+@contextmanager
+def cut_off(sentinels: SentinelSet, primary: RedisServer) -> Iterator[None]:
+    """Part the replicas from the primary, which goes on for everybody else.
+
+    Its connections to them are cut, and they stand still, so that they make no new ones: what it
+    could refuse them, it would refuse workers and Sentinels that come again as well.
+    """
+    replicas = [server for server in sentinels.servers if server is not primary]
+    for replica in replicas:
+        replica.pause()
+    try:
+        sentinels.ask(primary, "CLIENT", "KILL", "TYPE", "replica")
+        yield
+    finally:
+        for replica in replicas:
+            replica.resume()
 
 
 def test_with_replicated_2_nothing_that_was_acknowledged_is_lost(tmp_path: Path):
@@ -104,9 +115,11 @@ def test_with_replicated_2_nothing_that_was_acknowledged_is_lost(tmp_path: Path)
         def kill_primary(clients: Clients) -> float:
             primary = sentinels.primary()
             if chance.random() < 0.5:  # then nothing more is acknowledged
-                cut_off(primary)
-                time.sleep(chance.uniform(0, 0.3))
-            primary.kill()
+                with cut_off(sentinels, primary):
+                    time.sleep(chance.uniform(0, 0.3))
+                    primary.kill()
+            else:
+                primary.kill()
             over = time.monotonic()
             run.faults["primary killed"] += 1
             bring_back(sentinels, primary)
@@ -138,11 +151,15 @@ def test_with_less_a_loss_is_counted_and_the_workers_agree_again(tmp_path: Path)
 
         def kill_primary(clients: Clients) -> float:
             primary = sentinels.primary()
-            cut_off(primary)
-            for _ in range(2):  # the second answer of each is to what was sent after the cut
-                now = time.monotonic()
-                until(lambda since=now: min(clients.answered_at) > since, "answers")
-            primary.kill()
+            with cut_off(sentinels, primary):
+                for _ in range(2):  # the second answer of each is to what was sent after the cut
+                    now = time.monotonic()
+                    until(
+                        lambda since=now: min(clients.answered_at) > since,
+                        "answers",
+                        lambda: (clients.refusals, sentinels.stand()),
+                    )
+                primary.kill()
             over = time.monotonic()
             run.faults["primary killed, replicas cut off before"] += 1
             bring_back(sentinels, primary)
@@ -186,7 +203,7 @@ def test_in_a_cluster_a_killed_primary_and_a_moved_slot_lose_nothing(tmp_path: P
 
 def replace(cluster: ClusterSet, key: str, killed: RedisServer) -> None:
     """Wait for another owner of the key, and start the one that was killed as its replica."""
-    until(lambda: cluster.owner(key) is not killed, "another owner")
+    until(lambda: cluster.owner(key) is not killed, "another owner", cluster.stand)
     killed.start()
-    until(lambda: cluster.is_followed(cluster.owner(key), 1), "its replica")
-    until(cluster.is_whole, "the cluster")
+    until(lambda: cluster.is_followed(cluster.owner(key), 1), "its replica", cluster.stand)
+    until(cluster.is_whole, "the cluster", cluster.stand)
