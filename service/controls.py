@@ -62,7 +62,7 @@ class Subject(Protocol):
         """Take on the state of this copy, of some `seq`, which was fetched before."""
 
     def take_up(self) -> int:
-        """Learn the rows in quarantine, which were read before; how many of them were learned."""
+        """Take on the state that learned the rows in quarantine, as many as it says."""
 
 
 class PauseError(Exception):

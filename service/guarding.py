@@ -59,6 +59,7 @@ class Guarding:
                 return Outcome.joined(outcomes)
         like = subject.learner.learn(batch[:0])
         outcomes.append(Outcome.of_rows_set_aside(like, len(batch)))
+        self.pauses.set_aside(len(batch), len(batch.values))
         return Outcome.joined(outcomes)
 
     def _look(self, learner: Learner, seq: int) -> None:

@@ -64,6 +64,7 @@ class Model:
         self._pressure = catalog.pressure
         self._most_bytes = catalog.settings.max_model_bytes
         self._most_held = catalog.settings.max_quarantine
+        self._most_held_bytes = catalog.settings.max_quarantine_bytes
         self.committer = Committer(
             catalog.journal,
             replica,
@@ -122,10 +123,12 @@ class Model:
         pauses = self.pausing.pauses
         if pauses is None or not pauses.is_paused:
             return
-        if self.replica.seq - pauses.held_from >= self._most_held:
+        is_full = self.replica.seq - pauses.held_from >= self._most_held
+        if is_full or pauses.held_bytes >= self._most_held_bytes:
+            full = f"{self._most_held} records" if is_full else f"{self._most_held_bytes} bytes"
             detail = (
                 f"model {self.record.id!r} is paused since seq {pauses.since}, and its quarantine "
-                f"is full: {self._most_held} records; resume it, its rows learned or dropped"
+                f"is full: {full}; resume it, its rows learned or dropped"
             )
             raise Problem(429, "quarantine-full", detail, retry_after_s=60)
 

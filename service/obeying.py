@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from service.controls import Verdict, copy_needed_by, obey, takes_up
 from service.journal.protocol import Journal
 from service.journal.record import Control
-from service.quarantine import read_held
+from service.quarantine import held_pieces, learn_held
 from service.states import ModelState, UnreadableCopy, read_copy
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def obey_in_place(replica: "Replica", control: Control, journal: Journal) 
             await journal.read(replica.id, replica.incarnation, replica.seq, 1)
             raise
     if takes_up(replica, control):
-        replica.held = await read_held(replica, journal)
+        replica.taken_up = await _take_up(replica, journal)
     async with replica.still():
         verdict = await asyncio.to_thread(obey, replica, control)
         replica.seq += 1
@@ -61,6 +61,19 @@ def _note(replica: "Replica", control: Control, verdict: Verdict) -> None:
         )
     elif control.kind in _OTHER_ROWS:
         replica.losses.forget()
+
+
+async def _take_up(replica: "Replica", journal: Journal) -> "tuple[Replica, int]":
+    """A copy of the replica that has learned the rows in quarantine, and how many these were.
+
+    It learns them piece by piece. The replica stays as it is meanwhile, and predicts: where the
+    journal cannot be read to their end, nothing has changed.
+    """
+    async with replica.still():
+        copy, learned = await asyncio.to_thread(replica.copied), 0
+    async for some in held_pieces(replica, journal):
+        learned += await asyncio.to_thread(learn_held, copy, some)
+    return copy, learned
 
 
 async def fetch_copy(replica: "Replica", digest: str, journal: Journal) -> ModelState:

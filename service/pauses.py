@@ -17,6 +17,8 @@ from solvers import QUANTITIES, CorruptState, State, check_arrays
 if TYPE_CHECKING:
     from solvers.guard.watch import Trip
 
+FEATURE_BYTES, ROW_BYTES = 16, 32
+"""What a row in quarantine counts, by its features: about what it takes in memory."""
 KEPT = 64
 """So many of the last trips are told, and as many spans of rows taken up are known."""
 
@@ -40,12 +42,14 @@ class Pauses:
     since       the record at which learning paused; 0 while it goes on
     held_from   rows behind this record are in quarantine
     is_settled  whether the state has gone back to a good one, or there was none to go back to
+    held_bytes  of the rows that were set aside; beside the state, as a bound of doors alone
     """
 
     def __init__(self) -> None:
         self.since = 0
         self.held_from = 0
         self.is_settled = True
+        self.held_bytes = 0
         self.counts = dict.fromkeys(QUANTITIES, 0)
         self.trips: deque[Tripped] = deque(maxlen=KEPT)
         # From where to where rows in quarantine were learned after all.
@@ -77,6 +81,10 @@ class Pauses:
                 self.held_from = min(calm, self.held_from) if self.is_paused else calm
                 self.since, self.is_settled = one.seq, False
 
+    def set_aside(self, rows: int, features: int) -> None:
+        """Count rows that come while learning pauses."""
+        self.held_bytes += ROW_BYTES * rows + FEATURE_BYTES * features
+
     def settle(self, learned_through: int) -> None:
         """The state is one of all rows up to that record that are not in quarantine."""
         self.held_from = max(self.held_from, learned_through)
@@ -87,6 +95,7 @@ class Pauses:
         if takes_up:
             self._taken_up.append((self.held_from, seq))
         self.since, self.held_from, self.is_settled = 0, 0, True
+        self.held_bytes = 0
 
     def kept_after(self, oldest_snapshot: int) -> int | None:
         """The record after which the journal has to be kept for rows in quarantine.

@@ -1,6 +1,6 @@
 """Rows that were set aside while learning paused, read once more from the journal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -8,13 +8,14 @@ import numpy as np
 from service.entries import as_batch
 from service.feature_names import FeatureNames
 from service.guarding import Guarding
-from service.journal.protocol import ENTRY_OVERHEAD, Entry, Journal
+from service.journal.protocol import Entry, Journal
 from service.journal.record import Control, Rows, decode_merged
 from service.recovery import Forked
 from service.retained import Named, RetainedIds
 from solvers import Batch, Outcome
 
 READ_BYTES = 4 * 1024 * 1024
+"""So much of it is in memory at once, however much is held."""
 
 
 class Paused(Protocol):
@@ -39,24 +40,26 @@ class HeldRows(NamedTuple):
     """Rows with an id, of all that was read."""
 
 
-async def read_held(paused: Paused, journal: Journal) -> list[Entry]:
-    """The entries that hold the quarantine, which is as large as a setting lets it be.
+async def held_pieces(paused: Paused, journal: Journal) -> AsyncIterator[list[Entry]]:
+    """The entries that hold the quarantine, in their order, as many at once as a read brings.
 
-    Raises Trimmed; Forked where the journal holds others than those that were applied.
+    Raises Trimmed; Forked, at the end at the latest, where the journal holds others than those
+    that were applied.
     """
     assert paused.guarding is not None
-    entries: list[Entry] = []
     after = paused.guarding.pauses.held_from
+    chain = paused.chain
     while after < paused.seq:
         some = await journal.read(paused.id, paused.incarnation, after, READ_BYTES)
         if not some:
             raise Forked(f"model {paused.id!r}: the journal ends at seq {after} already")
-        entries += some
+        whole = [entry for entry in some if entry.seq <= paused.seq]
+        if whole:
+            chain = whole[-1].chain
         after = some[-1].seq
-    whole = [entry for entry in entries if entry.seq <= paused.seq]
-    if whole and whole[-1].chain != paused.chain:
+        yield some
+    if chain != paused.chain:
         raise Forked(f"model {paused.id!r}: the quarantine was replaced in the journal")
-    return entries
 
 
 class Resuming(Paused, Protocol):
@@ -71,7 +74,7 @@ class Resuming(Paused, Protocol):
 
 
 def learn_held(resuming: Resuming, entries: Sequence[Entry]) -> int:
-    """Learn the rows in quarantine, in their order; how many of them were learned."""
+    """Learn those rows in quarantine that are in these entries; how many were learned."""
     assert resuming.guarding is not None
     learned = 0
     for some in rows_held(entries, resuming.guarding.pauses.held_from, resuming.seq):
@@ -86,26 +89,13 @@ def learn_held(resuming: Resuming, entries: Sequence[Entry]) -> int:
 
 def rows_held(entries: Sequence[Entry], after: int, until: int) -> Iterator[HeldRows]:
     """The rows at after + 1 .. until, in their order; controls between them are passed over."""
-    for some in _runs(entries):
-        parts, blocks = decode_merged(b"".join(entry.body for entry in some))
-        seq = some[0].first_seq
-        named = Named.within(parts, seq)
-        for block in blocks:
-            first, seq = seq, seq + (1 if isinstance(block, Control) else len(block))
-            if isinstance(block, Control):
-                continue
-            begin, end = max(0, after + 1 - first), min(len(block), until + 1 - first)
-            if begin < end:
-                yield HeldRows(first, block, begin, end, named)
-
-
-def _runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Entries together as large as what is read at once: rows take more room than their bytes."""
-    begin = size = 0
-    for n, entry in enumerate(entries):
-        size += len(entry.body) + ENTRY_OVERHEAD
-        if size > READ_BYTES:
-            yield entries[begin : n + 1]
-            begin, size = n + 1, 0
-    if begin < len(entries):
-        yield entries[begin:]
+    parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
+    seq = entries[0].first_seq
+    named = Named.within(parts, seq)
+    for block in blocks:
+        first, seq = seq, seq + (1 if isinstance(block, Control) else len(block))
+        if isinstance(block, Control):
+            continue
+        begin, end = max(0, after + 1 - first), min(len(block), until + 1 - first)
+        if begin < end:
+            yield HeldRows(first, block, begin, end, named)

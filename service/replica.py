@@ -8,6 +8,7 @@ controls; where one entry ends and the next begins leaves no trace in the state.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from copy import copy
 from functools import lru_cache, partial
 
 import msgspec
@@ -30,7 +31,6 @@ from service.journal.protocol import (
 from service.journal.record import Control, CorruptRecord
 from service.obeying import obey_in_place
 from service.outside import REAL, Outside
-from service.quarantine import learn_held
 from service.recovery import Forked, recover
 from service.retained import NOBODY, Named
 from service.served_losses import ServedLosses
@@ -94,10 +94,10 @@ class Replica:
         self._kept_answers = kept_answers
         self._as_served: AsServed | None = as_served(self.spec)
         self.trail = Trail()
-        # What the next control needs of the store: the state of the copy that it names, or the
-        # entries with the rows in quarantine that it takes up.
+        # What the next control makes the state: that of the copy that it names, or of one that
+        # has learned the rows in quarantine, so many of them.
         self.fetched: ModelState | None = None
-        self.held: list[Entry] = []
+        self.taken_up: tuple[Replica, int] | None = None
         self.names_since = 0
         """Names that were told by records up to this one may be missing from the state."""
         self.seq, self.chain = 0, ""
@@ -302,23 +302,6 @@ class Replica:
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
-    def become(self, digest: str, seq: int) -> None:
-        """Take on the state at `seq` that was fetched; first answers stay, names are told anew.
-
-        So do a pause of learning and what tripped the guard.
-        """
-        state, self.fetched = self.fetched, None
-        assert state is not None
-        if self.guarding is not None and state.guarding is not None:
-            state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
-        self._hold(state)
-        self.names_since = self.seq + 1
-
-    def take_up(self) -> int:
-        """Learn the rows in quarantine, in their order; how many of them were learned."""
-        held, self.held = self.held, []
-        return learn_held(self, held)
-
     # -- the journal -----------------------------------------------------------------------------
 
     async def catch_up(self, journal: Journal, until: int | None = None) -> None:
@@ -433,6 +416,39 @@ class Replica:
         self.chain = other.chain
         self.certified_at = float("-inf")
 
+    # -- obeying controls -------------------------------------------------------------------------
+
+    def become(self, digest: str, seq: int) -> None:
+        """Take on the state at `seq` that was fetched; first answers stay, names are told anew.
+
+        So do a pause of learning and what tripped the guard.
+        """
+        state, self.fetched = self.fetched, None
+        assert state is not None
+        if self.guarding is not None and state.guarding is not None:
+            state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
+        self._hold(state)
+        self.names_since = self.seq + 1
+
+    def take_up(self) -> int:
+        """Take on the state with the rows in quarantine; how many of them were learned."""
+        taken, self.taken_up = self.taken_up, None
+        assert taken is not None
+        other, learned = taken
+        self._hold(other.state)
+        self.losses = other.losses
+        return learned
+
+    def copied(self) -> "Replica":
+        """One that learns for itself what this one does not; to be called between two groups."""
+        other = copy(self)
+        state = ModelState.new(self.spec)
+        state.restore(self.state.arrays())
+        other._hold(state)
+        other.losses = ServedLosses(self.spec)
+        other.losses.restore(self.losses.state())
+        return other
+
     # -- snapshots -------------------------------------------------------------------------------
 
     def capture(self) -> Captured:
@@ -444,6 +460,8 @@ class Replica:
         arrays = self.state.arrays()
         arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
         arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
+        if self.guarding is not None and self.guarding.pauses.held_bytes:
+            arrays["held.bytes"] = np.array(self.guarding.pauses.held_bytes, np.int64)
         return arrays
 
     def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
@@ -460,5 +478,7 @@ class Replica:
         self._hold(state)
         self.answers.restore(by_part(arrays)["answers"])
         self.losses.restore(by_part(arrays)["served"])
+        if self.guarding is not None and "held.bytes" in arrays:
+            self.guarding.pauses.held_bytes = int(arrays["held.bytes"])
         self._begin_at(seq, chain)
         self.restored_seq = seq

@@ -117,6 +117,12 @@ class Settings(BaseSettings):
         description="Most records in quarantine while a model's learning pauses; then it is"
         " refused.",
     )
+    max_quarantine_bytes: int = Field(
+        256 * 1024**2,
+        ge=1,
+        description="Most bytes of rows in quarantine, at 16 a feature and 32 a row; then learning"
+        " is refused.",
+    )
     max_in_flight: int = Field(
         512, ge=1, description="Requests that wait, per worker, beyond which learning is refused."
     )

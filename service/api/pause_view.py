@@ -21,6 +21,9 @@ class PauseView(BaseModel):
         description="Rows behind this record are in quarantine; the state is of those up to it."
     )
     held_records: int = Field(description="Records behind it, which the journal keeps.")
+    held_bytes: int = Field(
+        description="Of the rows that came since the guard tripped: 16 a feature, 32 a row."
+    )
 
     @classmethod
     def of(cls, replica: Replica) -> "PauseView | None":
@@ -37,4 +40,5 @@ class PauseView(BaseModel):
             is_settled=pauses.is_settled,
             held_from=pauses.held_from,
             held_records=replica.seq - pauses.held_from,
+            held_bytes=pauses.held_bytes,
         )

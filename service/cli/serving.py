@@ -64,6 +64,9 @@ def serve(
         int | None, flag("max-model-bytes", help_of("max_model_bytes"))
     ] = None,
     max_quarantine: Annotated[int | None, flag("max-quarantine", help_of("max_quarantine"))] = None,
+    max_quarantine_bytes: Annotated[
+        int | None, flag("max-quarantine-bytes", help_of("max_quarantine_bytes"))
+    ] = None,
     max_in_flight: Annotated[int | None, flag("max-in-flight", help_of("max_in_flight"))] = None,
     shed_after_s: Annotated[float | None, flag("shed-after-s", help_of("shed_after_s"))] = None,
     max_connections: Annotated[

@@ -59,7 +59,7 @@ def learned_of(client: TestClient, model: str) -> dict[str, bytes]:
     """All of a model's state that does not speak of guards."""
     replica = client.app._catalog.held(model).replica
     arrays = replica.capture().arrays
-    own = ("guard.", "pauses.", "answers.", "served.", "refused_controls")
+    own = ("guard.", "pauses.", "answers.", "served.", "held.", "refused_controls")
     return {name: a.tobytes() for name, a in arrays.items() if not name.startswith(own)}
 
 
@@ -190,6 +190,32 @@ def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store):
         learn(client, samples(first, first + 10))
         settle(client)
     assert client.get("/models/m/versions").json()["kept_from"] > held_from + 20
+
+
+def test_a_quarantine_is_full_by_its_bytes_too(serve, store):
+    clients = [serve(store=store, max_quarantine_bytes=most) for most in (2000, 10**6)]
+    clients[0].put("/models/m", json=GUARDED)
+    learn(clients[0], samples(0, 100))
+    learn(clients[0], samples(100, 130, bad=True))
+    before = paused(clients[0])["held_bytes"]
+    n, row = 130, 16 * 5 + 32
+    while (answer := clients[0].post("/models/m/learn", json=samples(n, n + 1)[0])).is_success:
+        n += 1
+    assert "2000 bytes" in assert_problem(answer, 429, "quarantine-full")["detail"]
+    held = paused(clients[0])["held_bytes"]
+    assert before < held <= before + row * (n - 130) and held - row < 2000 <= held
+    # It is a bound of the door alone: whoever lets in more has a journal that all apply.
+    seq = learn(clients[1], samples(n, n + 5))["seq"]
+    clients[0].get(f"/models/m/predict?x=1:1&min_seq={seq}")
+    one, other = map(view, clients)
+    assert one["paused"]["held_bytes"] == other["paused"]["held_bytes"]
+    assert held < one["paused"]["held_bytes"] <= held + 5 * row  # a zero counts nothing
+    assert one["state_digest"] == other["state_digest"]
+    assert view(serve(store=store))["paused"] == one["paused"]
+    learned = resume(clients[1], "learn").json()
+    clients[0].get(f"/models/m/predict?x=1:1&min_seq={learned['seq']}")
+    assert view(clients[0])["samples"] == n + 5
+    assert view(clients[0])["state_digest"] == view(clients[1])["state_digest"]
 
 
 def settle(client: TestClient) -> None:

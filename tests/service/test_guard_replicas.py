@@ -8,9 +8,14 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 
+import service.obeying
+import service.quarantine
 from service.controls import Pause, Resume, Rollback
+from service.journal.protocol import JournalUnavailable
 from service.pausing import _last_good
+from service.quarantine import learn_held
 from service.replica import Replica
 from service.requests import ControlRequest, Request
 from solvers import Batch, guard_of, make_learner, resolve_spec
@@ -166,6 +171,55 @@ async def until_paused(kept: Kept) -> Any:
         bad = Batch.from_dense(10.0 * bad.values.reshape(1, 5), bad.labels)
         await kept.committer.submit(Request.of(bad, None, None))
     raise AssertionError("it did not trip")
+
+
+class Failing:
+    """A journal that is away from some read on."""
+
+    def __init__(self, journal: Any, reads: int) -> None:
+        self._journal, self._left = journal, reads
+
+    async def read(self, *given: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise JournalUnavailable("it is away")
+        return await self._journal.read(*given)
+
+
+def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
+    """The bits are those of learning it as a whole, and a piece that is missing changes nothing."""
+    pieces = []
+
+    def learn_piece(copy: Replica, entries: Any) -> int:
+        pieces.append(len(entries))
+        return learn_held(copy, entries)
+
+    monkeypatch.setattr(service.obeying, "learn_held", learn_piece)
+
+    async def scenario(kept: Kept) -> None:
+        pauses = await until_paused(kept)
+        await order(kept, await rollback_of(kept))
+        for _ in range(12):
+            await kept.learn(3)
+        held = kept.replica.seq - pauses.held_from - 1  # a control among them
+        laggard = await kept.fresh()
+        snapshot = kept.replica.capture().encode()
+        told = await order(kept, Resume(pauses.since, "learn"))
+        assert told.verdict.rows == held and len(pieces) == 1
+        monkeypatch.setattr(service.quarantine, "READ_BYTES", 1)
+        before = bits(laggard)
+        with pytest.raises(JournalUnavailable):
+            await laggard.catch_up(Failing(kept.journal, 5))
+        assert bits(laggard) == before and len(pieces) == 1 + 4
+        await laggard.catch_up(kept.journal)
+        assert set(pieces[1:]) == {1} and len(pieces) > 1 + 4 + 12
+        assert bits(laggard) == bits(kept.replica) == bits(await kept.fresh())
+        restored = Replica(kept.record)
+        restored.restore(snapshot)
+        await restored.catch_up(kept.journal)
+        assert bits(restored) == bits(kept.replica)
+
+    run(store, scenario, GUARDED)
 
 
 def test_rows_that_a_state_has_are_not_learned_from_the_quarantine_once_more(tmp_path):
