@@ -7,6 +7,9 @@ to both sides, half of what many models sustain. Latency counts from the due tim
 behind others is part of it. Before the first measured round the server is run in, until what is
 asked for often is in memory; what is asked for seldom comes from its journal, or from the snapshot
 that it left with. Afterwards the journals of a sample of models are held against what was answered.
+
+A third side has as many models of one row each: what they cost more than one model is what it takes
+to go from model to model, with next to nothing to replay. No way to load a model is below that.
 """
 
 import asyncio
@@ -37,7 +40,7 @@ from load_tests.http import (
     pinned,
     wrk as path_of_wrk,
 )
-from load_tests.measure import Row, interleaved
+from load_tests.measure import Row, cpu_seconds, interleaved
 from service.catalog import canonical
 from service.demo.adult import adult_lines
 from service.demo.server_process import ServerProcess
@@ -79,6 +82,7 @@ class Run:
     loads: float
     load_s: float
     evictions: float
+    cpu_s: float
 
     @property
     def per_s(self) -> float:
@@ -92,11 +96,20 @@ class Side:
     name: str
     store: str
     url: str
+    server: int
+    """Its process id."""
     models: int
+    length: int
+    """Rows that each has learned before."""
     runs: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
     acks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     void: str = ""
     seed: int = 0
+
+    def counted(self) -> str:
+        """The models, in words."""
+        of = f" of {self.length:,} row" if self.length < ROWS else ""
+        return f"{self.models:,} model{'s' * (self.models > 1)}{of}"
 
 
 def rows() -> Iterator[Row]:
@@ -105,19 +118,20 @@ def rows() -> Iterator[Row]:
         bodies = Path(folder) / "bodies"
         bodies.write_text("\n".join(map(as_json, adult_lines()[5000:10_000])) + "\n")
         sides = {}
-        for name, models in (("many", MODELS), ("one", 1)):
+        for name, models, length in (("many", MODELS, ROWS), ("one", 1, ROWS), ("new", MODELS, 1)):
             store = f"sqlite:///{folder}/{name}.db"
-            asyncio.run(prepare(store, models))
+            asyncio.run(prepare(store, models, length))
             # The whole journals are held against the answers afterwards.
             flags = ["--models-held", str(HELD), "--keep-records", "1000000000"]
             with ServerProcess(store, flags):
                 pass  # what was written just before is on the disk now, and kernels are compiled
             began = time.perf_counter()
             server = stack.enter_context(ServerProcess(store, flags, prefix=pinned(SERVER_CORE)))
+            sides[name] = Side(name, store, server.url, server.process.pid, models, length)
             _about.append(
-                f"Start with {counted(models)} until ready: {time.perf_counter() - began:.2f} s."
+                f"Start with {sides[name].counted()} until ready: "
+                f"{time.perf_counter() - began:.2f} s."
             )
-            sides[name] = Side(name, store, server.url, models)
         for side in sides.values():
             send(bodies, side, "run in", RUN_IN_S if side.models > 1 else 2)
         many = sides["many"]
@@ -125,6 +139,8 @@ def rows() -> Iterator[Row]:
             {name: partial(send, bodies, side, CLOSED, SECONDS) for name, side in sides.items()}
         )
         yield compare(CLOSED, sides, figures)
+        yield compare(CLOSED, sides, figures, "new")
+        del sides["new"]
         rate = SHARE * statistics.median(run.per_s for run in many.runs[CLOSED])
         load = f"{rate:,.0f} requests/s, sent when due"
         figures = interleaved(
@@ -139,20 +155,24 @@ def rows() -> Iterator[Row]:
         _about.append(f"Memory of a model in use, as measured by the server: {per_model:,.0f} B.")
 
 
-def compare(load: str, sides: dict[str, Side], figures: dict[str, list[float]]) -> Row:
-    many, one = sides["many"], sides["one"]
-    problems = [side.void or checked(side) for side in sides.values()]
-    for side in (many, one):
+def compare(
+    load: str, sides: dict[str, Side], figures: dict[str, list[float]], name: str = "many"
+) -> Row:
+    many, one = sides[name], sides["one"]
+    has_gate = name == "many"
+    problems = [side.void or checked(side) for side in (many, one)]
+    for side in (many, one) if has_gate else (many,):
         _about.append(f"{load}: {told(side, side.runs[load])}")
+    length = f"{many.length:,} row{'s' * (many.length > 1)} each"
     return Row(
-        f"learn p99, {MODELS:,} models (dim 123, retain 1,000, {ROWS:,} rows each), {HELD} in "
+        f"learn p99, {MODELS:,} models (dim 123, retain 1,000, {length}), {HELD} in "
         f"memory, Zipf({EXPONENT}), {CONNECTIONS} connections, {load}, SQLite normal",
         "ms",
-        figures["many"],
+        figures[name],
         "one model",
         figures["one"],
-        gate=3.0,
-        goal=2.0,
+        gate=3.0 if has_gate else None,
+        goal=2.0 if has_gate else None,
         smaller_is_better=True,
         notes=[told(many, many.runs[load])],
         void="; ".join(filter(None, problems)),
@@ -164,10 +184,11 @@ def told(side: Side, runs: list[Run]) -> str:
     requests = sum(run.requests for run in runs)
     loads, load_s = sum(run.loads for run in runs), sum(run.load_s for run in runs)
     text = (
-        f"{counted(side.models)}: "
+        f"{side.counted()}: "
         f"p50 {statistics.median(run.p50_ms for run in runs):.3g} ms, "
         f"p99 {statistics.median(run.p99_ms for run in runs):.3g} ms, "
-        f"{requests / sum(run.seconds for run in runs):,.0f} requests/s"
+        f"{requests / sum(run.seconds for run in runs):,.0f} requests/s, "
+        f"{sum(run.cpu_s for run in runs) / requests * 1e6:,.0f} us of the server's CPU a request"
     )
     if not loads:
         return text
@@ -178,10 +199,6 @@ def told(side: Side, runs: list[Run]) -> str:
     )
 
 
-def counted(models: int) -> str:
-    return f"{models:,} model{'s' * (models > 1)}"
-
-
 def about() -> list[str]:
     lines = [f"- {line}" for line in _about]
     note = (
@@ -190,7 +207,9 @@ def about() -> list[str]:
         "are answered measure throughput: of one model what is under way shares appends, of many "
         "each is an append of its own, and a fifth to a third a load. What a client of a stream "
         f"waits is the row of requests sent when due, at {SHARE:.0%} of what many models sustain, "
-        "the same to both sides. Misses are part of every figure. "
+        "the same to both sides. Misses are part of every figure. Models of one row each have next "
+        "to nothing to replay: what they cost beyond one model is spent on going from model to "
+        "model and on making and dropping them, and no way to load one is below that. "
         f"The history of {CHECKED} models is checked after each load, and {REPLAYED} of them are "
         "replayed without snapshots and compared bit for bit."
     )
@@ -200,13 +219,13 @@ def about() -> list[str]:
 # -- preparing -----------------------------------------------------------------------------------
 
 
-async def prepare(store: str, models: int) -> None:
-    """Models with rows in their journals, and nothing else."""
-    text = b"\n".join(adult_lines()[:ROWS]) + b"\n"
+async def prepare(store: str, models: int, length: int) -> None:
+    """Models with so many rows in their journals, and nothing else."""
+    text = b"\n".join(adult_lines()[:length]) + b"\n"
     batch = Batch.from_libsvm(text, 123).batch
     parts = [
         Request.of(batch[first : first + ENTRY_ROWS], None, None).part
-        for first in range(0, ROWS, ENTRY_ROWS)
+        for first in range(0, length, ENTRY_ROWS)
     ]
     made = canonical(resolve_spec(SPEC)), canonical(SPEC)
     journal = await open_journal(store)
@@ -298,7 +317,9 @@ class Found:
 def counting(side: Side, load: str) -> Iterator[Found]:
     """Keeps what is found of a run, with what the server did for it; a failed request voids it."""
     found, before = Found(), scrape(side.url)
+    began_s = cpu_seconds(side.server)
     yield found
+    cpu_s = cpu_seconds(side.server) - began_s
     after = scrape(side.url)
     for model, seq in found.acks:
         side.acks[model].append(seq)
@@ -315,7 +336,7 @@ def counting(side: Side, load: str) -> Iterator[Found]:
         )
     )
     seen = (found.requests, found.seconds, found.p50_ms, found.p99_ms)
-    side.runs[load].append(Run(*seen, loads, load_s, evictions))
+    side.runs[load].append(Run(*seen, loads, load_s, evictions, cpu_s))
 
 
 def scrape(url: str) -> dict[str, float]:
