@@ -247,6 +247,20 @@ def test_what_is_no_finite_number_is_no_json(word):
     assert status == 400 and "byte" in detail
 
 
+@pytest.mark.parametrize("media", [JSON, NDJSON, CSV, VW, LIBSVM])
+def test_a_number_that_no_float_holds_is_refused_with_its_row(media):
+    for number in ("1e999", "-1e999"):
+        rows = {CSV: f"{number},0.5,,1", VW: f"1 | 1:{number}", LIBSVM: f"1 1:{number}"}
+        row = rows.get(media, f'{{"x": {{"1": {number}}}, "y": 1}}')
+        reasons = dict.fromkeys((CSV, VW, LIBSVM), "1e100")
+        assert_one_bad(media, row, reasons.get(media, "out of range"))
+    if media == JSON:
+        assert_one_bad(JSON, '{"x": [1, 2, 3, 4, 1e999], "y": 1}', "out of range")
+        assert_one_bad(JSON, '{"x": {"1": 1}, "y": 1e999}', "out of range")
+        columns = read(JSON, '{"x": [[1, 2, 3, 4, 5], [1, 1e999, 3, 4, 5]], "y": [1, 0]}')
+        assert columns.places == [0] and columns.errors[0].pointer == "/x/1/1"
+
+
 def test_what_is_no_finite_number_in_a_table_is_refused_with_its_row():
     for wrong in (float("nan"), float("inf"), -float("inf")):
         intake = read(ARROW, stream_of(pa.table({"1": [1.0, wrong], "y": [1, 0]})))
