@@ -53,7 +53,8 @@ class ManyLabels(Struct, forbid_unknown_fields=True):
 
 
 _one, _many = msgspec.json.Decoder(OneLabel), msgspec.json.Decoder(ManyLabels)
-_any = msgspec.json.Decoder()
+# As of rows: a label that no float holds is no fault of those beside it.
+_any = msgspec.json.Decoder(float_hook=float)
 
 
 @router.post(
@@ -142,6 +143,7 @@ class _Asked:
         errors = self._errors(told, conflicts)
         rejected = [] if receipt is None else _rejected(receipt, found)
         errors += [RowError(place, self._pointer(place), reason) for place, reason in rejected]
+        errors.sort(key=lambda error: error.index)
         taken = 0 if receipt is None else receipt.placed.count
         if told.repeats is not None:
             return self._again(told, duplicates, errors)
@@ -164,7 +166,7 @@ class _Asked:
             rejected=len(errors),
             duplicate=not taken and not errors,
             duplicates=_listed(duplicates),
-            errors=first_errors(sorted(errors, key=lambda error: error.index)),
+            errors=first_errors(errors),
         )
 
     def _again(
@@ -185,7 +187,7 @@ class _Asked:
             rejected=len(errors) + answer.count - answer.learned,
             duplicate=True,
             duplicates=_listed(duplicates),
-            errors=first_errors(sorted(errors, key=lambda error: error.index)),
+            errors=first_errors(errors),
         )
 
     def _errors(self, told: Labelled, conflicts: Sequence[tuple[int, int]]) -> list[RowError]:
@@ -208,7 +210,8 @@ class _Asked:
             status, slug = 404, "unknown-sample"
         elif len(told.expired) == len(errors):
             status, slug = 410, "expired-sample"
-        detail = f"{len(errors)} labels refused; the first: {errors[0].reason}"
+        rows = "label" if len(errors) == 1 else "labels"
+        detail = f"{len(errors)} {rows} refused; the first: {errors[0].reason}"
         raise Problem(status, slug, detail, errors, rejected=len(errors))
 
     def _mistakes(self, told: Labelled) -> int | None:

@@ -167,6 +167,11 @@ def test_a_label_is_learned_once_and_says_where(late):
     # Where none is taken, the problem says why.
     assert_problem(label(late, ("x", 1)), 404, "unknown-sample")
     assert_problem(label(late, ("a", 0)), 422, "invalid-rows")
+    told = assert_problem(label(late, ("x", 1), ("a", 0)), 422, "invalid-rows")
+    assert [error["index"] for error in told["errors"]] == [0, 1] and "'x'" in told["detail"]
+    huge = b'{"labels": [{"id": "c", "y": 1e999}, {"id": "c", "y": 0}]}'
+    told = late.post("/models/m/labels", content=huge).json()
+    assert (told["count"], told["errors"][0]["index"]) == (1, 0)
     assert_problem(late.post("/models/m/labels", json={"labels": []}), 422, "invalid-rows")
     assert_problem(late.post("/models/m/labels", content=b"{"), 400, "malformed-body")
     assert_problem(late.post("/models/m/labels", json=[]), 422, "invalid-body")
