@@ -243,9 +243,9 @@ class Model:
 
     def _measure(self) -> None:
         of, seq = self.replica, self.replica.seq
-        state = (of.learner, of.progress, of.names, of.retained, of.answers, of.losses, of.trail)
+        state = (of.learner, of.progress, of.names, of.retained, of.answers, of.losses)
         beside = BESIDE_BYTES + 8 * len(self.record.spec)
-        self.bytes = beside + bytes_of(*state, *self.door.held())
+        self.bytes = beside + bytes_of(*state, of.verdicts, of.trail, *self.door.held())
         self._measured_again_at = seq + min(MEASURED_ROWS, max(32, seq // 4))
 
     def _weigh(self) -> None:

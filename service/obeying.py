@@ -17,7 +17,6 @@ log = logging.getLogger("dualstream.obeying")
 
 # Kinds of controls after which the retained rows are others than the last that were learned.
 _OTHER_ROWS = ("rollback", "unlearn", "pause")
-_KEPT_VERDICTS = 10
 
 
 async def obey_in_place(replica: "Replica", control: Control, journal: Journal) -> Verdict:
@@ -46,10 +45,7 @@ async def obey_in_place(replica: "Replica", control: Control, journal: Journal) 
 
 def _note(replica: "Replica", control: Control, verdict: Verdict) -> None:
     """Keep what is beside the state, and count a refusal."""
-    if control.kind == "refit":
-        replica.refits[control.fields["job"]] = verdict
-        while len(replica.refits) > _KEPT_VERDICTS:
-            del replica.refits[next(iter(replica.refits))]
+    replica.verdicts.keep(replica.seq, control, verdict)
     if verdict.refusal is not None:
         replica.refused_controls += 1
         log.warning(

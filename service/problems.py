@@ -54,6 +54,8 @@ class Problem(Exception):
         self.errors = errors
         self.retry_after_s = retry_after_s
         self.extra = extra
+        self.is_replayed = False
+        """Whether it is the first answer of its request once more."""
 
     def headers(self) -> dict[str, str]:
         headers = {}
@@ -63,6 +65,8 @@ class Problem(Exception):
             headers["allow"] = self.extra["allow"]
         if self.status == 401:
             headers["www-authenticate"] = 'Bearer realm="dualstream"'
+        if self.is_replayed:
+            headers["idempotency-replayed"] = "true"
         return headers
 
     def body(self, instance: str) -> bytes:

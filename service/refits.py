@@ -303,7 +303,7 @@ class Refits:
         verdict = receipt.verdict
         if receipt.placed.duplicate and await self._is_own(job, receipt.placed.seq):
             # Sent again, as its first append went unseen.
-            verdict = model.replica.refits.get(job.job)
+            verdict = model.replica.verdicts.at(receipt.placed.seq)
         elif receipt.placed.duplicate:
             job.status, job.reason = "superseded", f"another result for {key} came first"
             return
@@ -316,8 +316,8 @@ class Refits:
     async def _is_own(self, job: Job, seq: int) -> bool:
         """Whether the record at `seq` is the result of this job. Raises what a read raises."""
         replica = self._model.replica
-        if job.job in replica.refits:
-            return True
+        if (told := replica.verdicts.at(seq)) is not None:
+            return bool(told.fields.get("job") == job.job)
         entries = await self._journal.read(replica.id, replica.incarnation, seq - 1, 1)
         blocks = [block for entry in entries[:1] for _, block in decode(entry.body)]
         return any(isinstance(one, Control) and one.fields["job"] == job.job for one in blocks)

@@ -42,6 +42,7 @@ from service.states import (
     read_state,
 )
 from service.trail import Lost, Trail
+from service.verdicts import Verdicts
 from service.watched import Applied, hand_over
 from solvers import (
     AsServed,
@@ -109,8 +110,6 @@ class Replica:
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
         self.watched: dict[bytes, Applied | None] = {}
-        # What became of the last refits, by job: whoever computed one may not have seen it enter.
-        self.refits: dict[str, Verdict] = {}
         self._outside = outside
         self._turn = asyncio.Lock()
         self._s_per_row = s_per_row
@@ -358,7 +357,7 @@ class Replica:
         """
         self.is_forked = True
         fresh = Replica(record, self._kept_answers, self._outside)
-        fresh.watched, fresh.refits = self.watched, self.refits
+        fresh.watched = self.watched
         fresh.trail = Trail(kept=None)
         await fresh.load(journal)
         async with self._turn:
@@ -375,6 +374,7 @@ class Replica:
         """Be before the first record."""
         self._hold(ModelState.new(self.spec))
         self.answers = Answers(self.spec["task"], self._kept_answers)
+        self.verdicts = Verdicts(self._kept_answers)
         self.losses = ServedLosses(self.spec)
         self.restored_seq = 0
         self._begin_at(0, first_chain(self.incarnation))
@@ -410,7 +410,7 @@ class Replica:
         self.spec = other.spec
         self._hold(other.state)
         self.names_since = other.seq
-        self.answers = other.answers
+        self.answers, self.verdicts = other.answers, other.verdicts
         self.losses = other.losses
         self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
@@ -460,6 +460,7 @@ class Replica:
         arrays = self.state.arrays()
         arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
         arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
+        arrays |= {f"verdicts.{name}": array for name, array in self.verdicts.state().items()}
         if self.guarding is not None and self.guarding.pauses.held_bytes:
             arrays["held.bytes"] = np.array(self.guarding.pauses.held_bytes, np.int64)
         return arrays
@@ -478,6 +479,7 @@ class Replica:
         self._hold(state)
         self.answers.restore(by_part(arrays)["answers"])
         self.losses.restore(by_part(arrays)["served"])
+        self.verdicts.restore(by_part(arrays)["verdicts"])
         if self.guarding is not None and "held.bytes" in arrays:
             self.guarding.pauses.held_bytes = int(arrays["held.bytes"])
         self._begin_at(seq, chain)

@@ -81,7 +81,7 @@ class ModelState:
 
 SHORT_BYTES = 1 << 20
 """Of a state, that are encoded in a millisecond or two."""
-BESIDE = ("answers.", "served.", "held.")
+BESIDE = ("answers.", "served.", "verdicts.", "held.")
 """Parts of a snapshot that are no part of the state."""
 
 

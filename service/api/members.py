@@ -16,6 +16,7 @@ from service.api.freshness import MaybeStale, staleness
 from service.api.http import stored_key
 from service.api.member_views import Members, OneMember, finite
 from service.api.models import catalog_of, spec_of
+from service.api.repeating import repeated_at
 from service.auditing import Author
 from service.catalog import canonical
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, find_member
@@ -94,6 +95,9 @@ async def add_member(
     receipt = await _submit(model, order, author_of(request), key)
     if receipt.verdict is not None and receipt.verdict.member is not None:
         return OneMember.at(model_id, receipt.placed.seq, receipt.verdict.member)
+    if receipt.placed.duplicate:
+        before = await repeated_at(model, receipt.placed.seq)
+        before.mark(response, Problem(409, "conflict", ""))
     # A repetition, or another one came first: what is there now is the answer.
     there = await _standing(model, order)
     if there is None:

@@ -1,14 +1,14 @@
 """The end of a model's pause: POST /models/{id}/resume."""
 
-import hashlib
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api.access import author_of
 from service.api.http import stored_key
 from service.api.models import catalog_of
+from service.api.repeating import Repeated, repeated, repeated_at
 from service.api.versions import IdempotencyKey
 from service.controls import Resume, paused_at
 from service.errors import Problem, key_reused
@@ -26,11 +26,11 @@ class Resumed(BaseModel):
     model: str
     seq: int = Field(description="Of the control record that says so.")
     since: int | None = Field(
-        description="Where it had paused; null where only the first answer knew."
+        description="Where it had paused; null where the first answer is no longer kept."
     )
     rows: Rows
     learned: int | None = Field(
-        description="Rows of the quarantine that were learned; null where it is not known."
+        description="Rows of the quarantine that were learned; null where that is no longer kept."
     )
     duplicate: bool = Field(description="It was done before, under the same Idempotency-Key.")
 
@@ -43,6 +43,7 @@ class Resumed(BaseModel):
 async def resume_model(
     model_id: str,
     request: Request,
+    response: Response,
     rows: Annotated[
         Rows,
         Query(description="What becomes of the rows in quarantine: `learn` them now, or `drop`."),
@@ -54,12 +55,8 @@ async def resume_model(
     key = stored_key(None if idempotency_key is None else idempotency_key.encode("latin-1"))
     asked = f"resume {rows}".encode()
     await model.refresh()
-    if key is not None:
-        [known] = await model.known([key])
-        if known is not None:
-            if known.fingerprint != hashlib.sha256(asked).digest()[:16]:
-                raise key_reused()
-            return _repeated(model_id, rows, known.seq)
+    if (before := await repeated(model, key, asked)) is not None:
+        return _again(model, rows, before, response)
     await model.pausing.settled()
     since = paused_at(model.replica)
     if not since:
@@ -69,10 +66,10 @@ async def resume_model(
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.placed.duplicate:
-        return _repeated(model_id, rows, receipt.placed.seq)
+        return _again(model, rows, await repeated_at(model, receipt.placed.seq), response)
     verdict = receipt.verdict
     if verdict is not None and verdict.refusal is not None:
-        raise _not_paused(model)
+        raise _refused(verdict.refusal)
     return Resumed(
         model=model_id,
         seq=receipt.placed.seq,
@@ -87,5 +84,19 @@ def _not_paused(model: Model) -> Problem:
     return Problem(409, "not-paused", f"learning of model {model.record.id!r} is not paused")
 
 
-def _repeated(model_id: str, rows: Rows, seq: int) -> Resumed:
-    return Resumed(model=model_id, seq=seq, since=None, rows=rows, learned=None, duplicate=True)
+def _refused(reason: str) -> Problem:
+    """The journal's order made it impossible."""
+    return Problem(409, "not-paused", reason)
+
+
+def _again(model: Model, rows: Rows, before: Repeated, response: Response) -> Resumed:
+    before.mark(response, _refused(""))
+    told = before.told
+    return Resumed(
+        model=model.record.id,
+        seq=before.seq,
+        since=None if told is None else told.fields.get("since"),
+        rows=rows,
+        learned=None if told is None else told.rows,
+        duplicate=True,
+    )

@@ -1,6 +1,5 @@
 """Versions of a model: take, list, delete them; and go back to one, or to a seq."""
 
-import hashlib
 from datetime import UTC, datetime
 from typing import Annotated, Self
 
@@ -11,10 +10,9 @@ from pydantic import BaseModel, Field, model_validator
 from service.api.access import author_of
 from service.api.http import stored_key
 from service.api.models import catalog_of
-from service.controls import Rollback
+from service.api.repeating import Repeated, repeated, repeated_at
 from service.errors import Problem, key_reused
 from service.journal.protocol import Version
-from service.receipts import Receipt
 from service.time_travel import kept_from
 from service.versions import (
     go_back_to_seq,
@@ -76,9 +74,13 @@ class RolledBack(BaseModel):
 
     model: str
     seq: int = Field(description="Of the record that says so.")
-    to_seq: int | None = Field(description="Of the state; null where only the first answer knew.")
+    to_seq: int | None = Field(
+        description="Of the state; null where the first answer is no longer kept."
+    )
     version: str | None
-    digest: str | None = Field(description="SHA-256 of the copy that it was restored from.")
+    digest: str | None = Field(
+        description="SHA-256 of the copy that it was restored from; null where that is not kept."
+    )
     duplicate: bool = Field(description="It was done before, under the same Idempotency-Key.")
 
 
@@ -141,7 +143,11 @@ async def delete_version(model_id: str, name: str, request: Request) -> None:
     responses={410: {"description": "The journal no longer reaches back so far."}},
 )
 async def roll_back(
-    model_id: str, asked: GoBack, request: Request, idempotency_key: IdempotencyKey = None
+    model_id: str,
+    asked: GoBack,
+    request: Request,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
 ) -> RolledBack:
     """Make the state what it was. Samples learned since stay known by their ids and keys."""
     catalog = catalog_of(request)
@@ -149,28 +155,22 @@ async def roll_back(
     key = stored_key(None if idempotency_key is None else idempotency_key.encode("latin-1"))
     mark = msgspec.json.encode(asked.model_dump(), order="sorted")
     await model.refresh()
-    if key is not None:
-        [known] = await model.known([key])
-        if known is not None:
-            if known.fingerprint != hashlib.sha256(mark).digest()[:16]:
-                raise key_reused()
-            return _repeated(model_id, asked, known.seq)
+    if (before := await repeated(model, key, mark)) is not None:
+        return _again(model_id, asked, before, response)
     how = (key, mark, author_of(request))
     if asked.version is not None:
         done = await go_back_to_version(model, catalog.journal, asked.version, *how)
     else:
         assert asked.seq is not None
         done = await go_back_to_seq(model, catalog.journal, asked.seq, *how)
-    return _told(model_id, asked, *done)
-
-
-def _told(model_id: str, asked: GoBack, order: Rollback, receipt: Receipt) -> RolledBack:
+    order, receipt = done
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.placed.duplicate:
-        return _repeated(model_id, asked, receipt.placed.seq)
+        before = await repeated_at(model, receipt.placed.seq)
+        return _again(model_id, asked, before, response)
     if receipt.verdict is not None and receipt.verdict.refusal is not None:
-        raise Problem(410, "not-kept", receipt.verdict.refusal)
+        raise _refused(receipt.verdict.refusal)
     return RolledBack(
         model=model_id,
         seq=receipt.placed.seq,
@@ -181,13 +181,20 @@ def _told(model_id: str, asked: GoBack, order: Rollback, receipt: Receipt) -> Ro
     )
 
 
-def _repeated(model_id: str, asked: GoBack, seq: int) -> RolledBack:
+def _refused(reason: str) -> Problem:
+    """The journal's order made it impossible."""
+    return Problem(410, "not-kept", reason)
+
+
+def _again(model_id: str, asked: GoBack, before: Repeated, response: Response) -> RolledBack:
+    before.mark(response, _refused(""))
+    fields = {} if before.told is None else before.told.fields
     return RolledBack(
         model=model_id,
-        seq=seq,
-        to_seq=asked.seq,
+        seq=before.seq,
+        to_seq=fields.get("seq", asked.seq),
         version=asked.version,
-        digest=None,
+        digest=fields.get("digest"),
         duplicate=True,
     )
 

@@ -272,14 +272,16 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
     replica = replica_of(client)
     submit = refits.Refits._submit
     sent: list[Any] = []
+    known: dict[str, Any] = {}
 
     async def unseen(self: Any, request: Any) -> Any:
         committer._append_timeout_s = 0.0
         committer._journal = FaultyJournal(committer._journal, [Fault.UNANSWERED])
         receipt = await submit(self, request)
         sent.append(receipt)
-        if forgets:  # as after a rebuild from a snapshot that has it
-            replica.refits.clear()
+        known.update(replica.verdicts.state())
+        if forgets:  # as after a rebuild from a snapshot of before verdicts were kept
+            replica.verdicts.restore({})
         return receipt
 
     monkeypatch.setattr(refits.Refits, "_submit", unseen)
@@ -288,6 +290,7 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
     assert (told["status"], told["entered_seq"]) == ("done", 201)
     assert told.get("retained") == (None if forgets else 200)
     assert len(controls(store)) == 1
+    replica.verdicts.restore(known)
     assert bits(replica_of(client)) == bits(loaded(store))
 
 
