@@ -115,6 +115,8 @@ def _document(file: RowFile, told: LearnedStream) -> dict[str, Any]:
 
 
 def _line(file: RowFile, told: LearnedStream) -> str:
+    if not told.chunks:
+        return f"{file.name}: nothing was sent, all its chunks are left out"
     if told.duplicate:
         return f"{file.name}: nothing new, all {told.chunks} chunks were learned before"
     learned = f"{told.count if told.learned is None else told.learned:,} rows learned"

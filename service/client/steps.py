@@ -123,13 +123,14 @@ def learn_file(
 ) -> Steps[LearnedStream]:
     """Chunk after chunk but the first `skip`, each under its own key; the sums of their answers.
 
-    Raises Refused, also where the first chunk has no good row: then the rest is not tried.
+    Raises Refused, also where the first chunk has no good row: then the rest is not tried; and
+    BadInput where there is no row, or fewer chunks than `skip`.
     """
     totals = Totals()
-    sent = 0
+    found = 0
     with closing(made_ahead(file.pieces())) as pieces:
         for piece in pieces:
-            sent += 1
+            found += 1
             if piece.number < skip:
                 continue
             try:
@@ -143,8 +144,10 @@ def learn_file(
             totals.add_at(told, rows_in(told), piece.line)
             if on_progress is not None:
                 on_progress(Progress(totals.rows, told, piece))
-    if not sent:
+    if not found:
         raise BadInput(f"{file.name}: there is no row")
+    if found < skip:
+        raise BadInput(f"{file.name}: {skip} chunks cannot be left out, it has {found}")
     return totals.told(model)
 
 

@@ -167,6 +167,7 @@ def test_rows_that_are_refused_are_told_by_their_lines(server, model, tmp_path):
         (["rows.csv", "--format", "libsvm"], 3, "rows refused; the first (line 1)"),
         (["rows.csv", "--format", "arrow"], 3, "no Arrow stream"),
         (["rows.csv", "rows.vw", "--skip", "1"], 2, "--skip is of one file"),
+        (["rows.csv", "--skip", "2"], 2, "2 chunks cannot be left out, it has 1"),
         (["rows.csv", "sub/rows.csv", "--key", "k"], 2, "files have names of their own"),
     ],
 )
@@ -272,6 +273,8 @@ def test_chunks_may_be_left_out_and_both_clients_cut_alike(server, model, tmp_pa
         assert (told.chunks, told.duplicate_chunks, told.seq) == (5, 2, MANY)
         assert client.get(model).samples == MANY
         assert scores == [s for answer in client.predict_file(model, file) for s in answer.scores]
+    done = run(server, "learn", model, str(path), "--skip", "5")
+    assert done.exit_code == 0 and "nothing was sent" in done.stdout
 
 
 def test_an_interrupted_run_says_how_far_it_came(server, model, tmp_path):
