@@ -201,6 +201,14 @@ async def _answer_problem(request: Request, error: Exception) -> Response:
     )
 
 
+def _told(found: Any) -> RowError:
+    """What the framework found wrong, in our words where there are any."""
+    reason = found["msg"].removeprefix("Value error, ")
+    if found["loc"] == ("body",) and found["type"] == "missing":
+        reason = "a body of JSON is required"
+    return RowError(0, "/" + "/".join(map(str, found["loc"])), reason)
+
+
 def _of_framework(request: Request, error: Exception) -> Problem | None:
     if isinstance(error, RequestValidationError):
         wrong: list[Any] = list(error.errors())
@@ -213,10 +221,10 @@ def _of_framework(request: Request, error: Exception) -> Problem | None:
             return Problem(
                 400, "malformed-body", f"the body is no JSON: {wrong[0]['ctx']['error']}"
             )
-        errors = [
-            RowError(0, "/" + "/".join(map(str, found["loc"])), found["msg"]) for found in wrong
-        ]
-        return Problem(422, "invalid-request", errors[0].reason, errors)
+        errors = [_told(found) for found in wrong]
+        field = ".".join(map(str, wrong[0]["loc"][1:]))
+        detail = f"{field}: {errors[0].reason}" if field else errors[0].reason
+        return Problem(422, "invalid-request", detail, errors)
     if isinstance(error, BodyRefused):
         return error.problem
     if isinstance(error, HTTPException):
