@@ -114,6 +114,9 @@ class MessageCutter:
     """Cuts a stream behind record batches; the schema and the dictionaries go with each chunk."""
 
     has_lines = False
+    # A row of numbers takes many bytes and is learned at once: of 1 MiB of them what each chunk
+    # takes beside its rows, some thousand steps of Python, would be a quarter of the time.
+    size = 2
 
     def __init__(self) -> None:
         self._schema = b""

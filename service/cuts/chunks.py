@@ -14,7 +14,8 @@ from service.cuts.quotes import quoted_end
 from service.problems import Problem
 
 CHUNK_BYTES = 1024 * 1024
-"""A chunk ends with the last row that ends within so many bytes; a longer row is one alone."""
+"""A longer body is cut. A chunk ends with the last row that ends within so many bytes, or what the
+format makes of that; a longer row is one alone."""
 MARK = b"\xef\xbb\xbf"
 """A byte order mark is no part of text, and has no place in JSON (RFC 8259, section 8.1)."""
 
@@ -51,6 +52,8 @@ class Cutter(Protocol):
 
     has_lines: bool
     """Whether a row is told by its line, too."""
+    size: int
+    """So many times `CHUNK_BYTES` a chunk may take."""
 
     def end_of(self, held: Held, size: int) -> int:
         """Where the next chunk ends that `held`, of more than `size` bytes, begins with.
@@ -66,6 +69,7 @@ class LineCutter:
     """Of formats whose rows are lines."""
 
     has_lines = True
+    size = 1
 
     def end_of(self, held: Held, size: int) -> int:
         text = held.joined()
@@ -79,6 +83,7 @@ class RecordCutter:
     """Of CSV, whose quotes may hold ends of lines, and whose header goes with each chunk."""
 
     has_lines = True
+    size = 1
 
     def __init__(self) -> None:
         self._header = b""
@@ -134,7 +139,8 @@ CUTTERS: dict[str, Callable[[], Cutter]] = {
 class Chunking:
     """Cuts one body that is given piece by piece.
 
-    `longest` is what a row, or a record batch, may take; chunks end within `size` bytes (1 MiB).
+    `longest` is what a row, or a record batch, may take; chunks end within `size` bytes (1 MiB,
+    of Arrow 2 MiB, but no more than `longest`).
     `line_feeds` counts them in a text, for those who know how to do that sooner.
     """
 
@@ -147,7 +153,9 @@ class Chunking:
     ) -> None:
         self._cutter = cutter
         self._longest = longest
-        self._size = CHUNK_BYTES if size is None else size
+        # As more than `longest` is never held, cuts behind that would tell how bytes arrived.
+        most = max(CHUNK_BYTES, min(cutter.size * CHUNK_BYTES, longest))
+        self._size = most if size is None else size
         self._line_feeds = line_feeds
         self._held = Held()
         self._number = self._ends = self._line = 0

@@ -176,7 +176,7 @@ def test_arrow_is_cut_behind_record_batches(monkeypatch):
                 writer.write_batch(pa.record_batch([column, pa.array([0, 1, 2] * 3)], schema))
         body = sink.getvalue().to_pybytes()
         found = cut(ARROW, [body[:700], body[700:5000], body[5000:]], 4000)
-        assert found == cut(ARROW, [body], len(body)) and len(found) > 3
+        assert found == cut(ARROW, [body], len(body)) and len(found) > 2
         whole = parse_body(DOOR, ARROW, body, labelled=True)
         parts = [parse_chunk(DOOR, ARROW, chunk.body, labelled=True) for chunk in found]
         one, joined = as_batch([whole.rows]), as_batch([part.rows for part in parts if part.places])
@@ -187,6 +187,29 @@ def test_arrow_is_cut_behind_record_batches(monkeypatch):
             broken = body[:place] + b"\xff" + body[place + 1 :]
             pieces = [broken[at : at + 900] for at in range(0, len(broken), 900)]
             assert cut_until(ARROW, pieces, 4000) == cut_until(ARROW, [broken], 4000)
+
+
+@pytest.mark.parametrize("longest, most", [(1000, 1000), (1500, 1500), (9000, 2000)])
+def test_a_chunk_of_arrow_takes_twice_as_much(monkeypatch, longest, most):
+    """But no more than a record batch may: so much of a body is there when it is cut."""
+    pa = pytest.importorskip("pyarrow")
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 1000)
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"a": [1.0] * 8, "y": [1.0] * 8})
+    ends = []
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        for _ in range(20):
+            writer.write_batch(batch)
+            ends.append(sink.tell())
+    body = sink.getvalue().to_pybytes()
+    whole = cut(ARROW, [body], longest)
+    for step in (7, 300, 1100):
+        pieces = [body[at : at + step] for at in range(0, len(body), step)]
+        assert cut(ARROW, pieces, longest) == whole, step
+    start = 0
+    for chunk in whole[:-1]:
+        assert chunk.ends == max(end for end in ends if end - start <= most)
+        start = chunk.ends
 
 
 def test_a_message_of_arrow_says_nothing_by_what_stands_behind_its_head():
