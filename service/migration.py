@@ -75,11 +75,15 @@ async def run_migration(of: str, to: str, tell: Tell = lambda line: None) -> lis
     path = sqlite_path(of)
     if path is not None and not Path(path).is_file():
         raise Refused(f"there is no file {path}")
-    source, target = make_journal(of, None, LIMITS), make_journal(to, None, LIMITS)
+    source = make_journal(of, None, LIMITS)
+    # A failover may lose what this run had written: the next one begins by looking what is there.
+    target = make_journal(to, None, LIMITS, stays=True)
     try:
         await source.open()
         await target.open()
-        return await migrate(source, target, tell)
+        moved = await migrate(source, target, tell)
+        await target.ping()  # by the server that all of it was written to
+        return moved
     finally:
         await source.close()
         await target.close()

@@ -33,8 +33,14 @@ async def open_journal(
     return journal
 
 
-def make_journal(url: str, durability: str | None, limits: Limits) -> "Movable":
-    """The store at `url`, not opened yet. Raises ValueError for another URL."""
+def make_journal(
+    url: str, durability: str | None, limits: Limits, stays: bool = False
+) -> "Movable":
+    """The store at `url`, not opened yet. Raises ValueError for another URL.
+
+    With `stays`, a server that takes another's place meanwhile is not gone on with: what was
+    written and acknowledged may be lost with the other, and it is JournalUnavailable.
+    """
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
         from service.journal.sqlite import SqliteJournal
@@ -48,7 +54,7 @@ def make_journal(url: str, durability: str | None, limits: Limits) -> "Movable":
     if scheme.startswith("redis"):
         from service.journal.redis import RedisJournal
 
-        return RedisJournal(url, durability, limits)
+        return RedisJournal(url, durability, limits, stays=stays)
     raise ValueError(
         f"no store for {scheme or url}: known are sqlite:///file.db, redis://host:port/db,"
         " redis+sentinel:// and redis+cluster://"

@@ -17,11 +17,12 @@ from redis.crc import key_slot
 
 from service.demo.server_process import ServerProcess
 from tests.chaos.clients import Clients
+from tests.chaos.failing_over import bring_back, cut_off, wait_for_another, wait_for_replicas
 from tests.chaos.report import Run, recorded
 from tests.chaos.samples import DUAL
 from tests.chaos.verdict import counted_by_workers, examine
 from tests.redis_server import RedisServer
-from tests.redis_sets import ClusterSet, SentinelSet, cluster_or_skip, sentinels_or_skip, until
+from tests.redis_sets import ClusterSet, cluster_or_skip, sentinels_or_skip, until
 
 ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
@@ -62,49 +63,6 @@ def scene(run: Run, store: str, durability: str, scratch: Path) -> Iterator[Scen
             yield Scene(run, server, store, Clients(server.url, CLIENTS, SEED, run.expects_loss))
         finally:
             server.stop()
-
-
-def wait_for_another(sentinels: SentinelSet, former: RedisServer) -> None:
-    """Until another server is primary, and followed."""
-
-    def has_taken_over() -> bool:
-        primary = sentinels.primary()
-        return primary is not former and sentinels.is_followed(primary, 1)
-
-    until(has_taken_over, "another primary", sentinels.stand)
-
-
-def bring_back(sentinels: SentinelSet, killed: RedisServer) -> None:
-    """Wait for another primary, and start the one that was killed as its replica."""
-    wait_for_another(sentinels, killed)
-    killed.options["replicaof"] = f"127.0.0.1 {sentinels.primary().port}"
-    killed.start()
-    # On a busy machine the Sentinels may take one for dead that only waits for its turn.
-    wait_for_replicas(sentinels)
-
-
-def wait_for_replicas(sentinels: SentinelSet) -> None:
-    primary = sentinels.primary
-    until(lambda: sentinels.is_followed(primary(), 2), "two replicas", sentinels.stand)
-    until(sentinels.agree, "the Sentinels to see them", sentinels.stand)
-
-
-@contextmanager
-def cut_off(sentinels: SentinelSet, primary: RedisServer) -> Iterator[None]:
-    """Part the replicas from the primary, which goes on for everybody else.
-
-    Its connections to them are cut, and they stand still, so that they make no new ones: what it
-    could refuse them, it would refuse workers and Sentinels that come again as well.
-    """
-    replicas = [server for server in sentinels.servers if server is not primary]
-    for replica in replicas:
-        replica.pause()
-    try:
-        sentinels.ask(primary, "CLIENT", "KILL", "TYPE", "replica")
-        yield
-    finally:
-        for replica in replicas:
-            replica.resume()
 
 
 def test_with_replicated_2_nothing_that_was_acknowledged_is_lost(tmp_path: Path):

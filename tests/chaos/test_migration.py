@@ -22,12 +22,14 @@ import redis
 
 from service.forks import forks
 from tests.chaos import migrating
+from tests.chaos.failing_over import bring_back, cut_off
 from tests.chaos.report import Run, recorded
 from tests.redis_server import RedisServer
-from tests.redis_sets import cluster_or_skip
+from tests.redis_sets import cluster_or_skip, sentinels_or_skip, until
 from tests.service.test_migration import bits, changes, everything, learned, opened
 
 KILLS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
+FAILOVERS = 2 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 KILLS_AT_MOST = 4
 """Of one migration: a machine that has become busy would never come to its end."""
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
@@ -91,13 +93,26 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Places:
     return place
 
 
-def through_in_s(of: str, to: str, killed_after_s: float | None = None) -> float | None:
-    """How long it took to migrate; None where its process was killed before it was through."""
+def begun(of: str, to: str) -> Any:
+    """The process of a migration, which has just begun."""
     reads, writes = Pipe(duplex=False)
     process = forks.Process(target=migrating.run, args=(of, to, writes), daemon=True)
     process.start()
     writes.close()
     reads.recv()
+    return process
+
+
+def ended(process: Any) -> int:
+    """Whether it ended with an error."""
+    process.join(60)
+    assert process.exitcode in (0, 1), process.exitcode
+    return int(process.exitcode)
+
+
+def through_in_s(of: str, to: str, killed_after_s: float | None = None) -> float | None:
+    """How long it took to migrate; None where its process was killed before it was through."""
+    process = begun(of, to)
     began = time.monotonic()
     process.join(killed_after_s)
     took_s = time.monotonic() - began
@@ -152,3 +167,47 @@ def test_a_killed_migration_goes_on_to_the_same_bits(places: Places, source: str
             run.acknowledged += sum(kept[model][0]["record"].seq for model in MODELS)
         assert came_from.contents(of) == contents
     assert run.verdict == "held"
+
+
+@pytest.mark.skipif("DUALSTREAM_CHAOS_ROUNDS" not in os.environ, reason="`make chaos` runs it")
+def test_a_target_that_fails_over_meanwhile_lacks_nothing_in_the_end(places: Places):
+    """The primary is killed in mid-copy, its replicas parted before: they lack the last of it.
+
+    Where the migration stands still until another server has taken over, it finds that one at its
+    first attempt, and must not go on with it.
+    """
+    came_from = places("SQLite")
+    of = came_from.empty()
+    learned(of)
+    kept = asyncio.run(kept_in(of))
+    contents = came_from.contents(of)
+    chance = Random(SEED)
+    what = "migration of 3 models, its target fails over"
+    with (
+        sentinels_or_skip() as sentinels,
+        recorded(Run(what, "SQLite to Redis, Sentinels", seeds=[SEED])) as run,
+    ):
+        takes_s = through_in_s(of, sentinels.url)
+        assert takes_s is not None and asyncio.run(kept_in(sentinels.url)) == kept
+        failed = 0
+        for number in range(FAILOVERS):
+            primary = sentinels.primary()
+            sentinels.ask(primary, "FLUSHALL")
+            process = begun(of, sentinels.url)
+            time.sleep(chance.uniform(0, takes_s / 2))
+            with cut_off(sentinels, primary):
+                time.sleep(chance.uniform(0, takes_s / 2))
+                if stands_still := number % 2 == 0 and process.is_alive():
+                    os.kill(process.pid, signal.SIGSTOP)
+                primary.kill()
+            run.faults["primary of the target killed"] += 1
+            bring_back(sentinels, primary)
+            if stands_still:
+                os.kill(process.pid, signal.SIGCONT)
+            failed += ended(process)
+            # As long as a Sentinel does not know, it is led to the former primary, and refused.
+            until(lambda: not ended(begun(of, sentinels.url)), "a whole run", sentinels.stand)
+            assert asyncio.run(kept_in(sentinels.url)) == kept
+            run.acknowledged += sum(kept[model][0]["record"].seq for model in MODELS)
+        assert came_from.contents(of) == contents
+    assert run.verdict == "held" and failed

@@ -23,7 +23,7 @@ from service.journal.protocol import (
     NotReplicated,
     UnknownModel,
 )
-from service.journal.redis import line
+from service.journal.redis import RedisJournal, line
 from tests.history import check_history
 from tests.journal.groups import Log, places, rows
 from tests.redis_sets import ClusterSet, SentinelSet, cluster_or_skip, sentinels_or_skip, until
@@ -244,6 +244,28 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
         heads = await other.heads(["still", model])
         assert [head.seq for head in heads if isinstance(head, Head)] == [0, tag]
         assert places(await log.append(rows(3, id="3"))) == [(4, 4, "duplicate")]
+
+
+async def test_who_stays_goes_on_with_no_other_owner_of_a_slot(cluster: ClusterSet):
+    """As a migration: another owner may lack the last of what was written to the one before."""
+    journal = RedisJournal(cluster.url, stays=True)
+    await journal.open()
+    try:
+        slot = key_slot(b"stays")
+        source = cluster.owner("ds:{stays}:log")
+        target = next(server for server in cluster.servers[:3] if server is not source)
+        await journal.create("stays", b"{}", b"{}")
+        await journal.ping()
+        cluster.move_slot(slot, target, lambda: None)
+        with pytest.raises(JournalUnavailable, match="run this again"):
+            await journal.get("stays")
+        with pytest.raises(JournalUnavailable, match="run this again"):
+            await journal.ping()
+        async with opened(cluster.url) as other:
+            await other.delete("stays")
+        cluster.move_slot(slot, source, lambda: None)
+    finally:
+        await journal.close()
 
 
 async def test_while_a_slot_is_on_its_way_commands_wait_or_follow_it(cluster: ClusterSet):

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from service import cli
 from service.app import create_app
 from service.journal import open_journal
-from service.journal.protocol import Part, Trimmed, UnknownModel, Version
+from service.journal.protocol import JournalUnavailable, Part, Trimmed, UnknownModel, Version
 from service.journal.record import encode_rows
 from service.journal.redis.keys import keys_of
-from service.migration import Refused, migrate, run_migration
+from service.journal.redis.records import MODELS, WAITING
+from service.migration import Mover, Refused, migrate, run_migration
 from service.replica import Replica
 from service.settings import Settings
 from tests.service.conftest import SPEC
@@ -240,6 +241,47 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_bits(stores, monkeypatch):
         assert again["duplicates"] == [{"index": 0, "seq": 29}]
         members = [each.get("/models/names/members").json() for each in (client, old)]
         assert members[0] == members[1]
+
+
+def test_a_server_that_takes_the_targets_place_is_not_gone_on_with(
+    redis_server, tmp_path, monkeypatch
+):
+    """It may lack what the other one had acknowledged: here the snapshots of a trimmed log."""
+    of, to = f"sqlite:///{tmp_path / 'of.db'}", redis_server.url
+    true = Mover._move_keys
+
+    async def behind_a_failover(self, staged):
+        if self._record.id == "ids" and not failed_over:
+            with redis.Redis.from_url(to) as target:
+                target.delete(*target.keys("ds:{ids}:snap*"))
+                target.execute_command("CLIENT", "KILL", "TYPE", "normal")
+            failed_over.append(self)
+        await true(self, staged)
+
+    async def compared() -> None:
+        async with opened(of, to) as (source, target):
+            for model in ("empty", "ids", "names"):
+                assert await everything(target, model) == await everything(source, model)
+                assert await bits(target, model) == await bits(source, model)
+            rows = [await journal.awaiting_labels() for journal in (source, target)]
+            assert [(found.model, found.rows) for found in rows[1]] == [("names", 1)]
+            assert [found.rows for found in rows[0]] == [1]
+            assert await changes(target) == await changes(source)
+
+    failed_over = []
+    learned(of)
+    with redis.Redis.from_url(to) as target:
+        target.flushall()
+        monkeypatch.setattr(Mover, "_move_keys", behind_a_failover)
+        with pytest.raises(JournalUnavailable, match="run this again"):
+            asyncio.run(run_migration(of, to))
+        assert failed_over and target.zrange(MODELS, 0, -1) == [b"empty"]
+        asyncio.run(run_migration(of, to))
+        asyncio.run(compared())
+        # One that is there whole is missed on the lists beside it, of other slots.
+        target.delete(MODELS, WAITING)
+        asyncio.run(run_migration(of, to))
+        asyncio.run(compared())
 
 
 def test_target_with_other_models_is_refused_untouched(stores):

@@ -27,7 +27,7 @@ from redis.exceptions import (
 from service.journal.durability import REDIS_LEVELS
 from service.journal.protocol import DurabilityTooLow, JournalUnavailable, OutcomeUnknown
 from service.journal.redis.address import Address, Where
-from service.journal.redis.line import REDIRECTIONS, Line
+from service.journal.redis.line import REDIRECTIONS, Line, ServerLost
 from service.journal.redis.scripts import Argument, Script
 from service.journal.redis.servers import FINDING_S, Standing
 
@@ -134,12 +134,16 @@ class Lines:
         asked: str | None,
         replicas: int,
         timeout_s: float,
+        stays: bool = False,
     ) -> None:
         self._address = address
         self._topology = topology
         self._asked, self._replicas = asked, replicas
         self._timeout_s = timeout_s
+        self._stays = stays
         self._lines: dict[Where, Line] = {}
+        # With `stays`: the nodes that slots were first written to.
+        self._places: dict[int, Where] = {}
 
     def open(self) -> None:
         for line in self._lines.values():
@@ -167,6 +171,13 @@ class Lines:
         except JournalUnavailable:
             self._topology.suspect()
             raise
+        for slot in self._places:
+            self._check_stays(slot, await self._topology.owner(slot))
+
+    def _check_stays(self, slot: int, where: Where) -> None:
+        """Raise ServerLost where the slot was another node's before."""
+        if self._stays and self._places.setdefault(slot, where) != where:
+            raise ServerLost
 
     async def run(
         self,
@@ -267,6 +278,7 @@ class Lines:
         asking: Where | None = None
         while True:
             where = asking or await self._topology.owner(slot)
+            self._check_stays(slot, where)
             try:
                 return await send(self._line(where), asking is not None)
             except MovedError as moved:
@@ -278,7 +290,7 @@ class Lines:
                 reason = ask
             except TryAgainError as error:  # some of the keys are there, and some here
                 asking, reason = None, error
-            except DurabilityTooLow:
+            except (DurabilityTooLow, ServerLost):
                 raise
             except JournalUnavailable as away:
                 self._topology.suspect()
@@ -298,7 +310,9 @@ class Lines:
         line = self._lines.get(where)
         if line is None:
             server = Standing(self._address, where, self._timeout_s, is_node=True)
-            line = self._lines[where] = Line(server, self._asked, self._replicas, self._timeout_s)
+            line = self._lines[where] = Line(
+                server, self._asked, self._replicas, self._timeout_s, self._stays
+            )
         return line
 
 

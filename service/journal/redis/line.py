@@ -48,6 +48,16 @@ _REFUSAL_CODES = ("MISCONF", "NOREPLICAS", "BUSY", "OOM", "UNKILLABLE")
 _ASKING = (b"*1\r\n", *pack(("ASKING",)))
 
 
+class ServerLost(JournalUnavailable):
+    """The server that was written to is out of reach; another one may lack what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Redis: the server that was written to is out of reach, and what takes its place may "
+            "lack the last of it: run this again, it goes on where it stands"
+        )
+
+
 class TooFewReplicas(NotReplicated):
     """A write was done, and too few replicas said in time that they have it."""
 
@@ -64,9 +74,17 @@ class Line:
     asked       the least that the server's disk must keep, or None
     replicas    so many replicas must have each write
     timeout_s   for one command, waiting for its turn and connecting included
+    stays       one connection alone: once it broke, all is ServerLost
     """
 
-    def __init__(self, server: Server, asked: str | None, replicas: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        server: Server,
+        asked: str | None,
+        replicas: int,
+        timeout_s: float,
+        stays: bool = False,
+    ) -> None:
         self._server = server
         self._asked = asked
         self._replicas = replicas
@@ -74,6 +92,7 @@ class Line:
         # After a write that too few replicas had, none is sent until there are enough of them.
         self._may_be_short = True
         self._timeout_s = timeout_s
+        self._stays, self._was_connected = stays, False
         self._connection: Connection | None = None
         self._is_closed = False
         self._turn = asyncio.Lock()
@@ -249,6 +268,8 @@ class Line:
         if self._connection is not None and await _is_broken(self._connection):
             await self._connection.disconnect(nowait=True)
             self._connection = None
+        if self._connection is None and self._stays and self._was_connected:
+            raise ServerLost
         if self._connection is None:
             made = self._server.make_connection()
             try:
@@ -259,7 +280,7 @@ class Line:
             except BaseException:
                 await made.disconnect(nowait=True)
                 raise
-            self._connection = made
+            self._connection, self._was_connected = made, True
             self._may_be_short = True
         return self._connection
 

@@ -171,6 +171,9 @@ class RedisMoving:
             record.given,
         )
         await self._others.call("ZADD", MODELS, 0, record.id)
+        # Lists beside the model, of which a failover of the run before may have lost the last.
+        if await self._others.call("EXISTS", keys_of(record.id).waits, is_read=True):
+            await self._others.call("SADD", WAITING, record.id)
 
     async def _models(self, model: str, *arguments: bytes | str | int) -> Any:
         raise NotImplementedError

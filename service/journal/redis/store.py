@@ -74,6 +74,8 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
 
     durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`
     timeout_s   for one command
+    stays       raise JournalUnavailable instead of going on with a server that takes another's
+                place, or comes again: it may lack what was written
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         durability: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         timeout_s: float = 5.0,
+        stays: bool = False,
     ) -> None:
         replicas = replicas_in(durability)
         if durability is not None and durability not in REDIS_LEVELS and not replicas:
@@ -100,11 +103,12 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         if self._is_cluster:
             topology = Topology(address)
             self._appends, self._others, self._inputs = (
-                Lines(address, topology, of_disk, replicas, timeout_s) for _ in range(3)
+                Lines(address, topology, of_disk, replicas, timeout_s, stays) for _ in range(3)
             )
         else:
             self._appends, self._others, self._inputs = (
-                Line(_server(address, timeout_s), of_disk, replicas, timeout_s) for _ in range(3)
+                Line(_server(address, timeout_s), of_disk, replicas, timeout_s, stays)
+                for _ in range(3)
             )
 
         self._announcer = Announcer(self._others)
