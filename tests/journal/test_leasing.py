@@ -2,11 +2,15 @@
 
 import asyncio
 import random
+import sqlite3
+from contextlib import closing
 
 import pytest
 
+from service.journal import open_journal
 from service.journal.leasing import Bucket, Lease, take
 from service.journal.protocol import Journal
+from service.journal.sqlite import leasing
 from tests.journal.conftest import Store
 
 pytestmark = pytest.mark.anyio
@@ -43,3 +47,36 @@ async def test_a_clock_that_was_set_back_shuts_nobody_out(journal: Journal):
     assert await journal.lease("b", 10, 1, 1, 1000) == Lease(1, 0)
     assert await journal.lease("b", 10, 9, 9, 1000) == Lease(9, 0)
     assert await journal.lease("b", 10, 1, 1, 1000) == Lease(0, 100)
+
+
+async def test_a_bucket_that_is_full_again_need_not_be_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(leasing, "LOOKED_AT", 7)
+    path, hour_ms = tmp_path / "store.db", 3_600_000
+
+    def known() -> set[str]:
+        with closing(sqlite3.connect(path)) as connection:
+            found = connection.execute("SELECT name FROM store WHERE name LIKE 'rate:%'")
+            return {name.removeprefix("rate:") for (name,) in found}
+
+    journal = await open_journal(f"sqlite:///{path}")
+    try:
+        await journal.claim_identity("mine")
+        for number in range(30):
+            await journal.lease(f"b{number:02}", 10, 1, 1, hour_ms)
+        await journal.lease("b13", 10, 60_000, 60_000, hour_ms)  # which takes an hour and more
+        assert len(known()) == 30
+        await journal.lease("b99", 10, 1, 1, hour_ms + 1500)  # too early
+        assert len(known()) == 31
+        later_ms = hour_ms + hour_ms // 2
+        for number in range(5):  # each looks at seven behind it, and at the first seven
+            await journal.lease(f"c{number}", 10, 1, 1, later_ms)
+        assert known() == {"b13", *(f"c{number}" for number in range(5))}
+        # As they were all full, nobody is given more than before; who owes still does.
+        assert (await journal.lease("b13", 10, 1, 1, later_ms)).taken == 0
+        assert await journal.identity() == "mine"
+        # A clock that was set back leaves none that is of no use.
+        await journal.lease("new", 10, 1, 1, 1000)
+        assert await journal.lease("new", 10, 99, 99, 1000) == Lease(99, 0)
+        assert "c1" not in known()
+    finally:
+        await journal.close()
