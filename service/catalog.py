@@ -26,7 +26,7 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.record import RecordError
-from service.memory import bytes_of
+from service.memory import bytes_before_rows, bytes_of
 from service.model import Model
 from service.outside import REAL, Outside
 from service.pressure import Pressure
@@ -258,12 +258,14 @@ class Catalog:
                 "A-Z a-z 0-9 . _ - and begins with a letter or digit",
             )
         spec = resolve_spec(given)
+        await self._check_number(model_id)
+        if canonical(spec) not in self._warm:
+            await self._check_before_building(model_id, spec, given, may_replace)
         try:
             await self._warm_up(canonical(spec))
         except MemoryError:
-            detail = "a model of this spec takes more memory than there is"
-            raise Problem(422, "model-too-large", detail) from None
-        await self._check_room(model_id, canonical(spec))
+            raise _beyond_memory() from None
+        self._check_size(self._first_bytes.get(canonical(spec), 0))
         if may_replace is not None:
             record, created = await self._replace(model_id, spec, given, may_replace, by)
         else:
@@ -271,12 +273,7 @@ class Catalog:
             change = by.change("create", **told_of_spec(spec))
             record, created = await self.journal.create(model_id, *made, change)
             if not created and not _is_same(record, spec, given):
-                raise Problem(
-                    409,
-                    "conflict",
-                    f"model {model_id!r} exists with another spec; delete it first, "
-                    "or name its ETag in If-Match",
-                )
+                raise _other_spec(model_id)
         if created:
             self._unreadable.pop(model_id, None)
             self._loading.pop(model_id, None)
@@ -285,19 +282,44 @@ class Catalog:
             self.forget(held)
         return await self.get(model_id), created
 
-    async def _check_room(self, model_id: str, spec: bytes) -> None:
-        """Raise Problem 422 for a spec that takes too much memory, 429 for one model too many.
+    async def _check_before_building(
+        self,
+        model_id: str,
+        spec: dict[str, Any],
+        given: dict[str, Any],
+        may_replace: Callable[[ModelRecord], bool] | None,
+    ) -> None:
+        """Raise what can be told without a learner of the spec, which may be a large one.
 
-        Models that are made at the same time may all find room.
+        The id may be another's by the time that the model is made: all is asked again then.
         """
-        settings = self.settings
-        size = self._first_bytes.get(spec, 0)
-        if size > settings.max_model_bytes:
+        with suppress(UnknownModel):
+            record = await self.journal.get(model_id)
+            if _is_same(record, spec, given):
+                return
+            if may_replace is None:
+                raise _other_spec(model_id)
+        try:
+            size = await asyncio.to_thread(bytes_before_rows, spec)
+        except MemoryError:
+            raise _beyond_memory() from None
+        # Beyond doubt: what is close is built, and measured.
+        if size > 1.25 * self.settings.max_model_bytes:
+            self._check_size(size)
+
+    def _check_size(self, size: int) -> None:
+        """Raise Problem 422 for a spec that takes too much memory."""
+        most = self.settings.max_model_bytes
+        if size > most:
             detail = (
                 f"a model of this spec takes {size} bytes of memory before its first row, at most "
-                f"{settings.max_model_bytes} are taken"
+                f"{most} are taken"
             )
             raise Problem(422, "model-too-large", detail)
+
+    async def _check_number(self, model_id: str) -> None:
+        """Raise Problem 429 for one model too many; those made at the same time may all pass."""
+        settings = self.settings
         if settings.max_models is None or await self.journal.count() < settings.max_models:
             return
         try:
@@ -447,6 +469,15 @@ class Catalog:
     def _is_under_way(self, model_id: str) -> bool:
         """Whether the present task is the one that loads the model, not one that was overtaken."""
         return self._loading.get(model_id) is asyncio.current_task()
+
+
+def _beyond_memory() -> Problem:
+    return Problem(422, "model-too-large", "a model of this spec takes more memory than there is")
+
+
+def _other_spec(model_id: str) -> Problem:
+    detail = f"model {model_id!r} exists with another spec; delete it first, "
+    return Problem(409, "conflict", detail + "or name its ETag in If-Match")
 
 
 def canonical(spec: dict[str, Any]) -> bytes:

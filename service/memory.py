@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers import FixedSpec
+from solvers import FixedSpec, make_learner, width_of
 
 LOOKED_AT = 64
 """Of a longer list or dict so many items are looked at, and the others taken to be like them."""
@@ -39,6 +39,32 @@ def keep_freed_blocks() -> None:
     if set_option is not None:
         set_option(_TRIM_THRESHOLD, KEPT_BYTES)
         set_option(_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
+
+WIDE, NARROWER = 1 << 12, 6
+"""A learner of so many features is not built to be measured, but one of 2^NARROWER times fewer."""
+
+
+def bytes_before_rows(spec: Mapping[str, Any]) -> int:
+    """About what a learner of a resolved specification takes before its first row.
+
+    What a wide one takes is told from two narrow ones: its arrays are as long as it is wide.
+    """
+    features = spec["features"]
+    width = width_of(features)
+    if width < WIDE:
+        return bytes_of(make_learner(spec))
+    sizes = []
+    for shift in (NARROWER, NARROWER - 1):
+        narrow = (
+            {"dim": features["dim"] >> shift}
+            if features["kind"] == "indexed"
+            else {"bits": features["bits"] - shift}
+        )
+        fewer = features | narrow
+        sizes.append((width_of(fewer), bytes_of(make_learner({**spec, "features": fewer}))))
+    (first, size), (second, larger) = sizes
+    return size + (larger - size) * (width - first) // (second - first)
 
 
 def bytes_of(*roots: Any) -> int:

@@ -14,7 +14,7 @@ from service.codecs import LONGEST_NAME, Door, RowLimits, parse_body, parse_mess
 from service.cuts import chunks
 from service.errors import Problem
 from service.settings import Settings
-from solvers import resolve_spec
+from solvers import make_learner, resolve_spec, width_of
 from tests.service.conftest import SPEC, assert_problem
 
 HASHED = {"algorithm": "perceptron", "features": {"kind": "hashed", "bits": 10}}
@@ -173,6 +173,25 @@ def test_a_model_takes_so_much_memory(serve, monkeypatch):
         beyond = large | {"features": {"kind": "hashed", "bits": 21}}
         assert_problem(client.put("/models/beyond", json=beyond), 422, "model-too-large")
     assert client.get("/models/large").status_code == 404
+
+    # What is refused is not built before: neither for its size, nor as there is no place for it.
+    def make_narrow(spec):
+        assert width_of(spec["features"]) < 1 << 20
+        return make_learner(spec)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("service.catalog.make_learner", make_narrow)
+        patch.setattr("service.memory.make_learner", make_narrow)
+        for wide in ({"kind": "hashed", "bits": 24}, {"kind": "indexed", "dim": 10**7}):
+            for more in ({}, {"algorithm": "portfolio"}, {"task": "multiclass"}):
+                answer = client.put("/models/wide", json=large | more | {"features": wide})
+                assert_problem(answer, 422, "model-too-large")
+        roomy = serve(max_models=1)
+        assert roomy.put("/models/a", json=SPEC).status_code == 201
+        assert_problem(
+            roomy.put("/models/b", json=large | {"features": wide}), 429, "too-many-models"
+        )
+        assert_problem(roomy.put("/models/a", json=large | {"features": wide}), 409, "conflict")
     hashed = {"algorithm": "sgd", "features": {"kind": "hashed", "bits": 8}}
     assert client.put("/models/m", json=hashed).status_code == 201
     # Names are what grows: no more is learned, and nothing of the model is lost.
