@@ -8,7 +8,7 @@ import pytest
 
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, StoreTooNew
-from service.journal.sqlite import SqliteJournal, checkpoint
+from service.journal.sqlite import SqliteJournal, checkpoint, trim
 from service.journal.sqlite.checkpoint import Checkpointer
 from service.journal.sqlite.schema import TABLES
 from tests.journal.conftest import Store
@@ -158,6 +158,34 @@ async def test_rows_of_a_deleted_model_that_were_left_go_at_the_next_start(
     assert all(count for (count,) in execute(path, *counts))
     async with sqlite_store.journal():
         assert [count for (count,) in execute(path, *counts)] == [0] * len(tables)
+
+
+@pytest.mark.parametrize("how", ["trim", "delete"])
+async def test_long_entries_go_a_few_at_a_time(
+    sqlite_store: Store, path: str, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    """Others write between, and no more is deleted before the log is moved on."""
+    short, long = rows(*range(100)), rows(*range(1000))
+    done: list[int | str] = []
+
+    async def caught_up(self: Checkpointer) -> None:
+        done.append("moved")
+
+    async with sqlite_store.journal() as journal:
+        log = await Log.create(journal)
+        for part in (short, short, short, long, short):
+            appended = await log.append(part)
+        monkeypatch.setattr(trim, "STEP_BYTES", 2 * len(short.body))
+        monkeypatch.setattr(Checkpointer, "wrote", lambda self, size: done.append(size))
+        monkeypatch.setattr(Checkpointer, "caught_up", caught_up)
+        if how == "trim":
+            await journal.trim(log.model, log.incarnation, appended.seq or 0)
+        else:
+            await journal.delete(log.model)
+    assert execute(path, "SELECT count(*) FROM entries") == [(0,)]
+    one = len(short.body)
+    assert done[::2] == [2 * one, one, len(long.body), one]
+    assert done[1::2] == ["moved"] * 4
 
 
 async def test_what_is_written_moves_into_the_database_beside_the_appends(

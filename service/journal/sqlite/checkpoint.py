@@ -78,6 +78,11 @@ class Checkpointer:
             self._writes = self._bytes = 0
             self._running = asyncio.create_task(self._tend())
 
+    async def caught_up(self) -> None:
+        """Wait while it runs, for who would write faster than the log can be moved."""
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
     async def empty(self) -> bool:
         """Move all of the log into the file and cut it to nothing; False while others use it.
 

@@ -14,9 +14,12 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.sqlite import audit
+from service.journal.sqlite.snapshots import PART_BYTES
 from service.journal.sqlite.transactions import Task
+from service.journal.sqlite.trim import Deleted, delete_oldest
 
-SWEEP_ROWS = 1000
+SWEEP_ROWS, SWEEP_PARTS = 1000, 4
+MOST_SEQ = 2**63 - 1
 LOOKED_UP_HEADS = 500
 STAGED = "\1"
 """With what the id of a staged model begins, and no other."""
@@ -164,30 +167,32 @@ def remove(connection: sqlite3.Connection, model: str) -> None:
     connection.execute("INSERT INTO garbage (model) VALUES (?)", (number,))
 
 
-def sweep_step(connection: sqlite3.Connection) -> bool:
-    """Delete a bounded number of rows of models that are gone; True when there is more to do."""
+def sweep_step(connection: sqlite3.Connection) -> Deleted:
+    """Delete a bounded part of what is left of models that are gone."""
     row = connection.execute("SELECT model FROM garbage LIMIT 1").fetchone()
     if row is None:
-        return False
+        return Deleted(False, 0)
+    last, deleted = delete_oldest(connection, row[0], MOST_SEQ)
+    if last is not None:
+        return Deleted(True, deleted.size)
+    given = {"model": row[0], "rows": SWEEP_ROWS, "parts": SWEEP_PARTS}
     for statement in _SWEEP:
-        if connection.execute(statement, {"model": row[0], "rows": SWEEP_ROWS}).rowcount:
-            return True
+        if connection.execute(statement, given).rowcount:
+            return Deleted(True, SWEEP_PARTS * PART_BYTES if ":parts" in statement else 0)
     connection.execute("DELETE FROM garbage WHERE model = ?", row)
-    return True
+    return Deleted(True, 0)
 
 
 _SWEEP = (
-    "DELETE FROM entries WHERE rowid IN"
-    " (SELECT rowid FROM entries WHERE model = :model LIMIT :rows)",
     "DELETE FROM keys WHERE model = :model AND number <"
     " (SELECT min(number) + :rows FROM keys WHERE model = :model)",
     "DELETE FROM nonces WHERE model = :model",
     "DELETE FROM cursors WHERE model = :model",
     "DELETE FROM snapshot_parts WHERE rowid IN (SELECT snapshot_parts.rowid FROM snapshot_parts"
-    " JOIN snapshots USING (snapshot) WHERE model = :model LIMIT 16)",
+    " JOIN snapshots USING (snapshot) WHERE model = :model LIMIT :parts)",
     "DELETE FROM snapshots WHERE model = :model",
     "DELETE FROM copy_parts WHERE rowid IN (SELECT copy_parts.rowid FROM copy_parts"
-    " JOIN copies USING (copy) WHERE model = :model LIMIT 16)",
+    " JOIN copies USING (copy) WHERE model = :model LIMIT :parts)",
     "DELETE FROM copies WHERE model = :model",
     "DELETE FROM copy_uses WHERE model = :model",
     "DELETE FROM versions WHERE model = :model",

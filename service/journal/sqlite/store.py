@@ -55,6 +55,7 @@ from service.journal.sqlite.models import find_heads
 from service.journal.sqlite.moving import SqliteMoving
 from service.journal.sqlite.schema import connect
 from service.journal.sqlite.transactions import Task, in_read, in_write
+from service.journal.sqlite.trim import Deleted
 from service.journal.sqlite.worker import Worker
 from service.journal.usage import Usage
 
@@ -224,8 +225,7 @@ class SqliteJournal(SqliteMoving):
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
     ) -> None:
-        while await self._write(trim.trim_step(model, incarnation, through, behind)):
-            pass
+        await self._delete_in_steps(trim.trim_step(model, incarnation, through, behind))
         await self._write(copies.collect(model, incarnation, self._limits, _now_ms()))
 
     async def snapshot_put(
@@ -349,8 +349,16 @@ class SqliteJournal(SqliteMoving):
         return await self._read(task)
 
     async def _sweep(self) -> None:
-        while await self._write(models.sweep_step):
-            pass
+        await self._delete_in_steps(models.sweep_step)
+
+    async def _delete_in_steps(self, step: Task[Deleted]) -> None:
+        """Take steps until nothing is left to do; other writes come between them."""
+        more = True
+        while more:
+            more, size = await self._write(step)
+            if size:
+                self._checkpointer.wrote(size)
+                await self._checkpointer.caught_up()
 
     async def _write(self, task: Task[T]) -> T:
         return await self._writer.run(in_write(task, self._path))

@@ -1,32 +1,58 @@
-"""Letting go of a log's oldest entries."""
+"""Letting go of a log's entries, some at a time: appends wait no longer than one step takes."""
 
 import sqlite3
+from typing import NamedTuple
 
 from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.snapshots import held_ones
 from service.journal.sqlite.transactions import Task
 
-TRIM_ENTRIES = 1000
+STEP_ENTRIES = 1000
+STEP_BYTES = 4 << 20
+"""What is deleted is overwritten, so that it takes as long as to append it."""
 
 
-def trim_step(model: str, incarnation: str, through: int, behind: int | None) -> Task[bool]:
-    """One bounded step of `Journal.trim`; True when there is more to do."""
+class Deleted(NamedTuple):
+    """What one step did."""
 
-    def task(connection: sqlite3.Connection) -> bool:
+    more: bool
+    """Whether there is more to do."""
+    size: int
+    """About so many bytes it wrote."""
+
+
+def trim_step(model: str, incarnation: str, through: int, behind: int | None) -> Task[Deleted]:
+    """One bounded step of `Journal.trim`."""
+
+    def task(connection: sqlite3.Connection) -> Deleted:
         head = find_head(connection, model, incarnation)
-        last_seq = _limited(connection, head, through, behind)
-        seqs = connection.execute(
-            "SELECT seq FROM entries WHERE model = ? AND seq <= ? ORDER BY seq LIMIT ?",
-            (head.model, last_seq, TRIM_ENTRIES),
-        ).fetchall()
-        if not seqs:
-            return False
-        last = seqs[-1][0]
-        connection.execute("DELETE FROM entries WHERE model = ? AND seq <= ?", (head.model, last))
-        connection.execute("UPDATE heads SET trimmed = ? WHERE model = ?", (last, head.model))
-        return len(seqs) == TRIM_ENTRIES
+        last, deleted = delete_oldest(
+            connection, head.model, _limited(connection, head, through, behind)
+        )
+        if last is not None:
+            connection.execute("UPDATE heads SET trimmed = ? WHERE model = ?", (last, head.model))
+        return deleted
 
     return task
+
+
+def delete_oldest(
+    connection: sqlite3.Connection, model: int, through: int
+) -> tuple[int | None, Deleted]:
+    """Delete the oldest entries up to `through`, at least one if any; the last one's seq."""
+    last, size = None, 0
+    found = connection.execute(
+        "SELECT seq, length(body) FROM entries WHERE model = ? AND seq <= ? ORDER BY seq LIMIT ?",
+        (model, through, STEP_ENTRIES),
+    ).fetchall()
+    for seq, length in found:
+        if last is not None and size + length > STEP_BYTES:
+            break
+        last, size = seq, size + length
+    if last is None:
+        return None, Deleted(False, 0)
+    connection.execute("DELETE FROM entries WHERE model = ? AND seq <= ?", (model, last))
+    return last, Deleted(last < found[-1][0] or len(found) == STEP_ENTRIES, size)
 
 
 def _limited(connection: sqlite3.Connection, head: Head, through: int, behind: int | None) -> int:
