@@ -53,6 +53,7 @@ from solvers import (
     Outcome,
     as_served,
     certificates_of_members,
+    check_arrays,
     width_of,
 )
 
@@ -481,6 +482,7 @@ class Replica:
         self.losses.restore(by_part(arrays)["served"])
         self.verdicts.restore(by_part(arrays)["verdicts"])
         if self.guarding is not None and "held.bytes" in arrays:
+            check_arrays(arrays, {"held.bytes": ()})
             self.guarding.pauses.held_bytes = int(arrays["held.bytes"])
         self._begin_at(seq, chain)
         self.restored_seq = seq
