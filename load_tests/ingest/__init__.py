@@ -65,7 +65,10 @@ def about() -> list[str]:
         "by the kernel alone, on the server's core; SQLite copies them into pages, sums those up "
         "and writes them twice, into its log and out of it, all on the server's core. Steps run "
         "one after the other find their bytes and their code in the cache; those of chunks that "
-        "overlap do not, on both sides:",
+        "overlap do not, on both sides. By `perf` a sixth of the server's CPU into SQLite is "
+        "Python's own, between the steps. Each round learns into pages that the model before it "
+        "has left: for each one that it takes SQLite looks for the nearest of up to a thousand "
+        "free ones, which costs 0.4 us a row more than a file that grows:",
         "",
         *peer_table(),
     ]
