@@ -78,6 +78,10 @@ class BadRow(Exception):
         self.reason = reason
 
 
+_MOST_DIGITS = 19
+"""Of an index that may be in a model."""
+
+
 def pointer_step(name: str) -> str:
     """A name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
@@ -223,7 +227,8 @@ class Door:
         if place is not None:
             return place
         if text.isascii() and text.isdigit() and text[0] != "0":
-            if int(text) <= self.dim:
+            # Python reads no number of more than 4,300 digits.
+            if len(text) <= _MOST_DIGITS and int(text) <= self.dim:
                 return int(text) - 1
             raise BadRow(f"/x/{text}", f"index {text} is above dim {self.dim}")
         raise BadRow(f"/x/{pointer_step(text)}", f"{text!r} is not an index from 1 to {self.dim}")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from service.codecs import as_batch, parse_body
+from service.codecs import as_batch, parse_body, parse_query_row
 from service.codecs.column_names import MOST_COLUMNS
 from service.codecs.door import Door, RowLimits
 from service.errors import Problem
@@ -166,6 +166,17 @@ def test_an_index_of_a_billion_is_above_the_width_or_taken(media):
         assert refused(CSV, beyond, WIDE)[0] == 422
     else:
         assert len(read(media, beyond, WIDE).errors) == 1
+
+
+@pytest.mark.parametrize("media", [JSON, NDJSON, VW, LIBSVM])
+def test_an_index_of_more_digits_than_python_reads_is_above_the_width(media):
+    index = "9" * 5000
+    rows = {VW: f"1 | {index}:1", LIBSVM: f"1 {index}:1"}
+    row = rows.get(media, f'{{"x": {{"{index}": 1}}, "y": 1}}')
+    assert_one_bad(media, row, "1024 characters" if media == VW else "above")
+    assert refused(CSV, f"{index},y\n1,1\n")[0] == 422
+    with pytest.raises(Problem, match="above"):
+        parse_query_row(door_of(INDEXED), f"{index}:1")
 
 
 def test_columns_of_a_table_of_arrow_are_indices_too():

@@ -133,6 +133,7 @@ BAD: list[tuple[dict[Any, Any], str]] = [
 
 
 NAMES = [b"json", b"y", b"weight", b"id", b"x", b"x.1", b"x.a", b"x.", b"other", b"\xff"]
+NAMES.append(b"x." + b"9" * 5000)  # Python reads no such number
 TEXTS = [
     *(b"1", b"-1", b"0.5", b"1e999", b"9" * 400, b"9" * 5000, b"-" + b"9" * 400, b"nan", b"true"),
     *(b"", b"1:1", b"1:1,1:2", b"1:", b"1:" + b"9" * 5000, b"null", b"\xff\x00", b"a\nb"),
@@ -142,6 +143,7 @@ TEXTS = [
         b'{"x": {"\\ud800": 1}, "y": 1}',
     ),
     *(b'{"x": [' + b"9" * 400 + b'], "y": 1}', b'{"x": [1], "y": ' + b"9" * 5000 + b"}"),
+    b'{"x": {"' + b"9" * 5000 + b'": 1}, "y": 1}',
     *(b"[" * 5000, b'{"x": ' + b"[" * 5000, b'{"x": {"1": 1, "1": 2}, "y": 1}', b"{}"),
 ]
 
