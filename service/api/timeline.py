@@ -26,6 +26,7 @@ class DriftSeen(BaseModel):
     @classmethod
     def of(cls, event: DriftEvent) -> "DriftSeen":
         return cls(
+            kind="drift",
             detector=event.detector,
             rows=event.rows,
             seq=event.seq,
@@ -47,6 +48,7 @@ class GuardTripped(BaseModel):
     @classmethod
     def of(cls, trip: Tripped) -> "GuardTripped":
         return cls(
+            kind="guard",
             quantity=trip.quantity,
             rows=trip.rows,
             seq=trip.seq,
@@ -72,7 +74,12 @@ class TimelineView(MaybeStale):
     )
 
 
-@router.get("/timeline", response_model=TimelineView, responses=NOT_MODIFIED)
+@router.get(
+    "/timeline",
+    response_model=TimelineView,
+    response_model_exclude_unset=True,
+    responses=NOT_MODIFIED,
+)
 async def read_timeline(
     model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
 ) -> Any:

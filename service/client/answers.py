@@ -233,7 +233,7 @@ class Unlearned(Struct, kw_only=True):
     status: str
 
 
-class Timeline(Struct, kw_only=True):
+class Timeline(MaybeStale, kw_only=True):
     """Metrics at some counts of learned rows, where the loss has drifted and the guard tripped."""
 
     model: str

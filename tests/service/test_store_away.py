@@ -36,7 +36,7 @@ def server() -> Iterator[RedisServer]:
         yield server
 
 
-READS = ["", "/metrics", "/weights", "/certificate"]
+READS = ["", "/metrics", "/weights", "/certificate", "/timeline"]
 
 
 def test_what_is_known_is_told_as_stale_until_the_store_is_back(serve, server):

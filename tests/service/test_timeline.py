@@ -26,6 +26,8 @@ def test_points_lead_to_the_metrics_and_events_say_where(drifting):
     answer = drifting.get("/models/d/timeline")
     told, metrics = answer.json(), drifting.get("/models/d/metrics").json()
     assert (told["seq"], told["samples"]) == (3000, 3000)
+    assert set(told) == {"model", "seq", "samples", "points", "events"}  # nothing of staleness
+    assert {event["kind"] for event in told["events"]} == {"drift"}
     rows = [point["rows"] for point in told["points"]]
     assert rows[-1] == 3000 and rows == sorted(rows) and 128 <= len(rows) <= 256
     assert told["points"][-1]["since_start"] == metrics["since_start"]
