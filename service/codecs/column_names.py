@@ -1,6 +1,6 @@
 """What the columns of a table are: reserved names, and features by the names of all others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from service.codecs.door import BadRow, Door
@@ -39,8 +39,8 @@ def columns_of(door: Door, names: Sequence[str], labelled: bool) -> TableColumns
             raise _refused(f"the columns {names[reserved[role]]!r} and {name!r} mean the same")
         else:
             reserved[role] = place
-    if not door.is_hashed and len({names[place] for place in features}) < len(features):
-        raise _refused("an index is the name of two columns")
+    if not door.is_hashed:
+        _check_once(names[place] for place in features)
     if labelled and "y" not in reserved:
         raise _refused("no column is called y or label")
     if not labelled:  # whatever these columns hold
@@ -56,6 +56,14 @@ def _check_name(door: Door, name: str) -> None:
             door.place(name)
         except BadRow as bad:
             raise _refused(f"column {name[:50]!r}: {bad.reason}") from None
+
+
+def _check_once(indices: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for index in indices:
+        if index in seen:
+            raise _refused(f"index {index} is the name of two columns")
+        seen.add(index)
 
 
 def _refused(reason: str) -> Problem:

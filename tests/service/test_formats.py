@@ -297,7 +297,7 @@ def test_bad_records_of_csv_are_named():
         (HASHED, '"a,y', "no end"),
         (INDEXED, "age,y", "not an index"),
         (INDEXED, "6,y", "above dim 5"),
-        (INDEXED, "1,1,y", "two columns"),
+        (INDEXED, "1,2,2,y", "index 2 is the name of two columns"),
     ],
 )
 def test_a_header_that_no_row_can_use_refuses_the_body(client, spec, header, reason):
