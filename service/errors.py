@@ -28,7 +28,7 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.record import RecordError
-from service.problems import MAX_ERRORS, MEDIA_TYPE, Problem, RowError
+from service.problems import MAX_ERRORS, MEDIA_TYPE, Problem, RowError, quoted
 from solvers import InvalidSpec, MemberError, UnknownMember
 
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def unknown_model(model: str) -> Problem:
-    return Problem(404, "unknown-model", f"no model {model!r}")
+    return Problem(404, "unknown-model", f"no model {quoted(model)}")
 
 
 def unreadable(reason: str) -> Problem:

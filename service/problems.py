@@ -2,6 +2,9 @@
 
 {"type", "title", "status", "detail", "instance", "errors", "error"}; service.errors says which of
 the exceptions of the layers below means which.
+
+A refusal stays short, whatever it refuses: what a client gave is `quoted`, and whatever else comes
+into a detail, a reason or a pointer is `shortened` where these are made.
 """
 
 from collections.abc import Sequence
@@ -13,6 +16,30 @@ import msgspec
 MEDIA_TYPE = "application/problem+json"
 # Bad rows named in one answer; the count of all is always told.
 MAX_ERRORS = 100
+MOST_QUOTED = 128
+"""Characters of what a client gave: no model's id is longer."""
+MOST_TOLD = 1000
+"""Characters of a detail, a reason, a pointer; none is as long that quotes nothing."""
+_END = 200
+# In between, where something was left out.
+_CUT = "..."
+
+
+def beginning(text: str) -> str:
+    """The text, or of a long one as much as is quoted."""
+    return text if len(text) <= MOST_QUOTED else text[:MOST_QUOTED] + _CUT
+
+
+def quoted(given: object) -> str:
+    """What a client gave, as Python writes it; of something long the beginning."""
+    if isinstance(given, str) and len(given) > MOST_QUOTED:
+        return repr(given[:MOST_QUOTED]) + _CUT
+    return repr(given) if isinstance(given, str) else beginning(repr(given))
+
+
+def shortened(text: str) -> str:
+    """The text, or both its ends: what was refused stands in the middle, or at either."""
+    return text if len(text) <= MOST_TOLD else text[:_END] + _CUT + text[-_END:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +50,12 @@ class RowError:
     pointer: str
     reason: str
     line: int | None = None
+
+    def __post_init__(self) -> None:
+        # A million rows may be refused: what is short is left as it is.
+        if len(self.pointer) > MOST_TOLD or len(self.reason) > MOST_TOLD:
+            object.__setattr__(self, "pointer", shortened(self.pointer))
+            object.__setattr__(self, "reason", shortened(self.reason))
 
     def as_dict(self) -> dict[str, Any]:
         told: dict[str, Any] = {
@@ -47,6 +80,7 @@ class Problem(Exception):
         retry_after_s: int | None = None,
         **extra: Any,
     ) -> None:
+        detail = shortened(detail)
         super().__init__(detail)
         self.status = status
         self.slug = slug
@@ -77,7 +111,7 @@ class Problem(Exception):
                 "title": self.slug.replace("-", " ").capitalize(),
                 "status": self.status,
                 "detail": self.detail,
-                "instance": instance,
+                "instance": shortened(instance),
                 "errors": [error.as_dict() for error in self.errors[:MAX_ERRORS]],
                 "error": self.detail,
                 **self.extra,

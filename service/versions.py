@@ -19,6 +19,7 @@ from service.journal.protocol import (
 )
 from service.model import Model
 from service.obeying import fetch_copy
+from service.problems import quoted
 from service.receipts import Receipt
 from service.recovery import Forked
 from service.requests import ControlRequest
@@ -41,7 +42,7 @@ async def take_version(
     """
     if name is not None and not NAME.fullmatch(name):
         detail = "a version's name has 1 to 128 characters of A-Z a-z 0-9 . _ - and begins with"
-        raise Problem(422, "invalid-name", f"{detail} a letter or digit, got {name!r}")
+        raise Problem(422, "invalid-name", f"{detail} a letter or digit, got {quoted(name)}")
     await model.refresh()
     async with model.committer.between_groups():
         captured = model.replica.capture()
@@ -74,7 +75,7 @@ async def known_version(model: Model, journal: Journal, name: str) -> Version:
 
 
 def unknown_version(model_id: str, name: str) -> Problem:
-    return Problem(404, "unknown-version", f"model {model_id!r} has no version {name!r}")
+    return Problem(404, "unknown-version", f"model {model_id!r} has no version {quoted(name)}")
 
 
 async def go_back_to_version(

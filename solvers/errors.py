@@ -42,7 +42,7 @@ class InvalidSpec(SolverError):
         error = cls(field, value, f"one of the fields {', '.join(known)}")
         owner, _, name = field.rpartition("/")
         place = f"{_dotted(owner)} takes" if owner else "it takes"
-        error.args = (f"{name!r} is not a known field: {place} {', '.join(known)}",)
+        error.args = (f"{_shown(name)} is not a known field: {place} {', '.join(known)}",)
         return error
 
     def under(self, owner: str) -> "InvalidSpec":

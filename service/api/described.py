@@ -34,7 +34,10 @@ _PROBLEM = {
                 "required": ["index", "pointer", "reason"],
                 "properties": {
                     "index": {"type": "integer", "minimum": 0},
-                    "pointer": {"type": "string", "description": "A JSON pointer."},
+                    "pointer": {
+                        "type": "string",
+                        "description": "A JSON pointer, cut where it is long.",
+                    },
                     "reason": {"type": "string"},
                     "line": {"type": "integer", "minimum": 1},
                 },

@@ -11,6 +11,7 @@ from service.codecs import LONGEST_KEY, is_key
 from service.codecs.inflate import content_encoding
 from service.errors import MEDIA_TYPE, Problem
 from service.journal.record import KeyKind, make_key
+from service.problems import beginning, quoted
 
 NDJSON = b"application/x-ndjson"
 PIECE = 64 * 1024
@@ -58,10 +59,10 @@ def read_query(scope: Scope, allowed: tuple[str, ...], named: str | None = None)
     query: dict[str, str] = {}
     for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
         if name in query:
-            raise Problem(422, "invalid-query", f"{name} is there twice")
+            raise Problem(422, "invalid-query", f"{beginning(name)} is there twice")
         if name not in allowed and not (named and name.startswith(named)):
-            takes = ", ".join(allowed) or "none"
-            raise Problem(422, "invalid-query", f"no query parameter {name!r}; there are: {takes}")
+            detail = f"no query parameter {quoted(name)}; there are: {', '.join(allowed) or 'none'}"
+            raise Problem(422, "invalid-query", detail)
         query[name] = value
     return query
 
@@ -70,7 +71,7 @@ def is_true(query: dict[str, str], name: str) -> bool:
     """The value of a flag, false when it is not there. Raises Problem 422."""
     value = query.get(name, "false")
     if value not in _TRUTHS:
-        raise Problem(422, "invalid-query", f"{name} must be true or false, got {value!r}")
+        raise Problem(422, "invalid-query", f"{name} must be true or false, got {quoted(value)}")
     return _TRUTHS[value]
 
 
@@ -78,7 +79,7 @@ def read_count(query: dict[str, str], name: str) -> int:
     """A whole number from 0 on, 0 when it is not there. Raises Problem 422."""
     value = query.get(name, "0")
     if not (value.isascii() and value.isdigit() and len(value) <= 19):
-        raise Problem(422, "invalid-query", f"{name} must be a whole number, got {value!r}")
+        raise Problem(422, "invalid-query", f"{name} must be a whole number, got {quoted(value)}")
     return int(value)
 
 

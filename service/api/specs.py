@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from service.api.models import catalog_of, spec_of
 from service.api.spec_schema import EXAMPLE_SPEC
+from service.problems import shortened
 from solvers import InvalidSpec, resolve_spec
 
 router = APIRouter(prefix="/specs", tags=["models"])
@@ -40,5 +41,5 @@ async def resolve(request: Request) -> ResolvedSpec:
     try:
         return ResolvedSpec(spec=resolve_spec(given), errors=[])
     except InvalidSpec as error:
-        wrong = WrongField(pointer=error.field, reason=str(error))
+        wrong = WrongField(pointer=shortened(error.field), reason=shortened(str(error)))
         return ResolvedSpec(spec=None, errors=[wrong])

@@ -13,6 +13,7 @@ from service.errors import Problem
 from service.journal.protocol import Journal
 from service.late_labels import Wait, check_may_wait, packed_label, remember
 from service.model import Model
+from service.problems import quoted
 from service.schemas import Predicted, PredictedMany
 
 OF_WAITING = ("remember", "default_label", "default_after_s")
@@ -90,6 +91,6 @@ def _wait_s(text: str | None, longest_s: float) -> float:
     except ValueError:
         wait_s = math.nan
     if not 0 < wait_s <= longest_s:
-        detail = f"default_after_s must be a number in (0, {longest_s:g}], got {text!r}"
+        detail = f"default_after_s must be a number in (0, {longest_s:g}], got {quoted(text)}"
         raise Problem(422, "invalid-query", detail)
     return wait_s

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from service.problems import beginning, quoted
 from solvers import NamePlaces, class_text, sorted_row, width_of
 from solvers._jit import Indices
 from solvers.text import PlaceTable
@@ -130,11 +131,11 @@ class Door:
             return class_text(self._number("/y", y) if isinstance(y, float) else y)
         if self.task == "regression":
             if isinstance(y, (bool, str)):
-                raise BadRow("/y", f"the label must be a number, got {y!r}")
+                raise BadRow("/y", f"the label must be a number, got {quoted(y)}")
             return float(self._number("/y", y))
         number = self._labels.get(y)
         if number is None:
-            raise BadRow("/y", f"{y!r} is not a label of this model: {self._label_names()}")
+            raise BadRow("/y", f"{quoted(y)} is not a label of this model: {self._label_names()}")
         return number
 
     def class_name(self, score: float) -> int | str | None:
@@ -230,8 +231,9 @@ class Door:
             # Python reads no number of more than 4,300 digits.
             if len(text) <= _MOST_DIGITS and int(text) <= self.dim:
                 return int(text) - 1
-            raise BadRow(f"/x/{text}", f"index {text} is above dim {self.dim}")
-        raise BadRow(f"/x/{pointer_step(text)}", f"{text!r} is not an index from 1 to {self.dim}")
+            raise BadRow(f"/x/{text}", f"index {beginning(text)} is above dim {self.dim}")
+        reason = f"{quoted(text)} is not an index from 1 to {self.dim}"
+        raise BadRow(f"/x/{pointer_step(text)}", reason)
 
     def _indexed(self, x: dict[str, float | bool | str]) -> list[tuple[int, float]]:
         place_of = self._place_of
@@ -283,7 +285,7 @@ class Door:
     def _value(self, name: str, value: float | bool | str) -> float:
         if isinstance(value, str):
             pointer = f"/x/{pointer_step(name)}"
-            raise BadRow(pointer, f"the value must be a number or a bool, got {value!r}")
+            raise BadRow(pointer, f"the value must be a number or a bool, got {quoted(value)}")
         return float(value)
 
     def _dense(self, x: Sequence[float]) -> list[tuple[int, float]]:
@@ -293,7 +295,7 @@ class Door:
 
     def _number(self, pointer: str, value: float) -> float:
         if not -LARGEST <= value <= LARGEST:
-            raise BadRow(pointer, f"the number must be in [-1e100, 1e100], got {value!r}")
+            raise BadRow(pointer, f"the number must be in [-1e100, 1e100], got {quoted(value)}")
         return value
 
     def _label_names(self) -> str:

@@ -21,6 +21,7 @@ from service.codecs.door import (
 )
 from service.codecs.intake import Intake, IntakeBuilder
 from service.errors import Problem
+from service.problems import quoted
 
 _X = list[float] | dict[str, float | bool | str]
 _Y = float | int | bool | str | None
@@ -347,7 +348,7 @@ def _refuse_name_twice(pairs: _Pairs) -> None:
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
-            raise BadRow("", f"{name!r} is there twice")
+            raise BadRow("", f"{quoted(name)} is there twice")
         seen.add(name)
 
 

@@ -15,6 +15,7 @@ from service.codecs.json_rows import read_sample
 from service.codecs.query import pairs_of
 from service.codecs.records import features_of
 from service.codecs.texts import feature_of, label_of, weight_of
+from service.problems import quoted
 
 Fields = Sequence[tuple[bytes, bytes]]
 _ONCE = ("json", "y", "weight", "id", "x")
@@ -45,7 +46,7 @@ def _take(build: IntakeBuilder, door: Door, place: int, fields: Fields, most_byt
         if name.startswith("x."):
             features.append((name[2:], feature_of(text)))
         elif name not in _ONCE:
-            raise BadRow(f"/{pointer_step(name)}", f"the field {name!r} is not known")
+            raise BadRow(f"/{pointer_step(name)}", f"the field {quoted(name)} is not known")
         elif name in own:
             raise BadRow(f"/{name}", f"{name!r} is there twice")
         else:

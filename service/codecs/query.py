@@ -4,6 +4,7 @@ from service.codecs.door import BadRow, Door
 from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.texts import feature_of
 from service.errors import Problem, RowError
+from service.problems import beginning, quoted
 
 
 def parse_query_row(door: Door, text: str) -> Intake:
@@ -42,9 +43,9 @@ def pairs_of(text: str) -> dict[str, float | bool | str]:
     for pair in filter(None, text.split(",")):
         index, colon, value = pair.partition(":")
         if not colon:
-            raise BadRow("/x", f"{pair!r} is not index:value")
+            raise BadRow("/x", f"{quoted(pair)} is not index:value")
         if index in x:
-            raise BadRow(f"/x/{index}", f"index {index} is there twice")
+            raise BadRow(f"/x/{index}", f"index {beginning(index)} is there twice")
         x[index] = _number(index, value)
     return x
 
@@ -56,4 +57,4 @@ def _number(index: str, text: str) -> float:
             raise ValueError
         return float(text)
     except ValueError:
-        raise BadRow(f"/x/{index}", f"{text!r} is not a number") from None
+        raise BadRow(f"/x/{index}", f"{quoted(text)} is not a number") from None

@@ -14,6 +14,7 @@ from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.json_rows import RepeatedNames
 from service.codecs.row_arrays import RowArrays
 from service.errors import RowError
+from service.problems import quoted
 from solvers.text import count_lines
 
 FEW_BYTES = 4096
@@ -134,7 +135,7 @@ def features_of(
         return RepeatedNames(pairs)
     names = [name for name, _ in pairs]
     twice = next(name for name in names if names.count(name) > 1)
-    raise BadRow("", f"{twice!r} is there twice")
+    raise BadRow("", f"{quoted(twice)} is there twice")
 
 
 def _is_utf8(body: bytes) -> bool:
