@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -32,7 +32,9 @@ from service.api import (
 from service.api.access import Access, not_allowed
 from service.api.arriving import BodyRefused
 from service.api.cross_origin import across_origins
+from service.api.described import OF_QUERIES
 from service.api.hot import HotPath
+from service.api.http import check_query
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
 from service.codecs import media_type
@@ -153,6 +155,9 @@ def create_app(
     app.state.catalog = catalog
     app.state.startup = startup
     app.state.telemetry = telemetry
+    is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
+    # Browsers, probes, Prometheus and clients of another protocol may add to a query.
+    lenient = (dashboard, health, inference)
     for module in (
         dashboard,
         audit,
@@ -170,7 +175,7 @@ def create_app(
         health,
         inference,
     ):
-        app.include_router(module.router)
+        app.include_router(module.router, **({} if module in lenient else is_strict))
     app.mount("/static", dashboard.DashboardFiles(), "static")
     for kind in (
         Problem,

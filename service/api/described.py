@@ -59,7 +59,8 @@ _OF_BODIES = {
     422: "A field, a parameter or all rows are wrong; `errors` says where.",
 }
 _OF_CHANGES = {409: "What the model is, or was made meanwhile, stands against it; and what does."}
-_OF_PARAMETERS = {422: _OF_BODIES[422]}
+OF_QUERIES: dict[int | str, Document] = {422: {"description": _OF_BODIES[422]}}
+"""Of routes that refuse parameters which they do not have."""
 _OF_THE_STORE = {503: "Not now: try again after so many seconds as Retry-After says."}
 # Whoever has this, and no other worker, can be asked for it: 503 tells that, and in its own shape.
 _OF_THEIR_OWN = ("/readyz", "/v2/health/ready")
@@ -108,7 +109,7 @@ def _describe_answers(path: str, operation: Document, needed: KeyScope) -> None:
         if needed > KeyScope.PREDICT:
             refusals |= _OF_CHANGES
     if any(parameter["in"] == "query" for parameter in operation.get("parameters", ())):
-        refusals |= _OF_PARAMETERS
+        refusals[422] = _OF_BODIES[422]
     if "requestBody" in operation:
         refusals |= _OF_BODIES
     answers = operation["responses"]

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
 from service.bodies import body_of
@@ -50,7 +51,7 @@ def read_head(scope: Scope) -> Head:
 
 
 def read_query(scope: Scope, allowed: tuple[str, ...], named: str | None = None) -> dict[str, str]:
-    """The query's parameters; raises Problem 422 for one that the route does not take.
+    """The query's parameters; raises Problem 422 for one that the route does not take, or twice.
 
     Those that begin with `named` are taken, too.
     """
@@ -65,6 +66,13 @@ def read_query(scope: Scope, allowed: tuple[str, ...], named: str | None = None)
             raise Problem(422, "invalid-query", detail)
         query[name] = value
     return query
+
+
+async def check_query(request: Request) -> None:
+    """Raises Problem 422 for a parameter that the route, one of FastAPI's, does not take."""
+    if request.scope["query_string"]:
+        declared = request.scope["route"].dependant.query_params
+        read_query(request.scope, tuple(parameter.alias for parameter in declared))
 
 
 def is_true(query: dict[str, str], name: str) -> bool:

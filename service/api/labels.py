@@ -9,11 +9,7 @@ from msgspec import UNSET, Raw, Struct
 
 from service.api.access import limited_of
 from service.api.arriving import read_body
-from service.api.http import (
-    read_head,
-    read_query,
-    stored_key,
-)
+from service.api.http import read_head, stored_key
 from service.api.learned import first_errors, reasons
 from service.api.learning import fingerprint_of
 from service.api.models import catalog_of
@@ -95,7 +91,6 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     """
     catalog = catalog_of(request)
     head = read_head(request.scope)
-    read_query(request.scope, ())
     model = await catalog.get(model_id)
     body = await read_body(request.receive, head, catalog.settings.max_body_bytes, request.scope)
     key = stored_key(head.idempotency_key)

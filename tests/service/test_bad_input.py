@@ -394,3 +394,33 @@ def test_allow_names_every_method_of_the_route(client):
         answer = client.request("PATCH", path)
         assert_problem(answer, 405, "method-not-allowed")
         assert answer.headers["allow"] == allow
+
+
+def test_a_parameter_that_a_route_does_not_have_is_refused(model):
+    for method, path, named in (
+        ("GET", "/models?limt=2", "limt"),
+        ("GET", "/models/m?min_seq=0", "min_seq"),
+        ("GET", "/models/m/weights?top=3&topp=3", "topp"),
+        ("GET", "/models/m/certificate?refrence=true", "refrence"),
+        ("GET", "/models/m/metrics?verbose", "verbose"),
+        ("GET", "/models/m/weights?top=3&top=4", "top is there twice"),
+        ("GET", "/audit?modle=m", "modle"),
+        ("POST", "/specs/resolve?spec=1", "spec"),
+        ("POST", "/models/m/labels?atomic=true", "atomic"),
+        ("POST", "/models/m/versions?name=v", "name"),
+        ("DELETE", "/models/m?force=true", "force"),
+        ("PUT", "/models/n?force=true", "force"),
+    ):
+        told = assert_problem(model.request(method, path), 422, "invalid-query")
+        assert named in told["detail"], path
+    assert "there are: top, member" in model.get("/models/m/weights?topp=3").json()["detail"]
+    assert model.get("/models/m").status_code == 200
+    assert model.get("/models/n").status_code == 404
+
+
+def test_probes_and_other_protocols_may_add_to_a_query(model):
+    for path in ("/livez?a=1", "/readyz?a=1", "/metrics?a=1", "/v2?a=1", "/v2/models/m?a=1", "/?a"):
+        assert model.get(path).status_code == 200, path
+    document = model.get("/openapi.json").json()["paths"]
+    assert "422" in document["/models/{model_id}"]["delete"]["responses"]
+    assert "422" not in document["/metrics"]["get"]["responses"]
