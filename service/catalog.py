@@ -23,6 +23,7 @@ from service.journal.protocol import (
     JournalError,
     ModelChanged,
     ModelRecord,
+    Place,
     UnknownModel,
 )
 from service.journal.record import RecordError
@@ -336,14 +337,12 @@ class Catalog:
         may_replace: Callable[[ModelRecord], bool],
         by: Author,
     ) -> tuple[ModelRecord, bool]:
-        detail = f"model {model_id!r} does not stand where If-Match says"
-        failed = Problem(412, "precondition-failed", detail)
         try:
             record = await self.journal.get(model_id)
             if _is_same(record, spec, given):
                 return record, False
             if not may_replace(record):
-                raise failed
+                raise _stands_elsewhere(model_id)
             made = await self.journal.replace(
                 model_id,
                 record.incarnation,
@@ -357,40 +356,61 @@ class Catalog:
             detail = f"there is no model {model_id!r} for If-Match to name"
             raise Problem(412, "precondition-failed", detail) from None
         except Conflict:
-            raise failed from None
+            raise _stands_elsewhere(model_id) from None
         return made, True
 
-    async def delete(self, model_id: str, by: Author = SERVER) -> None:
+    async def delete(
+        self,
+        model_id: str,
+        by: Author = SERVER,
+        may_delete: Callable[[ModelRecord], bool] | None = None,
+    ) -> None:
         """Delete the model and all that the store keeps of it.
 
-        However late the store hears of it, a model that was made since under the same id stays.
+        However late the store hears of it, a model that was made since under the same id stays;
+        with `may_delete` one that has moved on, too, from where it was allowed.
 
-        Raises Problem 404, ModelChanged.
+        Raises Problem 404; 412 where it may not; ModelChanged.
         """
         if not MODEL_ID.fullmatch(model_id):
             raise unknown_model(model_id)
         try:
-            incarnation = await self._incarnation(model_id)
-            await self.journal.delete(model_id, incarnation, by.change("delete"))
+            incarnation, place = await self._to_delete(model_id, may_delete)
+            await self.journal.delete(model_id, incarnation, by.change("delete"), place)
         except UnknownModel:
             raise unknown_model(model_id) from None
+        except Conflict:
+            raise _stands_elsewhere(model_id) from None
+        except ModelChanged:
+            if may_delete is None:
+                raise
+            raise _stands_elsewhere(model_id) from None
         self.forget_gone(model_id)
         model = self._held.find(model_id)
         if model is not None and model.record.incarnation == incarnation:
             self._held.drop(model)
             await model.close()
 
-    async def _incarnation(self, model_id: str) -> str:
-        """Of the model as the store has it now.
+    async def _to_delete(
+        self, model_id: str, may_delete: Callable[[ModelRecord], bool] | None
+    ) -> tuple[str, Place | None]:
+        """The incarnation of the model as the store has it now, and where it has to stand.
 
         Where it has none, one that no model has: to delete that one takes the last step of a
         deletion that died before it.
+
+        Raises Problem 412.
         """
         try:
-            return (await self.journal.get(model_id)).incarnation
+            record = await self.journal.get(model_id)
         except UnknownModel as missing:
             let_go(missing)
-            return NOBODYS
+            return NOBODYS, None
+        if may_delete is None:
+            return record.incarnation, None
+        if not may_delete(record):
+            raise _stands_elsewhere(model_id)
+        return record.incarnation, Place(record.seq, record.chain)
 
     def forget(self, model: Model) -> None:
         """Stop holding a model that is not the store's any more; the next request loads anew."""
@@ -473,6 +493,11 @@ class Catalog:
 
 def _beyond_memory() -> Problem:
     return Problem(422, "model-too-large", "a model of this spec takes more memory than there is")
+
+
+def _stands_elsewhere(model_id: str) -> Problem:
+    detail = f"model {model_id!r} does not stand where If-Match says"
+    return Problem(412, "precondition-failed", detail)
 
 
 def _other_spec(model_id: str) -> Problem:

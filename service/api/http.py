@@ -101,7 +101,12 @@ def names_etag(header: str | None, etag: str) -> bool:
     if header is None:
         return False
     named = [name.strip().removeprefix("W/") for name in header.split(",")]
-    return etag in named or named == ["*"]
+    return etag in named or names_any(header)
+
+
+def names_any(header: str) -> bool:
+    """Whether If-Match or If-None-Match names whatever is there."""
+    return header.strip() == "*"
 
 
 def given_key(idempotency_key: bytes | None) -> str | None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from service.api.access import author_of, key_of
 from service.api.arriving import read_body
 from service.api.freshness import MaybeStale, staleness
-from service.api.http import etag_of, names_etag, read_head
+from service.api.http import etag_of, names_any, names_etag, read_head
 from service.api.member_views import MemberMetrics
 from service.api.pause_view import PauseView
 from service.api.spec_schema import SPEC, SPEC_EXAMPLES
@@ -186,7 +186,7 @@ async def create_model(
     def may_replace(record: ModelRecord) -> bool:
         return names_etag(if_match, etag_of(record.seq, record.chain))
 
-    may = may_replace if if_match else None
+    may = None if if_match is None else may_replace
     model, created = await catalog.create(model_id, given, may, author_of(request))
     response.status_code = 201 if created else 200
     return await _view(model, response)
@@ -222,10 +222,26 @@ async def read_model(
     return unless_known(response, if_none_match) or view
 
 
-@router.delete("/{model_id}", status_code=204)
-async def delete_model(model_id: str, request: Request) -> None:
+@router.delete(
+    "/{model_id}",
+    status_code=204,
+    responses={412: {"description": "It does not stand where If-Match says."}},
+)
+async def delete_model(
+    model_id: str,
+    request: Request,
+    if_match: Annotated[
+        str | None, Header(description="ETag of the model: it is deleted only if it stands there.")
+    ] = None,
+) -> None:
     """Delete the model, its journal and its snapshots."""
-    await catalog_of(request).delete(model_id, author_of(request))
+
+    def may_delete(record: ModelRecord) -> bool:
+        return names_etag(if_match, etag_of(record.seq, record.chain))
+
+    # Of "*", wherever the model stands: not even learning meanwhile keeps it.
+    may = None if if_match is None or names_any(if_match) else may_delete
+    await catalog_of(request).delete(model_id, author_of(request), may)
 
 
 @router.get("/{model_id}/metrics", response_model=dict[str, Any], responses=NOT_MODIFIED)

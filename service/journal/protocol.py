@@ -343,7 +343,11 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         """
 
     async def delete(
-        self, model: str, incarnation: str | None = None, change: Change | None = None
+        self,
+        model: str,
+        incarnation: str | None = None,
+        change: Change | None = None,
+        at: Place | None = None,
     ) -> None:
         """Delete the model and all that belongs to it; what is large goes in bounded steps after.
         What was changed of it stays in the log of changes.
@@ -351,7 +355,8 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         Atomic: from one moment on the model is unknown, and an appender that still holds its
         incarnation gets ModelChanged.
 
-        Raises UnknownModel; ModelChanged when `incarnation` is given and is another one.
+        Raises UnknownModel; ModelChanged when `incarnation` is given and is another one; Conflict
+        when the log does not end `at` the place that is given.
         """
 
     async def append(

@@ -10,6 +10,7 @@ from service.journal.protocol import (
     Conflict,
     Journal,
     ModelChanged,
+    Place,
     UnknownModel,
 )
 from tests.journal.conftest import Store
@@ -89,6 +90,20 @@ async def test_a_model_of_another_incarnation_is_not_deleted(journal: Journal):
     await journal.delete(log.model, log.incarnation)
     with pytest.raises(UnknownModel):
         await journal.delete(log.model, log.incarnation)
+
+
+async def test_a_model_that_has_moved_on_is_not_deleted(journal: Journal):
+    log = await Log.create(journal)
+    appended = await log.append(rows(1))
+    for seq, chain in ((0, log.record.chain), (0, appended.chain), (1, log.record.chain)):
+        with pytest.raises(Conflict, match="stands at seq 1"):
+            await journal.delete(log.model, log.incarnation, None, Place(seq, chain))
+    with pytest.raises(ModelChanged):
+        await journal.delete(log.model, "another", None, Place(1, appended.chain))
+    assert await log.tags() == [1]
+    await journal.delete(log.model, log.incarnation, None, Place(1, appended.chain))
+    with pytest.raises(UnknownModel):
+        await journal.delete(log.model, None, None, Place(1, appended.chain))
 
 
 async def test_nothing_of_a_deleted_model_answers(journal: Journal):

@@ -13,6 +13,7 @@ from service.journal.protocol import ModelChanged
 from service.replica import Replica
 from service.trail import Trail
 from service.versions import LoadedVersions, take_version
+from tests.journal.groups import rows
 from tests.service.conftest import SPEC
 from tests.service.test_many_models import serving
 
@@ -131,6 +132,34 @@ def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_si
                 with pytest.raises(Problem, match="no model"):
                     await catalog.delete("m")
                 assert await catalog.journal.count() == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("meanwhile", ["it learned", "it was made again"])
+def test_a_model_that_moves_on_while_it_is_deleted_by_its_place_stays(
+    store, monkeypatch, meanwhile
+):
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            await catalog.create("m", SPEC)
+            delete = catalog.journal.delete
+
+            async def late(*given: Any) -> None:
+                record = await catalog.journal.get("m")
+                if meanwhile == "it learned":
+                    nonce = b"n" * 16
+                    await catalog.journal.append("m", record.incarnation, nonce, 0, [rows(1)])
+                else:
+                    await delete("m")
+                    await catalog.journal.create("m", record.spec, record.given)
+                await delete(*given)
+
+            monkeypatch.setattr(catalog.journal, "delete", late)
+            with pytest.raises(Problem, match="If-Match") as refused:
+                await catalog.delete("m", may_delete=lambda record: True)
+            assert (refused.value.status, refused.value.slug) == (412, "precondition-failed")
+            await catalog.journal.get("m")
 
     asyncio.run(scenario())
 

@@ -395,6 +395,26 @@ def test_put_with_if_match_replaces_in_one_step(serve, store, client):
     assert client.get("/models/new").status_code == 404
 
 
+def test_delete_with_if_match_takes_the_model_only_where_it_stands(serve, store, client):
+    other = serve(store=store)
+    learn(client, sample(0))
+    etag = client.get("/models/m").headers["etag"]
+    learn(other, sample(1))
+    for named in (etag, '"1-00000000", W/"2-00000000"', "", "x"):
+        kept = client.delete("/models/m", headers={"if-match": named})
+        assert_problem(kept, 412, "precondition-failed")
+    found = other.get("/models/m")
+    assert found.json()["samples"] == 2
+    etag = found.headers["etag"]
+    assert client.delete("/models/m", headers={"if-match": f'"1-x", {etag}'}).status_code == 204
+    # A repetition, whose first answer was lost, hears that it is gone, as without the header.
+    for named in (etag, "*"):
+        gone = other.delete("/models/m", headers={"if-match": named})
+        assert_problem(gone, 404, "unknown-model")
+    client.put("/models/m", json=SPEC)
+    assert client.delete("/models/m", headers={"if-match": "*"}).status_code == 204
+
+
 def test_of_two_that_replace_one_wins(serve, store, client):
     other = serve(store=store)
     etag = client.get("/models/m").headers["etag"]

@@ -410,8 +410,9 @@ def _behind_anything(true: Any, *given: Any) -> None:
     """Weights enter a state that others were computed of."""
 
 
-async def _whichever_is_there(true: Any, self: Catalog, model_id: str) -> None:
+async def _whichever_is_there(true: Any, self: Catalog, *given: Any) -> tuple[None, None]:
     """A deletion takes whatever has the id when the store hears of it."""
+    return None, None
 
 
 def _joined(true: Any, self: Trail, seq: int, chain: str) -> None:
@@ -471,7 +472,7 @@ BUGS = {
     ),
     "refit entered twice": Bug([(ControlRequest, "of", _under_its_own)]),
     "lost refit left alone": Bug([(service.refit_board, "_jobs", _under_way_for_ever)]),
-    "late deletion of what was made since": Bug([(Catalog, "_incarnation", _whichever_is_there)]),
+    "late deletion of what was made since": Bug([(Catalog, "_to_delete", _whichever_is_there)]),
     "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
     "loss counted again": Bug([(Trail, "give_way_to", _told_again)]),
     "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),

@@ -182,9 +182,13 @@ class Connection:
         return (await self._call(_READ, "count"))[0]
 
     async def delete(
-        self, model: str, incarnation: str | None = None, change: Change | None = None
+        self,
+        model: str,
+        incarnation: str | None = None,
+        change: Change | None = None,
+        at: Place | None = None,
     ) -> None:
-        await self._call(_DELETE, "delete", model, incarnation, change)
+        await self._call(_DELETE, "delete", model, incarnation, change, at)
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES

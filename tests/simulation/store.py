@@ -105,13 +105,20 @@ class Store:
         return len(self.logs)
 
     def delete(
-        self, model: str, incarnation: str | None = None, change: Change | None = None
+        self,
+        model: str,
+        incarnation: str | None = None,
+        change: Change | None = None,
+        at: Place | None = None,
     ) -> None:
         if model not in self.logs:
             raise UnknownModel(model)
         if incarnation not in (None, self.logs[model].incarnation):
             raise ModelChanged(model)
-        self._keep(self.logs[model], self.logs[model].seq, change)
+        log = self.logs[model]
+        if at not in (None, Place(log.seq, log.chain)):
+            raise Conflict(f"model {model!r} stands at seq {log.seq} {log.chain[:8]}")
+        self._keep(log, log.seq, change)
         self.gone.append(self.logs.pop(model))
 
     def append(

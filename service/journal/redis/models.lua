@@ -5,7 +5,7 @@
 --   get
 --   create   incarnation, first chain, spec, given, change
 --   replace  incarnation, seq, chain expected, then as create
---   delete   incarnation expected or "", change
+--   delete   incarnation expected or "", seq and chain expected or "" and "", change
 --            change: none, or one to be kept and how long (ms)
 --   stage    incarnation, seq trimmed through, chain there or "": a head without a spec, which
 --            nobody finds
@@ -98,6 +98,9 @@ end
 if ARGV[2] ~= '' and existing[3] ~= ARGV[2] then
   return {1}
 end
+if ARGV[3] ~= '' and (existing[7] ~= ARGV[3] or existing[8] ~= ARGV[4]) then
+  return {5, existing[7], existing[8]}
+end
 remove()
-audit(existing[3], tonumber(existing[7]), ARGV[3], ARGV[4])
+audit(existing[3], tonumber(existing[7]), ARGV[5], ARGV[6])
 return {0}

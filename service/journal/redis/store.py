@@ -193,11 +193,16 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         return _record(model, answer)
 
     async def delete(
-        self, model: str, incarnation: str | None = None, change: Change | None = None
+        self,
+        model: str,
+        incarnation: str | None = None,
+        change: Change | None = None,
+        at: Place | None = None,
     ) -> None:
         told = await self._told(model, change)
+        place = ("", "") if at is None else (at.seq, at.chain)
         try:
-            await self._models(model, "delete", incarnation or "", *told)
+            await self._models(model, "delete", incarnation or "", *place, *told)
         except UnknownModel:
             await self._unlist(model)  # a deletion may have died before this step
             raise

@@ -11,6 +11,7 @@ from service.journal.protocol import (
     Limits,
     ModelChanged,
     ModelRecord,
+    Place,
     UnknownModel,
 )
 from service.journal.sqlite import audit
@@ -135,7 +136,7 @@ def replace(
     def task(connection: sqlite3.Connection) -> ModelRecord:
         existing = get(made.id)(connection)
         if (existing.incarnation, existing.seq, existing.chain) != (incarnation, seq, chain):
-            raise Conflict(f"model {made.id!r} stands at seq {existing.seq} {existing.chain[:8]}")
+            raise _conflict(existing)
         remove(connection, made.id)
         insert(connection, made)
         audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
@@ -145,7 +146,12 @@ def replace(
 
 
 def delete(
-    model: str, incarnation: str | None, change: Change | None, limits: Limits, now_ms: int
+    model: str,
+    incarnation: str | None,
+    change: Change | None,
+    at: Place | None,
+    limits: Limits,
+    now_ms: int,
 ) -> Task[None]:
     """The first step of `Journal.delete`: out of sight at once."""
 
@@ -153,11 +159,17 @@ def delete(
         existing = get(model)(connection)
         if incarnation not in (None, existing.incarnation):
             raise ModelChanged(model)
+        if at not in (None, Place(existing.seq, existing.chain)):
+            raise _conflict(existing)
         remove(connection, model)
         stood = (existing.incarnation, existing.seq)
         audit.keep(connection, model, *stood, change, limits, now_ms)
 
     return task
+
+
+def _conflict(existing: ModelRecord) -> Conflict:
+    return Conflict(f"model {existing.id!r} stands at seq {existing.seq} {existing.chain[:8]}")
 
 
 def remove(connection: sqlite3.Connection, model: str) -> None:

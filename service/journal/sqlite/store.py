@@ -186,9 +186,13 @@ class SqliteJournal(SqliteMoving):
         return replaced
 
     async def delete(
-        self, model: str, incarnation: str | None = None, change: Change | None = None
+        self,
+        model: str,
+        incarnation: str | None = None,
+        change: Change | None = None,
+        at: Place | None = None,
     ) -> None:
-        task = models.delete(model, incarnation, change, self._limits, _now_ms())
+        task = models.delete(model, incarnation, change, at, self._limits, _now_ms())
         await self._write(task)
         await self._sweep()
 
