@@ -85,7 +85,7 @@ def describe_all(document: Document, asks_for_keys: bool) -> None:
         for parameter in operation.get("parameters", ()):
             if parameter["name"] in ("model_id", "model"):
                 parameter["schema"] |= {"type": "string", "pattern": f"^{MODEL_ID.pattern}$"}
-            elif parameter["name"] == "Idempotency-Key":
+            elif parameter["name"].lower() == "idempotency-key":
                 parameter["schema"] = {"type": "string", "minLength": 1, "maxLength": 255}
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)

@@ -1,6 +1,7 @@
 """What plain ASGI endpoints need of HTTP: head, query, body, answers."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -34,7 +35,7 @@ class Head:
 
 
 def read_head(scope: Scope) -> Head:
-    """Raises Problem 415 for a content encoding that is not known."""
+    """Raises Problem 415 for a content encoding that is not known, 422 for a second key."""
     head = Head()
     for name, value in scope["headers"]:
         if name == b"content-type":
@@ -42,6 +43,8 @@ def read_head(scope: Scope) -> Head:
         elif name == b"content-length":
             head.content_length = int(value)
         elif name == b"idempotency-key":
+            if head.idempotency_key is not None:
+                raise _two_keys()
             head.idempotency_key = value
         elif name == b"content-encoding":
             head.content_encoding = content_encoding(value.decode("latin-1"))
@@ -129,6 +132,20 @@ def stored_key(idempotency_key: bytes | None) -> bytes | None:
     """The Idempotency-Key as the journal stores it. Raises Problem 422."""
     text = given_key(idempotency_key)
     return None if text is None else make_key(KeyKind.REQUEST, text)
+
+
+def stored_key_of(lines: Sequence[str] | None) -> bytes | None:
+    """As `stored_key`, of the header as FastAPI reads it. Raises Problem 422."""
+    if lines is None:
+        return None
+    if len(lines) > 1:
+        raise _two_keys()
+    return stored_key(lines[0].encode("latin-1"))
+
+
+def _two_keys() -> Problem:
+    detail = "Idempotency-Key is there more than once: a request has one"
+    return Problem(422, "invalid-idempotency-key", detail)
 
 
 Headers = list[tuple[bytes, bytes]]

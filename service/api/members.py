@@ -13,7 +13,7 @@ from pydantic import Field
 
 from service.api.access import author_of
 from service.api.freshness import MaybeStale, staleness
-from service.api.http import stored_key
+from service.api.http import stored_key_of
 from service.api.member_views import Members, OneMember, finite
 from service.api.models import catalog_of, spec_of
 from service.api.repeating import repeated_at
@@ -38,7 +38,9 @@ router = APIRouter(prefix="/models/{model_id}", tags=["members"])
 
 EXAMPLE_MEMBER = {"name": "sparse", "algorithm": "rda", "regularizer": "l1"}
 
-IdempotencyKey = Annotated[str | None, Header(description="Added once, however often it is sent.")]
+IdempotencyKey = Annotated[
+    list[str] | None, Header(description="Added once, however often it is sent.")
+]
 
 
 class ComparisonView(MaybeStale):
@@ -84,8 +86,7 @@ async def add_member(
     """Add a member of this spec; it begins on the rows that the model retains."""
     catalog = catalog_of(request)
     model = await catalog.get(model_id)
-    raw = None if idempotency_key is None else idempotency_key.encode("latin-1")
-    key = stored_key(raw)
+    key = stored_key_of(idempotency_key)
     given = await spec_of(request, catalog.settings.max_body_bytes)
     order = await _member_to_add(model, given)
     await model.refresh()

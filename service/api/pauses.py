@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api.access import author_of
-from service.api.http import stored_key
+from service.api.http import stored_key_of
 from service.api.models import catalog_of
 from service.api.repeating import Repeated, repeated, repeated_at
 from service.api.versions import IdempotencyKey
@@ -52,7 +52,7 @@ async def resume_model(
 ) -> Resumed:
     """Let learning go on, after the rows in quarantine were learned, or without them."""
     model = await catalog_of(request).get(model_id)
-    key = stored_key(None if idempotency_key is None else idempotency_key.encode("latin-1"))
+    key = stored_key_of(idempotency_key)
     asked = f"resume {rows}".encode()
     await model.refresh()
     if (before := await repeated(model, key, asked)) is not None:

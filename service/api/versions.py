@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from service.api.access import author_of
-from service.api.http import stored_key
+from service.api.http import stored_key_of
 from service.api.models import catalog_of
 from service.api.repeating import Repeated, repeated, repeated_at
 from service.errors import Problem, key_reused
@@ -24,7 +24,9 @@ from service.versions import (
 
 router = APIRouter(prefix="/models/{model_id}", tags=["versions"])
 
-IdempotencyKey = Annotated[str | None, Header(description="Done once, however often it is sent.")]
+IdempotencyKey = Annotated[
+    list[str] | None, Header(description="Done once, however often it is sent.")
+]
 
 
 class NewVersion(BaseModel, extra="forbid"):
@@ -152,7 +154,7 @@ async def roll_back(
     """Make the state what it was. Samples learned since stay known by their ids and keys."""
     catalog = catalog_of(request)
     model = await catalog.get(model_id)
-    key = stored_key(None if idempotency_key is None else idempotency_key.encode("latin-1"))
+    key = stored_key_of(idempotency_key)
     mark = msgspec.json.encode(asked.model_dump(), order="sorted")
     await model.refresh()
     if (before := await repeated(model, key, mark)) is not None:

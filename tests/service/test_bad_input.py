@@ -286,6 +286,22 @@ def test_key_outside_its_grammar_is_422(untouched, key):
     assert_problem(answer, 422, "invalid-idempotency-key")
 
 
+@pytest.mark.parametrize("second", ["a", "b", ""])
+def test_a_request_has_one_key(model, second):
+    keys = [("idempotency-key", "a"), ("idempotency-key", second)]
+    for path, body in (
+        ("learn", GOOD),
+        ("learn?atomic=true", GOOD),
+        ("labels", {"id": "a", "y": 1}),
+        ("rollback", {"seq": 0}),
+        ("resume?rows=drop", None),
+    ):
+        answer = model.post(f"/models/m/{path}", json=body, headers=keys)
+        told = assert_problem(answer, 422, "invalid-idempotency-key")
+        assert "Idempotency-Key is there more than once" in told["detail"]
+    assert model.get("/models/m").json()["seq"] == 0
+
+
 def test_same_key_with_another_payload_is_422(model):
     first = model.post("/models/m/learn", json=GOOD, headers={"idempotency-key": "k"})
     assert first.status_code == 200
