@@ -87,6 +87,8 @@ def describe_all(document: Document, asks_for_keys: bool) -> None:
                 parameter["schema"] |= {"type": "string", "pattern": f"^{MODEL_ID.pattern}$"}
             elif parameter["name"].lower() == "idempotency-key":
                 parameter["schema"] = {"type": "string", "minLength": 1, "maxLength": 255}
+            elif parameter["name"].lower() in ("if-match", "if-none-match"):
+                parameter["schema"] = {"type": "string"}
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)
     _link(document)

@@ -99,17 +99,17 @@ def etag_of(seq: int, chain: str) -> str:
     return f'"{seq}-{chain[:8]}"'
 
 
-def names_etag(header: str | None, etag: str) -> bool:
-    """Whether If-Match or If-None-Match names this one (or, with *, any)."""
-    if header is None:
+def names_etag(lines: Sequence[str] | None, etag: str) -> bool:
+    """Whether If-Match or If-None-Match, in all its lines, names this one (or, with *, any)."""
+    if lines is None:
         return False
-    named = [name.strip().removeprefix("W/") for name in header.split(",")]
-    return etag in named or names_any(header)
+    named = [name.strip().removeprefix("W/") for name in ",".join(lines).split(",")]
+    return etag in named or names_any(lines)
 
 
-def names_any(header: str) -> bool:
+def names_any(lines: Sequence[str]) -> bool:
     """Whether If-Match or If-None-Match names whatever is there."""
-    return header.strip() == "*"
+    return ",".join(lines).strip() == "*"
 
 
 def given_key(idempotency_key: bytes | None) -> str | None:

@@ -1,7 +1,7 @@
 """Models: create, list, read, delete; their progressive metrics and their weights."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -122,10 +122,10 @@ class WeightsView(MaybeStale):
 
 
 IfNoneMatch = Annotated[
-    str | None, Header(description="ETag at hand: 304 while the model stands there still.")
+    list[str] | None, Header(description="ETag at hand: 304 while the model stands there still.")
 ]
 IfMatch = Annotated[
-    str | None,
+    list[str] | None,
     Header(description="ETag of a model that is deleted and made anew if its spec is another."),
 ]
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
@@ -231,7 +231,8 @@ async def delete_model(
     model_id: str,
     request: Request,
     if_match: Annotated[
-        str | None, Header(description="ETag of the model: it is deleted only if it stands there.")
+        list[str] | None,
+        Header(description="ETag of the model: it is deleted only if it stands there."),
     ] = None,
 ) -> None:
     """Delete the model, its journal and its snapshots."""
@@ -448,7 +449,7 @@ def check_not_paused(model: Model) -> None:
         raise Problem(409, "paused", PAUSED.format(since))
 
 
-def unless_known(response: Response, if_none_match: str | None) -> Response | None:
+def unless_known(response: Response, if_none_match: Sequence[str] | None) -> Response | None:
     """304 when the client has what would be told, None when it has not."""
     etag = response.headers.get("etag")
     if etag is None or not names_etag(if_none_match, etag):

@@ -406,7 +406,10 @@ def test_delete_with_if_match_takes_the_model_only_where_it_stands(serve, store,
     found = other.get("/models/m")
     assert found.json()["samples"] == 2
     etag = found.headers["etag"]
-    assert client.delete("/models/m", headers={"if-match": f'"1-x", {etag}'}).status_code == 204
+    known = other.get("/models/m", headers=[("if-none-match", '"1-x"'), ("if-none-match", etag)])
+    assert known.status_code == 304
+    lines = [("if-match", '"0-x", "1-x"'), ("if-match", etag)]  # one list
+    assert client.delete("/models/m", headers=lines).status_code == 204
     # A repetition, whose first answer was lost, hears that it is gone, as without the header.
     for named in (etag, "*"):
         gone = other.delete("/models/m", headers={"if-match": named})
