@@ -259,6 +259,23 @@ def test_a_sample_whose_label_came_late_is_unlearned_by_its_id(late):
     assert late.delete("/models/m/samples/a").status_code in (200, 202)
 
 
+def test_an_event_that_comes_both_ways_is_learned_twice_under_one_id(late):
+    remember(late, "a")
+    sample = {"samples": [row(0, id="a", y=1)]}
+    assert late.post("/models/m/learn", json=sample).json()["seq"] == 1
+    assert label(late, ("a", 1)).json()["seq"] == 2
+    # Each way knows its own.
+    again = late.post("/models/m/learn", json=sample).json()
+    assert (again["count"], again["duplicates"]) == (0, [{"index": 0, "seq": 1}])
+    again = label(late, ("a", 1)).json()
+    assert (again["count"], again["duplicates"]) == (0, [{"index": 0, "seq": 2}])
+    retained = late.app._catalog.held("m").replica.retained
+    digest = digest_of(make_key(KeyKind.SAMPLE, "a"))
+    assert state(late)["samples"] == 2 and retained.seqs(digest) == [1, 2]
+    assert late.delete("/models/m/samples/a").status_code in (200, 202)
+    assert retained.seqs(digest) == []
+
+
 def test_default_labels_are_learned_once_by_two_workers_and_no_label_after(late, serve, store):
     other = serve(store=store)
     ids = [f"i{number}" for number in range(60)]
