@@ -12,11 +12,13 @@ log = logging.getLogger("dualstream.time_travel")
 
 
 class NotKept(Exception):
-    """The state at `seq` can no longer be computed; it can from `first` to `last`."""
+    """The state at `seq` can no longer be computed, or never was; it can from `first` to `last`."""
 
     def __init__(self, model: str, seq: int, first: int, last: int) -> None:
         super().__init__(
-            f"the state of {model!r} at seq {seq} can no longer be computed: its journal and "
+            f"there is no state of {model!r} at seq {seq}: its journal ends at seq {last}"
+            if seq > last
+            else f"the state of {model!r} at seq {seq} can no longer be computed: its journal and "
             f"copies reach from seq {first} to {last}"
         )
         self.first, self.last = first, last

@@ -32,7 +32,8 @@ class Refused(Exception):
 class Replayed(msgspec.Struct, frozen=True):
     """What a replay came to.
 
-    from_seq            the first record that it went through; 0 where the state was kept as it is
+    from_seq            the first record that it went through, beyond `seq` where there was none;
+                        0 where the state was kept as it is
     left_out_rollbacks  of another spec, for which the copies that they name are no states
     left_out_refits     of another spec, whose problem they do not solve
     left_out_pauses     of another spec, which learns what its own guard set aside

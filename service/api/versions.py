@@ -142,7 +142,7 @@ async def delete_version(model_id: str, name: str, request: Request) -> None:
 @router.post(
     "/rollback",
     response_model=RolledBack,
-    responses={410: {"description": "The journal no longer reaches back so far."}},
+    responses={410: {"description": "The journal no longer reaches back so far, or ends before."}},
 )
 async def roll_back(
     model_id: str,

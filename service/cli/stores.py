@@ -43,7 +43,8 @@ def migrate(
 def replay_model(
     model: Annotated[str, typer.Argument(help="The model's id.")],
     until: Annotated[
-        int | None, typer.Option(help="The seq whose state to compute; the journal's end if unset.")
+        int | None,
+        typer.Option(min=0, help="The seq whose state to compute; the journal's end if unset."),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -72,8 +73,13 @@ def replay_model(
     if as_json:
         print_json(told)
         return
-    kept = "a kept state" if told.from_seq == 0 else f"records {told.from_seq} to {told.seq}"
-    say(f"{told.model} at seq {told.seq}, from {kept}")
+    if told.seq == 0 or told.from_seq > told.seq:
+        came = "without a record to learn"
+    elif told.from_seq == 0:
+        came = "from a kept state"
+    else:
+        came = f"from records {told.from_seq} to {told.seq}"
+    say(f"{told.model} at seq {told.seq}, {came}")
     if changes and told.from_seq > 1:
         say(f"the journal is kept from seq {told.from_seq} on: what came before is not learned")
     if told.left_out_rollbacks:

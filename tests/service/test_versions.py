@@ -140,9 +140,10 @@ def test_rollback_to_a_seq_finds_the_state_of_that_moment(serve, store):
     # In the midst of an entry, too
     assert back(client, seq=45).status_code == 200
     assert client.get("/models/m").json()["samples"] == 45
-    for seq in (41, 0, 10_000):
+    end = client.get("/models/m").json()["seq"]
+    for seq, why in ((41, "from seq 42"), (0, "from seq 42"), (10_000, f"ends at seq {end}")):
         told = assert_problem(back(client, seq=seq), 410, "not-kept")
-        assert told["first"] == 42 and "from seq 42" in told["detail"]
+        assert (told["first"], told["last"]) == (42, end) and why in told["detail"]
     assert_everywhere(store, client)
 
 

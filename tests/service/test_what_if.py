@@ -111,12 +111,21 @@ def test_what_a_trimmed_journal_can_tell_is_said(serve, store):
     assert "the journal is kept from seq 41 on: what came before is not learned" in said
 
 
+def test_a_replay_of_no_record_says_so(serve, store):
+    serve(store=store).put("/models/m", json=SPEC)
+    for given in ((), ("--set", "rho=0.5")):
+        done = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, *given])
+        assert done.output.startswith("m at seq 0, without a record to learn\nsamples 0, ")
+
+
 def test_what_cannot_be_replayed_is_refused_with_the_reason(serve, store, tmp_path: Path):
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
     learn(client, 0, 5)
     assert "no model 'x'" in refused(store, model="x")
-    assert "from seq 0 to 5" in refused(store, "--until", "6")
+    for given in ((), ("--set", "rho=0.5")):
+        assert "its journal ends at seq 5" in refused(store, "--until", "6", *given)
+    refused(store, "--until", "-1")
     assert "PATH=VALUE" in refused(store, "--set", "rho")
     assert "rho" in refused(store, "--set", "rho=-1")
     assert "beat" in refused(store, "--set", "window.beat=1")
