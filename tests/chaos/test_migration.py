@@ -21,6 +21,7 @@ import pytest
 import redis
 
 from service.forks import forks
+from service.journal.protocol import JournalUnavailable
 from tests.chaos import migrating
 from tests.chaos.failing_over import bring_back, cut_off
 from tests.chaos.report import Run, recorded
@@ -132,6 +133,20 @@ async def kept_in(url: str) -> dict[str, Any]:
         return found | {"identity": await journal.identity(), "changes": await changes(journal)}
 
 
+def can_be_read(url: str) -> bool:
+    """Whether whoever opens the store is led to a server that takes appends."""
+
+    async def opens() -> None:
+        async with opened(url):
+            pass
+
+    try:
+        asyncio.run(opens())
+    except JournalUnavailable:
+        return False
+    return True
+
+
 async def check_seen(url: str, kept: dict[str, Any]) -> None:
     """What can be seen of a target that is not whole is."""
     async with opened(url) as [journal]:
@@ -205,8 +220,10 @@ def test_a_target_that_fails_over_meanwhile_lacks_nothing_in_the_end(places: Pla
             if stands_still:
                 os.kill(process.pid, signal.SIGCONT)
             failed += ended(process)
-            # As long as a Sentinel does not know, it is led to the former primary, and refused.
+            # As long as a Sentinel does not know, whoever asks it is led to the former primary, and
+            # refused: the migration, and who looks at what it left.
             until(lambda: not ended(begun(of, sentinels.url)), "a whole run", sentinels.stand)
+            until(lambda: can_be_read(sentinels.url), "a primary", sentinels.stand)
             assert asyncio.run(kept_in(sentinels.url)) == kept
             run.acknowledged += sum(kept[model][0]["record"].seq for model in MODELS)
         assert came_from.contents(of) == contents
