@@ -9,8 +9,8 @@ what is asked for often is in memory; what is asked for seldom comes from its jo
 snapshot that it left with. Afterwards the journals of a sample of models are held against what was
 answered.
 
-A third side has as many models of one row each: what they cost more than one model is what it takes
-to go from model to model, with next to nothing to replay. No way to load a model is below that.
+A third side has as many models of one row each, which have next to nothing to replay: what they
+cost more than one model is the rest of a miss, and that every request is a group of its own.
 """
 
 import asyncio
@@ -209,11 +209,9 @@ def about() -> list[str]:
         "are answered measure throughput: of one model what is under way shares appends, of many "
         "each is an append of its own, and a fifth to a third a load. What a client of a stream "
         f"waits is in the rows of requests sent when due, {SHARES[0]:.0%} and {SHARES[1]:.0%} of "
-        "what many models sustain, the same to both sides; of either side a request that comes "
-        "alone takes several times the CPU of one in a crowd, and half as many leave little of "
-        "the core idle. Misses are part of every figure. Models of one row each have next "
-        "to nothing to replay: what they cost beyond one model is spent on going from model to "
-        "model and on making and dropping them, and no way to load one is below that. "
+        "what many models sustain, the same to both sides. Misses are part of every figure. Models "
+        "of one row each have next to nothing to replay: what they cost beyond one model is the "
+        "rest of a miss, as reading, making and dropping a model, and a group for every request. "
         f"The history of {CHECKED} models is checked after each load, and {REPLAYED} of them are "
         "replayed without snapshots and compared bit for bit."
     )
