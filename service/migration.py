@@ -82,6 +82,7 @@ async def run_migration(of: str, to: str, tell: Tell = lambda line: None) -> lis
         await source.open()
         await target.open()
         moved = await migrate(source, target, tell)
+        await target.settle()
         await target.ping()  # by the server that all of it was written to
         return moved
     finally:

@@ -151,3 +151,10 @@ class Movable(Journal, Protocol):
 
         Raises ModelChanged; Conflict where the log does not end as the record says.
         """
+
+    async def settle(self) -> None:
+        """Return once all that was written lies where the store keeps it: of a file, on the disk;
+        of a server, with every replica that follows it.
+
+        Raises JournalUnavailable; NotReplicated where a replica does not say so in time.
+        """

@@ -1,10 +1,14 @@
 """Models as they are, out of a store and into it: nobody sees what is staged until it is whole."""
 
 import os
+import shutil
+import sqlite3
+from contextlib import closing
 
 import msgspec
 import pytest
 
+from service.journal import open_journal
 from service.journal.protocol import (
     Conflict,
     CopyUse,
@@ -93,6 +97,30 @@ async def test_returned_model_knows_keys_and_nonces_and_goes_on(journal):
     places = [(p.seq, p.duplicate, p.conflict) for p in appended.placed]
     assert places == [(6, True, False), (8, False, True), (11, False, False)]
     assert appended.previous == record.chain
+
+
+async def test_what_is_settled_lies_in_the_file_itself(tmp_path):
+    """As after a power cut that takes the log of what was committed last."""
+    path = tmp_path / "store.db"
+    journal = await open_journal(f"sqlite:///{path}")
+    try:
+        record = await written(journal)
+        await journal.settle()
+        shutil.copy(path, tmp_path / "cut.db")
+        # One who reads keeps the log from being emptied, and nobody waiting
+        with closing(sqlite3.connect(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM models").fetchall()
+            await journal.create("another", SPEC, GIVEN)
+            await journal.settle()
+    finally:
+        await journal.close()
+    after_cut = await open_journal(f"sqlite:///{tmp_path / 'cut.db'}")
+    try:
+        assert await after_cut.list() == [record]
+        assert len(await after_cut.read(MODEL, record.incarnation, 0)) == 5
+    finally:
+        await after_cut.close()
 
 
 async def test_keys_expire_when_they_would_have(store):

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 
 import pytest
 import redis
@@ -24,6 +25,8 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.redis import RedisJournal, line
+from service.journal.redis.records import MODELS
+from service.migration import run_migration
 from tests.history import check_history
 from tests.journal.groups import Log, places, rows
 from tests.redis_sets import ClusterSet, SentinelSet, cluster_or_skip, sentinels_or_skip, until
@@ -107,6 +110,35 @@ async def test_where_a_replica_is_missing_nothing_is_done(sentinels: SentinelSet
             replica.start()
         until(lambda: sentinels.is_followed(primary, 2), "the replica")
         assert (await log.append(rows(3))).shortfall is None
+
+
+def test_a_migration_ends_once_every_replica_has_it(
+    sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Where the primary is lost right after it, what takes its place has all of it."""
+    monkeypatch.setattr(line, "REPLICAS_MS", 100)
+    monkeypatch.setattr(line, "SETTLED_S", 0.2)
+    of = f"sqlite:///{tmp_path / 'source.db'}"
+
+    async def written() -> None:
+        async with opened(of) as journal:
+            await (await Log.create(journal, "moved")).append(rows(1))
+
+    asyncio.run(written())
+    replica = next(server for server in sentinels.servers if server is not sentinels.primary())
+    replica.pause()
+    try:
+        for _ in range(2):  # the second run finds all that it would write
+            with pytest.raises(NotReplicated, match="1 of 2 replicas"):
+                asyncio.run(run_migration(of, sentinels.url))
+    finally:
+        replica.resume()
+    until(lambda: sentinels.is_followed(sentinels.primary(), 2), "the replica")
+    monkeypatch.setattr(line, "SETTLED_S", 30)
+    asyncio.run(run_migration(of, sentinels.url))
+    with redis.Redis(port=replica.port, protocol=2) as client:
+        assert client.zscore(MODELS, "moved") is not None
+        assert client.exists("ds:{moved}:log")
 
 
 async def test_a_primary_that_the_sentinels_have_left_is_left(

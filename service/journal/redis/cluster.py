@@ -174,6 +174,11 @@ class Lines:
         for slot in self._places:
             self._check_stays(slot, await self._topology.owner(slot))
 
+    async def settle(self) -> None:
+        """As `Line.settle`, of every node that owns slots."""
+        lines = [self._line(where) for where in await self._topology.primaries()]
+        await asyncio.gather(*(line.settle() for line in lines))
+
     def _check_stays(self, slot: int, where: Where) -> None:
         """Raise ServerLost where the slot was another node's before."""
         if self._stays and self._places.setdefault(slot, where) != where:

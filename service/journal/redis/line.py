@@ -26,11 +26,14 @@ from redis.exceptions import (
 
 from service.journal.protocol import JournalUnavailable, NotReplicated, OutcomeUnknown
 from service.journal.redis.scripts import Argument, Script, pack
-from service.journal.redis.server import check_replicas, check_server
+from service.journal.redis.server import check_replicas, check_server, replicas_of
 from service.journal.redis.servers import Server
 
 REPLICAS_MS = 1000
 """How long an append waits for the replicas to have it."""
+
+SETTLED_S = 30.0
+"""How long replicas may take for all that a migration has written last."""
 
 REDIRECTIONS = (AskError, TryAgainError)
 """What a node of a Cluster answers, having done nothing, where a slot was or is moved."""
@@ -121,6 +124,25 @@ class Line:
             self._may_be_short = True
             check_replicas(info, self._replicas)
             self._may_be_short = False
+
+    async def settle(self) -> None:
+        """Return once every replica that follows has all that the server had when this was called.
+
+        Raises JournalUnavailable; NotReplicated where one does not say so in time.
+        """
+        # It waits for what stood in the server's log at the command before it on its connection.
+        count = replicas_of(await self.call("INFO", "replication", is_read=True))
+        found = 0
+        until = asyncio.get_running_loop().time() + SETTLED_S
+        while count and asyncio.get_running_loop().time() < until:
+            found = await self.call("WAIT", count, REPLICAS_MS, is_read=True)
+            if found >= count:
+                return
+        if count:
+            raise NotReplicated(
+                f"written, not replicated: {found} of {count} replicas had it in {SETTLED_S:g} s; "
+                "run this again, it ends once they all have it"
+            )
 
     async def run(
         self,

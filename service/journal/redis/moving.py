@@ -175,6 +175,9 @@ class RedisMoving:
         if await self._others.call("EXISTS", keys_of(record.id).waits, is_read=True):
             await self._others.call("SADD", WAITING, record.id)
 
+    async def settle(self) -> None:
+        await self._others.settle()
+
     async def _models(self, model: str, *arguments: bytes | str | int) -> Any:
         raise NotImplementedError
 

@@ -49,12 +49,17 @@ async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
 
 def check_replicas(answer: bytes, replicas: int) -> None:
     """Raise DurabilityTooLow unless, by its INFO, so many replicas follow this server now."""
-    info = _fields(answer)
-    found = sum(
-        name.startswith("slave") and "state=online" in value for name, value in info.items()
-    )
+    found = replicas_of(answer)
     if found < replicas:
         raise DurabilityTooLow(f"Redis has {found} replicas, replicated:{replicas} was asked for")
+
+
+def replicas_of(answer: bytes) -> int:
+    """How many replicas follow a server now, by its INFO."""
+    return sum(
+        name.startswith("slave") and "state=online" in value
+        for name, value in _fields(answer).items()
+    )
 
 
 def _unknown_level(asked: str | None, info: dict[str, str], error: ResponseError) -> str:

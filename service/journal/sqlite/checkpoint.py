@@ -90,6 +90,14 @@ class Checkpointer:
         """
         return await self._worker.run(_truncate)
 
+    async def settle(self) -> None:
+        """Return once all that was committed is on the disk.
+
+        Raises JournalUnavailable.
+        """
+        if not await self.empty():
+            await self._worker.run(lambda connection: _sync(self._log))
+
     async def _tend(self) -> None:
         # Not to be reported: nothing is lost, and the next one does what this one did not.
         with suppress(JournalUnavailable, sqlite3.Error, OSError):

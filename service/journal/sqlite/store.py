@@ -345,6 +345,9 @@ class SqliteJournal(SqliteMoving):
         await self._read(lambda connection: find_head(connection, model, incarnation))
         return await self._checkpointer.empty()
 
+    async def settle(self) -> None:
+        await self._checkpointer.settle()
+
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         def task(connection: sqlite3.Connection) -> str | None:
             head = find_head(connection, model, incarnation)
