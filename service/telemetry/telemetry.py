@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from service.errors import Problem
 from service.journal.protocol import Head, JournalError, JournalUnavailable
@@ -16,6 +16,7 @@ from service.telemetry.process import ProcessCounts
 from service.telemetry.sharing import Sharing
 from service.telemetry.shown import Folded, Shown
 from service.telemetry.stored import Stored
+from service.telemetry.text import Turns, text_of
 
 if TYPE_CHECKING:
     from service.catalog import Catalog
@@ -84,13 +85,15 @@ class Telemetry(ProcessCounts):
                     await self._load_missing(catalog)
             self._models.forget()
             self._members.forget()
+            turns = Turns()
             for model in await self._caught_up(catalog):
+                await turns.end()
                 with suppress(JournalUnavailable):  # a fork
                     await model.replica.certify(CERTIFICATE_AGE_S)
                     async with model.replica.serving():
                         self._models.read(model)
                         self._members.read(model)
-            return generate_latest(self.registry)
+            return await text_of(self.registry.collect(), turns)
 
     async def _load_missing(self, catalog: "Catalog") -> None:
         missing = [id_ for id_ in self._shown.ids if catalog.find(id_) is None]

@@ -1,9 +1,13 @@
 """What `/metrics` tells however many models there are."""
 
+import asyncio
 import re
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from service.telemetry import text
+from service.telemetry.shown import Folded, Shown
 from tests.service.conftest import SPEC
 
 GOOD = {"x": [1, 0, 0, 0, 2], "y": 1}
@@ -79,3 +83,26 @@ def test_no_series_tells_when_it_was_created(model, name):
     told = scraped(model)
     assert any(series.startswith(name) for series in told)
     assert not any("_created" in series for series in told)
+
+
+def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch):
+    monkeypatch.setattr(text, "TURN_S", 0.0)
+    registry = CollectorRegistry()
+    Gauge("without_any", "It has no series.", ["a"], registry=registry)
+    counter = Counter("many", 'Of 1,000 "models", \\ and\nlines.', ["a"], registry=registry)
+    for number in range(1000):
+        counter.labels(f'm"{number}').inc(number / 3)
+    Histogram("spread", "In buckets.", registry=registry).observe(0.3)
+    families = Folded(registry, Shown(0))
+
+    async def written() -> tuple[bytes, int]:
+        writing = asyncio.create_task(text.text_of(families.collect(), text.Turns()))
+        turns = 0
+        while not writing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return writing.result(), turns
+
+    whole, turns = asyncio.run(written())
+    assert whole == generate_latest(families)
+    assert turns >= 1000 / text.SAMPLES
