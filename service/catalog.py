@@ -53,6 +53,8 @@ LOADS_AT_ONCE = 8
 """Each takes the event loop a millisecond or more at a time: others are answered in between."""
 MOST_SPECS = 1000
 """Specs of which is remembered that their kernels are loaded."""
+REPLACED_IN = 50
+"""Looks at a model that is to be replaced wherever it stands, and learns between each two steps."""
 NOBODYS = "-"
 """An incarnation that no model has."""
 S_PER_ROW = 1e-6
@@ -337,27 +339,29 @@ class Catalog:
         may_replace: Callable[[ModelRecord], bool],
         by: Author,
     ) -> tuple[ModelRecord, bool]:
-        try:
-            record = await self.journal.get(model_id)
-            if _is_same(record, spec, given):
-                return record, False
-            if not may_replace(record):
-                raise _stands_elsewhere(model_id)
-            made = await self.journal.replace(
-                model_id,
-                record.incarnation,
-                record.seq,
-                record.chain,
-                canonical(spec),
-                canonical(given),
-                by.change("replace", **told_of_spec(spec), replaced_seq=record.seq),
-            )
-        except UnknownModel:
-            detail = f"there is no model {model_id!r} for If-Match to name"
-            raise Problem(412, "precondition-failed", detail) from None
-        except Conflict:
-            raise _stands_elsewhere(model_id) from None
-        return made, True
+        for _ in range(REPLACED_IN):
+            try:
+                record = await self.journal.get(model_id)
+                if _is_same(record, spec, given):
+                    return record, False
+                if not may_replace(record):
+                    break
+                made = await self.journal.replace(
+                    model_id,
+                    record.incarnation,
+                    record.seq,
+                    record.chain,
+                    canonical(spec),
+                    canonical(given),
+                    by.change("replace", **told_of_spec(spec), replaced_seq=record.seq),
+                )
+            except UnknownModel:
+                detail = f"there is no model {model_id!r} for If-Match to name"
+                raise Problem(412, "precondition-failed", detail) from None
+            except Conflict:  # it has moved on: whether it may be replaced there is asked anew
+                continue
+            return made, True
+        raise _stands_elsewhere(model_id)
 
     async def delete(
         self,

@@ -164,6 +164,37 @@ def test_a_model_that_moves_on_while_it_is_deleted_by_its_place_stays(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("wherever", [True, False])
+def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
+    """`If-Match: *` names it wherever it stands; an ETag, only there."""
+
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            await catalog.create("m", SPEC)
+            replace, learned = catalog.journal.replace, []
+
+            async def late(*given: Any) -> Any:
+                if len(learned) < 3:
+                    record = await catalog.journal.get("m")
+                    nonce = bytes([len(learned)]) * 16
+                    place = ("m", record.incarnation, nonce, 0, [rows(len(learned) + 1)])
+                    learned.append(await catalog.journal.append(*place))
+                return await replace(*given)
+
+            monkeypatch.setattr(catalog.journal, "replace", late)
+            replacing = catalog.create("m", OTHER, lambda record: wherever or record.seq == 0)
+            if wherever:
+                model, created = await replacing
+                assert created and len(learned) == 3
+                assert (model.replica.seq, model.replica.spec["rho"]) == (0, 0.5)
+            else:
+                with pytest.raises(Problem, match="does not stand where If-Match says"):
+                    await replacing
+                assert (await catalog.journal.get("m")).seq == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_version_in_memory_does_not_wait_for_another_one(store):
     async def scenario() -> None:
         async with serving(store) as catalog:
