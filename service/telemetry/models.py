@@ -35,6 +35,9 @@ FAMILIES = {
     "quarantined_records": Family(
         _GAUGE, "Records that the journal keeps of a model whose learning pauses."
     ),
+    "quarantined_bytes": Family(
+        _GAUGE, "Bytes of the rows that were set aside since the learning of a model paused."
+    ),
     "guard_trips": Family(
         _COUNTER, "Times that a quantity had left its own history.", ("quantity",)
     ),
@@ -118,6 +121,7 @@ class Models(Collector):
         self._put("model_paused", int(pauses.is_paused))
         held = replica.seq - pauses.held_from if pauses.is_paused else 0
         self._put("quarantined_records", held)
+        self._put("quarantined_bytes", pauses.held_bytes)
         for quantity, count in pauses.counts.items():
             self._put("guard_trips", count, quantity)
 

@@ -1,6 +1,7 @@
 """A guarded model over HTTP: it pauses on bad data, goes back, and learns on when it is told to."""
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,8 @@ def test_a_pause_from_beginning_to_end(serve, store):
     assert 'dualstream_model_paused{model="m"} 1.0' in text and 'paused{model="free"}' not in text
     assert 'dualstream_guard_trips_total{model="m",quantity="loss"} 1.0' in text
     assert f'dualstream_quarantined_records{{model="m"}} {165 - now["held_from"]}.0' in text
+    (held_bytes,) = re.findall(r'dualstream_quarantined_bytes{model="m"} (.*)', text)
+    assert float(held_bytes) >= 32 * (164 - since)
     events = one.get("/models/m/timeline").json()["events"]
     (event,) = (event for event in events if event["kind"] == "guard")
     assert (event["seq"], event["rows"], event["paused"]) == (since, since, True)
