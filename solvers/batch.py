@@ -56,7 +56,7 @@ class Batch:
     """n rows of width `dim`: compressed sparse rows beside their labels and weights.
 
     Made by `from_dense`, `from_csr` or `from_libsvm`. Made directly, the arrays must already be
-    what is said here, else InvalidRow or ShapeMismatch.
+    what is said here, else InvalidRow or ShapeMismatch; `of_checked` looks at nothing again.
     """
 
     indptr: Ints
@@ -164,6 +164,21 @@ class Batch:
         """Other entries beside the same labels and weights; they are taken as they are."""
         columns = (indptr, indices, values, self.labels, self.weights)
         return _trusted(*columns, dim, self.classes, self.served)
+
+    @classmethod
+    def of_checked(
+        cls,
+        indptr: Ints,
+        indices: Indices,
+        values: Floats,
+        labels: Floats,
+        weights: Floats,
+        dim: int,
+        classes: tuple[str, ...] = (),
+        served: Floats | None = None,
+    ) -> "Batch":
+        """Of arrays that are known to be what is said above: whoever has made them has checked."""
+        return _trusted(indptr, indices, values, labels, weights, dim, classes, served)
 
     @classmethod
     def concat(cls, batches: Sequence["Batch"]) -> "Batch":

@@ -15,7 +15,8 @@ from solvers import Batch, class_places
 class ListedRows:
     """A few rows as Python lists: a group of requests becomes arrays once, not one by one.
 
-    Laid out as a Batch: indptr from 0, indices from 0 and sorted within a row, no zeros.
+    Laid out as a Batch: indptr from 0, indices from 0 and sorted within a row, no zeros. The
+    door has checked each row, and nothing is looked at again.
     """
 
     indptr: list[int]
@@ -49,11 +50,11 @@ Rows = ListedRows | Batch
 
 def as_batch(pieces: Sequence[Rows]) -> Batch:
     """All rows of some pieces of one width, in order."""
-    if not all(isinstance(piece, ListedRows) for piece in pieces):
-        return Batch.concat([_as_arrays(piece) for piece in pieces])
+    if len(pieces) == 1:
+        return _as_arrays(pieces[0])
     listed = [piece for piece in pieces if isinstance(piece, ListedRows)]
-    if len(listed) == 1:
-        return _as_arrays(listed[0])
+    if len(listed) < len(pieces):
+        return Batch.concat([_as_arrays(piece) for piece in pieces])
     offsets = accumulate((len(piece.indices) for piece in listed), initial=0)
     indptr = [0]
     for piece, offset in zip(listed, offsets, strict=False):
@@ -82,16 +83,16 @@ def _as_arrays(rows: Rows) -> Batch:
     if isinstance(rows, Batch):
         return rows
     labels, classes = labels_and_classes(rows.labels)
-    return Batch(
-        indptr=np.array(rows.indptr, np.int64),
-        indices=np.array(rows.indices, np.int32),
-        values=np.array(rows.values, np.float64),
-        labels=labels,
-        weights=np.array(rows.weights, np.float64),
-        dim=rows.dim,
-        classes=classes,
-        served=np.array(rows.served_scores, np.float64) if rows.served_scores else None,
+    columns = (
+        np.array(rows.indptr, np.int64),
+        np.array(rows.indices, np.int32),
+        np.array(rows.values, np.float64),
+        labels,
+        np.array(rows.weights, np.float64),
     )
+    if rows.served_scores:  # they have waited in the store, which may be damaged
+        return Batch(*columns, rows.dim, classes, np.array(rows.served_scores, np.float64))
+    return Batch.of_checked(*columns, rows.dim, classes)
 
 
 def labels_and_classes(

@@ -3,11 +3,12 @@
 import json
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
-from service.codecs import Door, as_batch, parse_body
+from service.codecs import Door, ListedRows, as_batch, parse_body
 from service.errors import Problem
-from solvers import Batch, resolve_spec
+from solvers import Batch, InvalidRow, resolve_spec
 from tests.fuzzing import examples
 
 DIM = 4
@@ -45,10 +46,17 @@ def parsed(body: bytes, media: str, labelled: bool = True):
     assert places == list(range(intake.count))
     batch = as_batch([intake.rows])
     assert len(batch) == len(intake.places) and batch.dim == DIM
-    assert np.isfinite(batch.values).all() and (batch.values != 0).all()
+    # Has every rule of it checked: the rows of a door become batches without.
+    Batch(batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, DIM)
     if labelled:
         assert set(batch.labels.tolist()) <= {-1.0, 1.0}
     return intake
+
+
+def test_a_row_that_waited_in_the_store_is_checked_as_it_becomes_a_batch():
+    rows = ListedRows([0, 1], [DIM], [1.0], [1.0], [1.0], DIM, served_scores=[0.5])
+    with pytest.raises(InvalidRow):
+        as_batch([rows])
 
 
 @given(bodies, st.booleans())
