@@ -1,6 +1,7 @@
 """Rows on their way in: what is kept, what is dropped, what is refused."""
 
 import math
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from solvers import Batch, InvalidRow, ShapeMismatch, _scalar
 from solvers._jit import DISABLED
+from solvers.batch import first_bad_row
 from tests.fuzzing import examples
 
 EXAMPLES = examples(50 if DISABLED else 300)
@@ -191,6 +193,36 @@ def test_a_batch_made_directly_is_checked(batch):
             but(place, column)
     with pytest.raises(ShapeMismatch):
         but(2, np.ones(5))
+
+
+def breaks_a_rule(indptr, indices, values, labels, weights, dim):
+    rows = [range(begin, end) for begin, end in pairwise(indptr)]
+    return not (
+        indptr[0] == 0
+        and indptr[-1] == len(values)
+        and all(begin <= end <= len(values) for begin, end in pairwise(indptr))
+        and all(0 <= indices[p] < dim for row in rows for p in row)
+        and all(indices[p] < indices[q] for row in rows for p, q in pairwise(row))
+        and all(abs(x) <= 1e100 and x != 0.0 for x in values)
+        and not any(abs(y) > 1e100 for y in labels)
+        and all(0.0 <= c <= 1e100 for c in weights)
+    )
+
+
+EDGES = (math.nan, math.inf, -math.inf, 1e100, -1e100, 1.1e100, 0.0, -0.0, -1.0, 5e-324)
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_whatever_number_breaks_a_rule_is_found(batch, column):
+    # A row without entries stands in its midst, and one at its end.
+    good = [batch.indptr, batch.indices, batch.values, batch.labels, batch.weights]
+    good[0], good[3], good[4] = (np.append(good[k], good[k][-1]) for k in (0, 3, 4))
+    edges = EDGES if good[column].dtype == float else range(-2, 8)
+    for place, edge in product(range(len(good[column])), edges):
+        columns = [array.copy() for array in good]
+        columns[column][place] = edge
+        row, _, _ = first_bad_row(*columns, batch.dim)
+        assert (row >= 0) == breaks_a_rule(*columns, batch.dim), (place, edge)
 
 
 def test_arrays_from_bytes_are_taken(batch):
