@@ -33,7 +33,7 @@ from service.outside import REAL, Outside
 from service.pressure import Pressure
 from service.recovery import Forked
 from service.refits import Desk
-from service.replica import Replica
+from service.replica import Replica, fixed_spec
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.trail import Trail
@@ -223,7 +223,7 @@ class Catalog:
         """Load and warm the family of a resolved spec, so that no request ever compiles."""
         if spec in self._warm:
             return
-        learner = await asyncio.to_thread(make_learner, json.loads(spec))
+        learner = await asyncio.to_thread(make_learner, fixed_spec(spec))
         if len(self._warm) >= MOST_SPECS:
             self._warm.clear()
             self._first_bytes.clear()

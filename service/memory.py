@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers import FixedSpec, make_learner, width_of
+from solvers import FixedSpec, WorkedOut, make_learner, width_of
 
 LOOKED_AT = 64
 """Of a longer list or dict so many items are looked at, and the others taken to be like them."""
@@ -70,7 +70,8 @@ def bytes_before_rows(spec: Mapping[str, Any]) -> int:
 def bytes_of(*roots: Any) -> int:
     """Bytes of these objects and of what they refer to, each counted once.
 
-    Classes, functions, modules and fixed specifications count nothing: everyone shares them. The
+    Classes, functions, modules, fixed specifications and what follows from them count nothing:
+    everyone shares them. The
     arrays' numbers are exact, what long lists hold is estimated; so the cost is bounded, some 30 us
     for a learner. What knows better says so by its `bytes_held`.
     """
@@ -155,7 +156,7 @@ def _like_the_first(
 def _is_shared(kind: Any) -> bool:
     """Whether objects of this type are classes, modules, or can be called; or what many share."""
     is_called = any("__call__" in base.__dict__ for base in kind.__mro__)
-    return is_called or issubclass(kind, type | ModuleType | FixedSpec)
+    return is_called or issubclass(kind, type | ModuleType | FixedSpec | WorkedOut)
 
 
 def _slots(kind: Any) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from solvers import Batch, CorruptState, Outcome, why_no_reference
+from solvers.fixed_spec import worked_out_once
 
 _LEAST_ROOM = 64
 
@@ -20,11 +21,7 @@ class ServedLosses:
     """Of the last rows that entered the window; none of a model without a reference."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._most = 0
-        if why_no_reference(spec) is None:
-            window = spec["window"]
-            self._most = int(spec["retain"] if isinstance(window, str) else window.get("length", 0))
-            self._most = self._most or int(spec["retain"])
+        self._most = _most_of(spec)
         self._ring = np.empty(0)
         # Rows that entered since the ring was made; number n stands at n mod its length.
         self._entered = 0
@@ -87,3 +84,13 @@ class ServedLosses:
             raise CorruptState(f"the losses served have shape {losses.shape}, {losses.dtype}")
         if self._most:
             self._put(losses)
+
+
+@worked_out_once
+def _most_of(spec: Mapping[str, Any]) -> int:
+    """How many are kept: of as many rows as a reference would be about."""
+    if why_no_reference(spec) is not None:
+        return 0
+    window = spec["window"]
+    length = 0 if isinstance(window, str) else int(window.get("length", 0))
+    return length or int(spec["retain"])

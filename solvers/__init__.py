@@ -20,7 +20,7 @@ from solvers.errors import (
     UnlearningError,
 )
 from solvers.features import width_of
-from solvers.fixed_spec import FixedSpec
+from solvers.fixed_spec import FixedSpec, WorkedOut
 from solvers.guard import QUANTITIES, guard_of
 from solvers.hashing import NamePlaces, hash_names, hash_row, sorted_row
 from solvers.learner import Learner, Outcome, State, check_arrays, count_nonzeros
@@ -138,6 +138,7 @@ __all__ = [
     "UnlearningError",
     "WEIGHTS",
     "WINDOW_ROWS",
+    "WorkedOut",
     "as_served",
     "begin_refit",
     "certificates_of_members",

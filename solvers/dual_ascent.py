@@ -8,13 +8,14 @@ or every so many rows (`every`) as many as bring the relative gap under `until_g
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from solvers import _odca, _odca_general
-from solvers._jit import Flags, Floats
+from solvers._jit import Flags, Floats, Ints
 from solvers._odca import (
     AVERAGED,
     AVG_K,
@@ -56,8 +57,9 @@ from solvers.batch import Batch
 from solvers.certificate import Certificate, relative_gap, row_sums
 from solvers.errors import InvalidRow, RefitError, UnlearningError
 from solvers.features import Features
+from solvers.fixed_spec import WorkedOut, worked_out_once
 from solvers.learner import Outcome, State, check_arrays, count_nonzeros
-from solvers.losses import make_loss
+from solvers.losses import Loss, make_loss
 from solvers.regularizers import l2_sums
 from solvers.visits import draw_visits
 from solvers.windows import Ring, Window
@@ -86,41 +88,65 @@ _AHEAD = 65_536
 _BULK_ROWS = 256
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan(WorkedOut):
+    """What follows from a specification alone.
+
+    floats, ints   those of a learner before its first row
+    columns        of its weights
+    """
+
+    features: Features
+    loss: Loss
+    window: Window
+    floats: Floats
+    ints: Ints
+    columns: int
+    is_l2: bool
+    is_plain: bool
+    """l2 alone has a kernel without visits."""
+
+
+@worked_out_once
+def _plan_of(spec: Mapping[str, Any]) -> _Plan:
+    features, window = Features.of(spec), Window.of(spec)
+    loss = make_loss(*loss_of(spec))
+    kind, threshold = regularizer_of(spec)
+    average = spec["average"]
+    # kappa = 0 averages one iterate: the last one, which is served anyway.
+    kappa = average["kappa"] if average else 0.0
+    length, replay = window.length, spec["replay"]
+    floats, ints = np.zeros(N_FLOATS), np.zeros(N_INTS, np.int64)
+    floats[SCALE] = floats[AVG_K] = 1.0
+    floats[RHO], floats[STRENGTH] = spec.get("rho", 0.0), spec.get("strength", 0.0)
+    floats[BETA] = window.beta
+    floats[KAPPA], floats[BIAS] = kappa, features.bias
+    floats[LOSS:] = loss.numbers
+    floats[THRESHOLD] = threshold
+    ints[LENGTH], ints[RETAIN] = length, spec["retain"]
+    ints[RESUM_EVERY] = max(100 * length, features.width)
+    ints[AVERAGED], ints[BINARY] = kappa > 0.0, spec["task"] == "binary"
+    ints[ENTROPY] = kind == "entropy"
+    ints[STEPS], ints[EVERY] = replay.get("steps", 0), replay.get("every", 0)
+    is_l2, visits = kind == "l2", bool(ints[STEPS] or ints[EVERY])
+    columns = 2 if kappa > 0.0 else 1
+    floats.flags.writeable = ints.flags.writeable = False
+    return _Plan(features, loss, window, floats, ints, columns, is_l2, is_l2 and not visits)
+
+
 class DualAscent:
     """The learner of `algorithm: dual_ascent`; `spec` is a resolved one."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = spec
-        self._features = Features.of(spec)
-        self._loss = make_loss(*loss_of(spec))
-        self._window = Window.of(spec)
+        plan = _plan_of(spec)
+        self._features, self._loss, self._window = plan.features, plan.loss, plan.window
         self._ring = Ring(spec["retain"])
-        average = spec["average"]
-        # kappa = 0 averages one iterate: the last one, which is served anyway.
-        kappa = average["kappa"] if average else 0.0
-        length = self._window.length
-
-        self._floats = floats = np.zeros(N_FLOATS)
-        floats[SCALE] = floats[AVG_K] = 1.0
-        floats[RHO], floats[STRENGTH] = spec.get("rho", 0.0), spec.get("strength", 0.0)
-        floats[BETA] = self._window.beta
-        floats[KAPPA], floats[BIAS] = kappa, self._features.bias
-        floats[LOSS:] = self._loss.numbers
-        kind, threshold = regularizer_of(spec)
-        floats[THRESHOLD] = threshold
-        self._ints = ints = np.zeros(N_INTS, np.int64)
-        ints[LENGTH], ints[RETAIN] = length, spec["retain"]
-        ints[RESUM_EVERY] = max(100 * length, self._features.width)
-        ints[AVERAGED], ints[BINARY] = kappa > 0.0, spec["task"] == "binary"
-        ints[ENTROPY] = kind == "entropy"
-        self._is_l2 = kind == "l2"
-        replay = spec["replay"]
-        ints[STEPS], ints[EVERY] = replay.get("steps", 0), replay.get("every", 0)
-        # l2 alone has a kernel without visits.
-        self._is_plain = self._is_l2 and not (ints[STEPS] or ints[EVERY])
+        self._floats, self._ints = plan.floats.copy(), plan.ints.copy()
+        self._is_l2, self._is_plain = plan.is_l2, plan.is_plain
         self._second = "z" if self._is_l2 else "average"
         self._kernels: Any = _odca if self._is_l2 else _odca_general
-        self._w = np.zeros((self._features.width, 2 if kappa > 0.0 else 1))
+        self._w = np.zeros((self._features.width, plan.columns))
         self._saved = np.empty(0)
         self._fit_saved()
 

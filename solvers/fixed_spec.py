@@ -17,6 +17,12 @@ class FixedSpec(dict[str, Any]):
         self.follows: dict[object, Any] = {}
 
 
+class WorkedOut:
+    """What follows from a specification: shared by all models that have it, changed by nobody."""
+
+    __slots__ = ()
+
+
 def worked_out_once(work: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
     """The function of a specification, which a FixedSpec remembers; its result is not changed."""
 

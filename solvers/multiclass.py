@@ -26,6 +26,7 @@ from solvers.batch import Batch
 from solvers.certificate import Certificate, summed
 from solvers.class_names import MAX_CLASSES, names_of, names_state
 from solvers.errors import InvalidRow, NotExpressible, RefitError, UnlearningError
+from solvers.fixed_spec import FixedSpec, worked_out_once
 from solvers.learner import Learner, Outcome, State
 from solvers.refit import DualProblem, refittable
 from solvers.rewind import Rewind, learn_in_pieces
@@ -358,8 +359,13 @@ class Multiclass:
 
 def make_multiclass(spec: Spec, make_binary: Callable[[Spec], Learner]) -> Multiclass:
     """One-vs-rest over the learner of the same specification with `task: binary`."""
-    binary = spec | {"task": "binary", "labels": None}
+    binary = _binary(spec)
     return Multiclass(spec, lambda: make_binary(binary))
+
+
+@worked_out_once
+def _binary(spec: Mapping[str, Any]) -> FixedSpec:
+    return FixedSpec({**spec, "task": "binary", "labels": None})
 
 
 def check_classes(batch: Batch) -> None:

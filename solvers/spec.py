@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from solvers import _jit
@@ -95,32 +96,33 @@ def _refit_method(resolved: Spec) -> str:
     return str(method)
 
 
-@worked_out_once
-def _fixed(spec: Mapping[str, Any]) -> FixedSpec:
-    """As it is resolved. Raises InvalidSpec."""
-    return FixedSpec(resolve_spec(spec))
-
-
 def make_learner(spec: Mapping[str, Any]) -> Learner:
     """A learner with no rows yet. Raises InvalidSpec."""
-    resolved = _fixed(spec)
+    return _maker(spec)()
+
+
+@worked_out_once
+def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
+    """What makes the learners of a specification. Raises InvalidSpec."""
+    resolved = FixedSpec(resolve_spec(spec))
     if not has_stages(resolved):
-        return _make_core(resolved)
+        return _maker_of_core(resolved)
     # Imported when needed, as its kernels are compiled then.
     module: Any = importlib.import_module("solvers.features.make")
-    learner: Learner = module.make_staged(resolved, _make_core)
-    return learner
+    return partial(module.make_staged, resolved, _make_core)
 
 
 def _make_core(resolved: Spec) -> Learner:
     """The learner itself, of a specification without stages."""
+    return _maker_of_core(resolved)()
+
+
+def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
     if resolved["task"] == "multiclass":
         module: Any = importlib.import_module("solvers.multiclass")
-        learner: Learner = module.make_multiclass(resolved, _make_core)
-        return learner
+        return partial(module.make_multiclass, resolved, _make_core)
     algorithm = ALGORITHMS[resolved["algorithm"]]
-    maker: Callable[[Spec], Learner] = getattr(_load(algorithm), algorithm.maker)
-    return maker(resolved)
+    return partial(getattr(_load(algorithm), algorithm.maker), resolved)
 
 
 def warm(*algorithms: str) -> int:

@@ -1,6 +1,7 @@
 """From a resolved specification with stages to its learner."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from solvers.features.fourier import Fourier
 from solvers.features.intercept import width_of
@@ -11,6 +12,7 @@ from solvers.features.scaling import Balanced
 from solvers.features.stage import Stage
 from solvers.features.staged import Staged, StagedMulticlass
 from solvers.features.wrapped import Wrapped
+from solvers.fixed_spec import FixedSpec, worked_out_once
 from solvers.learner import Learner
 from solvers.multiclass import Multiclass
 from solvers.rewind import Rewind
@@ -21,10 +23,7 @@ _NO_STAGES: Spec = {"map": None, "scaling": "none", "norm": "none"}
 
 def make_staged(spec: Spec, make_core: Callable[[Spec], Learner]) -> Learner:
     """The stages that `spec` names in front of the learner that it names."""
-    width, mapping = width_of(spec["features"]), spec["map"]
-    core = spec | _NO_STAGES
-    if mapping is not None:
-        core["features"] = {"kind": "indexed", "dim": mapping["components"]}
+    width, mapping, core = width_of(spec["features"]), spec["map"], _core_of(spec)
     front: dict[str, Stage] = {}
     if spec["scaling"] != "none":
         scaling = spec["scaling"]
@@ -48,6 +47,16 @@ def make_staged(spec: Spec, make_core: Callable[[Spec], Learner]) -> Learner:
     if isinstance(landmarks, LandmarksMulticlass):
         return StagedMulticlass(spec, front, landmarks, landmarks)
     return Staged(spec, front, landmarks, landmarks)
+
+
+@worked_out_once
+def _core_of(spec: Mapping[str, Any]) -> FixedSpec:
+    """The specification of the learner behind the stages."""
+    mapped = spec["map"]
+    features = spec["features"]
+    if mapped is not None:
+        features = {"kind": "indexed", "dim": mapped["components"]}
+    return FixedSpec({**spec, **_NO_STAGES, "features": features})
 
 
 def _norm(spec: Spec) -> dict[str, Stage]:

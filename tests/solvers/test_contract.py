@@ -1,6 +1,9 @@
 """What every learner promises, whatever its algorithm: one suite over `specs.SPECS`."""
 
 import tracemalloc
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -8,13 +11,16 @@ import pytest
 from solvers import (
     Batch,
     CorruptState,
+    FixedSpec,
     InvalidRow,
     Progressive,
     ShapeMismatch,
+    WorkedOut,
     compiled_signatures,
     dump,
     load,
     make_learner,
+    resolve_spec,
     warm,
 )
 from solvers._jit import DISABLED
@@ -62,9 +68,52 @@ def rescaled(batch, rows, factor):
     return Batch(batch.indptr, batch.indices, values, batch.labels, batch.weights, batch.dim)
 
 
+def changeable(root):
+    """What can be changed of all that an object refers to, by id; specifications never are."""
+    found, left = {}, [root]
+    while left:
+        one = left.pop()
+        is_shared = callable(one) or isinstance(one, ModuleType | FixedSpec | WorkedOut)
+        is_spec = isinstance(one, dict) and not one.keys().isdisjoint(("algorithm", "kind"))
+        if id(one) in found or one is None or is_shared or is_spec:
+            continue
+        if isinstance(one, np.ndarray):
+            if one.flags.writeable and one.size:
+                found[id(one)] = one
+            left.append(one.base)
+            continue
+        parts = list(getattr(one, "__dict__", {}).values())
+        for kind in type(one).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            parts += [getattr(one, name, None) for name in slots if not name.startswith("__")]
+        if isinstance(one, Mapping):
+            parts += [*one.keys(), *one.values()]
+        elif isinstance(one, Iterable) and not isinstance(one, str | bytes):
+            parts += list(one)
+        is_frozen = is_dataclass(one) and one.__dataclass_params__.frozen
+        if not isinstance(one, str | bytes | int | float | tuple | frozenset) and not is_frozen:
+            found[id(one)] = one
+        left += parts
+    return found
+
+
 def relabelled(batch, labels, weights=None):
     weights = batch.weights if weights is None else weights
     return Batch(batch.indptr, batch.indices, batch.values, labels, weights, batch.dim)
+
+
+def test_learners_of_one_specification_share_nothing_that_changes(spec):
+    fixed = FixedSpec(resolve_spec(spec))
+    one, other, batch = make_learner(fixed), make_learner(fixed), stream(spec, N // 2)
+    assert not changeable(one).keys() & changeable(other).keys()
+    for row in range(0, len(batch), 9):
+        one.learn(batch[row : row + 9])
+        other.learn(batch[row : row + 5])
+    assert content(one) == content(learned(spec, batch))
+    apart = [batch[row : row + 5] for row in range(0, len(batch), 9)]
+    assert content(other) == content(learned(spec, *apart))
+    assert content(make_learner(fixed)) == content(make_learner(spec))
+    assert not changeable(one).keys() & changeable(make_learner(fixed)).keys()
 
 
 def assert_finite(learner):
