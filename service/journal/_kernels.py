@@ -28,13 +28,16 @@ F4, U1 = types.float32[::1], types.uint8[::1]
 I8_2D = i8[:, ::1]
 
 # What is known of a part, and of its content [START, END) where it is plain: how many entries its
-# rows have in all, else -1. MARK is where the fingerprint stands, -1 where there is none.
-START, END, FLAGS, COLUMNS, COUNT, KEY, KEY_END, MARK, ENTRIES = range(9)
-FIELDS = 9
+# rows have in all, else -1. MARK is where the fingerprint stands, -1 where there is none. The part
+# itself begins at BEGIN.
+START, END, FLAGS, COLUMNS, COUNT, KEY, KEY_END, MARK, ENTRIES, BEGIN = range(10)
+FIELDS = 10
 SMALLEST = 11
 """Bytes of the smallest part."""
+LARGE = 1024
+"""Of longer parts a library, which has an instruction for it, is quicker with the checksum."""
 
-_VERSION = 1
+_VERSION, _LARGE = 1, LARGE
 _CONTROL, _KEY, _FINGERPRINT, _WIDE, _KNOWN_FLAGS = 1, 2, 4, 16, 31
 _KNOWN_COLUMNS, _LAST_KIND = 0x7FFF, 6
 _PLAIN_COLUMNS = 0x07FF
@@ -137,19 +140,22 @@ def plain_entries(bytes_: Bytes, at: int, end: int, columns: int, count: int) ->
     return entries if at == end else -1
 
 
-@kernel(types.UniTuple(i8, 6)(RO_U1, RO_I8_2D, I8_2D))
-def find_parts(bytes_: Bytes, tables: Ints, parts: Ints) -> tuple[int, int, int, int, int, int]:
+@kernel(types.UniTuple(i8, 7)(RO_U1, RO_I8_2D, I8_2D))
+def find_parts(
+    bytes_: Bytes, tables: Ints, parts: Ints
+) -> tuple[int, int, int, int, int, int, int]:
     """Find the parts one after the other, check what holds for all: how many, and where they end.
 
     They end before the end of the bytes where something is damaged or not known. After these two,
     of all parts together: the records; the entries of their rows, -1 where one is not plain; how
-    many have a key; the bits of the columns that any of them has.
+    many have a key; the bits of the columns that any of them has; how many are longer than LARGE,
+    whose checksums are still to be compared.
 
     parts  (m, FIELDS) int64, m no less than there can be
     Cost O(bytes).
     """
     n, at, size = 0, 0, len(bytes_)
-    records, entries, keys, all_columns = 0, 0, 0, 0
+    records, entries, keys, all_columns, large = 0, 0, 0, 0, 0
     while at + SMALLEST <= size and bytes_[at] == _VERSION:
         flags = byte(bytes_, at + 1)
         columns = number(bytes_, at + 2, 2)
@@ -164,7 +170,9 @@ def find_parts(bytes_: Bytes, tables: Ints, parts: Ints) -> tuple[int, int, int,
         end = at + length - 4
         if end < start or end + 4 > size:
             break
-        if number(bytes_, end, 4) != crc32c(bytes_, at, end, tables):
+        if end - at > _LARGE:
+            large += 1
+        elif number(bytes_, end, 4) != crc32c(bytes_, at, end, tables):
             break
         key, key_end, mark = -1, -1, -1
         if flags & _KEY:
@@ -184,6 +192,7 @@ def find_parts(bytes_: Bytes, tables: Ints, parts: Ints) -> tuple[int, int, int,
         is_rows = flags & _CONTROL == 0
         parts[n, 0], parts[n, 1], parts[n, 2], parts[n, 3] = start, end, flags, columns
         parts[n, 4], parts[n, 5], parts[n, 6], parts[n, 7] = count, key, key_end, mark
+        parts[n, 9] = at
         parts[n, 8] = plain_entries(bytes_, start, end, columns, count) if is_rows else -1
         records += count
         entries = entries + parts[n, 8] if min(entries, parts[n, 8]) >= 0 else -1
@@ -191,7 +200,7 @@ def find_parts(bytes_: Bytes, tables: Ints, parts: Ints) -> tuple[int, int, int,
         all_columns |= columns
         n += 1
         at = end + 4
-    return n, at, records, entries, keys, all_columns
+    return n, at, records, entries, keys, all_columns, large
 
 
 @kernel(i8(RO_U1, i8, i8, i8, i8, F8, U1, F4, U1), inline=True)
@@ -208,8 +217,9 @@ def take_floats(
 ) -> int:
     """out[first:first + count] from a column of floats at `at`; return where the column ends."""
     if kind == 0:
-        for i in range(first, first + count):
-            out[i] = 1.0
+        # Unsigned, so that no index is looked at for counting from the end.
+        for k in range(np.uint64(first), np.uint64(first + count)):
+            out[k] = 1.0
     elif kind == 1:
         for i in range(first, first + count):
             for j in range(4):
@@ -217,8 +227,9 @@ def take_floats(
             out[i] = scratch[0]
             at += 4
     else:
-        for j in range(8 * count):
-            out_bytes[8 * first + j] = bytes_[at + j]
+        shift = np.uint64(at) - np.uint64(8 * first)
+        for k in range(np.uint64(8 * first), np.uint64(8 * (first + count))):
+            out_bytes[k] = bytes_[k + shift]
         at += 8 * count
     return at
 
@@ -266,8 +277,9 @@ def take_rows(
                 at += width
         kind = columns >> 2 & 3
         if kind == 0:
-            for i in range(entries):
-                indices[entry + i] = bytes_[at + i]
+            shift = np.uint64(at) - np.uint64(entry)
+            for k in range(np.uint64(entry), np.uint64(entry + entries)):
+                indices[k] = bytes_[k + shift]
             at += entries
         elif kind == 3:
             for i in range(count):

@@ -10,6 +10,7 @@ from typing import overload
 
 import numpy as np
 import numpy.typing as npt
+from google_crc32c import value as crc32c
 
 from service.journal import _format as f, _kernels as k
 
@@ -124,7 +125,18 @@ def find_parts(body: bytes) -> Parts | None:
     """The parts of a body, their checksums checked; None where it is damaged or not known."""
     bytes_ = np.frombuffer(body, np.uint8)
     table = np.empty((len(body) // k.SMALLEST, k.FIELDS), np.int64)
-    count, end, records, entries, keys, columns = k.find_parts(bytes_, k.CRC_TABLES, table)
-    if end < len(body):
+    found = k.find_parts(bytes_, k.CRC_TABLES, table)
+    count, end, records, entries, keys, columns, large = found
+    table = table[:count]
+    if end < len(body) or (large and not _are_intact(body, table)):
         return None
-    return Parts(body, bytes_, table[:count], (records, entries, keys, columns))
+    return Parts(body, bytes_, table, (records, entries, keys, columns))
+
+
+def _are_intact(body: bytes, table: npt.NDArray[np.int64]) -> bool:
+    """Whether the large ones of these parts have their checksum."""
+    large = np.flatnonzero(table[:, k.END] - table[:, k.BEGIN] > k.LARGE)
+    for begin, end in table[large][:, (k.BEGIN, k.END)].tolist():
+        if crc32c(body[begin:end]) != int.from_bytes(body[end : end + 4], "little"):
+            return False
+    return True
