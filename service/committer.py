@@ -59,17 +59,16 @@ LONGEST_PAUSE_S = 0.5
 class _Group:
     """Requests that are committed together."""
 
-    waiting: "list[tuple[AnyRequest, asyncio.Future[Receipt]]]"
+    requests: list[AnyRequest]
+    futures: "list[asyncio.Future[Receipt]]"
+    parts: Sequence[Part]
+    rows: int
     nonce: bytes
     began: float
     appending: "asyncio.Task[Appended] | None" = None
     """Its append, where that was begun before the group in front of it was learned."""
     known: int = 0
     """Where the replica stands then."""
-
-    @property
-    def requests(self) -> list[AnyRequest]:
-        return [request for request, _ in self.waiting]
 
 
 class Committer:
@@ -215,7 +214,7 @@ class Committer:
         before = self._replica.seq
         try:
             receipts = await self._commit(group)
-            for (_, future), receipt in zip(group.waiting, receipts, strict=True):
+            for future, receipt in zip(group.futures, receipts, strict=True):
                 if not future.done():
                     future.set_result(receipt)
             self._on_advance(before, self._replica.seq)
@@ -224,9 +223,9 @@ class Committer:
             if isinstance(error, NotReplicated):
                 self._on_advance(before, self._replica.seq)
             elif not isinstance(error, TOLD):
-                failed = len(group.waiting)
+                failed = len(group.requests)
                 log.exception("model %r: a group of %d failed", self._replica.id, failed)
-            for _, future in group.waiting:
+            for future in group.futures:
                 if not future.done():
                     future.set_exception(error)
 
@@ -242,17 +241,24 @@ class Committer:
             await asyncio.sleep(0)
 
     def _next_group(self) -> _Group:
-        group = [self._waiting.popleft()]
-        size, rows = _size(group[0][0])
-        while self._waiting and not _is_alone(group[0][0]):
-            following = self._waiting[0][0]
-            its_size, its_rows = _size(following)
-            size += its_size
-            rows += its_rows
-            if size > GROUP_BYTES or rows > GROUP_ROWS or _is_alone(following):
-                break
-            group.append(self._waiting.popleft())
-        return _Group(group, self._outside.nonce(), self._outside.clock())
+        waiting = self._waiting
+        first, future = waiting.popleft()
+        requests, futures, parts, rows = [first], [future], first.parts, _rows(first)
+        if waiting and not _is_alone(first):
+            parts, size = list(parts), _size(first)
+            while waiting:
+                following, future = waiting[0]
+                size += _size(following)
+                rows += _rows(following)
+                if size > GROUP_BYTES or rows > GROUP_ROWS or _is_alone(following):
+                    rows -= _rows(following)
+                    break
+                waiting.popleft()
+                requests.append(following)
+                futures.append(future)
+                parts += following.parts
+        outside = self._outside
+        return _Group(requests, futures, parts, rows, outside.nonce(), outside.clock())
 
     def _append_ahead(self) -> None:
         """Append the next group, if it is one in bulk, while the one before it is learned.
@@ -264,19 +270,19 @@ class Committer:
         if self._wanting:
             return
         first = self._waiting[0][0]
-        if isinstance(first, Request) and first.cursor is None and _is_bulk([first]):
+        if not _is_alone(first) and _rows(first) >= BULK_ROWS:
             self._ahead = group = self._next_group()
             group.known = self._learned_to
             self._replica.watched[group.nonce] = None
             group.appending = asyncio.create_task(self._journal_group(group))
 
-    async def _let_follow(self, requests: Sequence[AnyRequest]) -> None:
+    async def _let_follow(self, group: _Group) -> None:
         """Let the next rows be sent to the store, which works on them while these are learned.
 
         Who submits them one by one hears only now that these are journalled; learning would keep
         the event loop from him, and the store would have nothing to do meanwhile.
         """
-        if not any(isinstance(request, Request) and request.is_followed for request in requests):
+        if not any(isinstance(one, Request) and one.is_followed for one in group.requests):
             return
         turns = FOLLOWING_TURNS
         while self._ahead is None and turns:
@@ -286,14 +292,11 @@ class Committer:
             await asyncio.sleep(0)
 
     async def _journal_group(self, group: _Group) -> Appended:
-        requests = group.requests
-        parts = [part for request in requests for part in request.parts]
-        appended = await self._append(group.nonce, parts, requests[0])
-        rows = sum(len(r.rows) for r in requests if isinstance(r, Request))
-        self._on_group(rows, self._outside.clock() - group.began)
-        if appended.shortfall is None and not any(placed.conflict for placed in appended.placed):
-            for request in requests:
-                if isinstance(request, Request):
+        appended = await self._append(group)
+        self._on_group(group.rows, self._outside.clock() - group.began)
+        for request in group.requests:
+            if isinstance(request, Request) and request.on_journalled is not None:
+                if _is_all_there(appended):
                     request.on_journalled()
         return appended
 
@@ -304,15 +307,14 @@ class Committer:
             appended = await (group.appending or self._journal_group(group))
             if group.appending is not None and self._replica.seq != group.known:
                 # The one in front of it failed, or has met a fork: what is known is another.
-                parts = [part for request in requests for part in request.parts]
-                appended = await self._append(nonce, parts, requests[0])
+                appended = await self._append(group)
             placed = by_request(requests, appended.placed)
             try:
-                if self._is_next(appended) and _is_bulk(requests):
+                if group.rows >= BULK_ROWS and self._is_next(appended):
                     self._learned_to = appended.seq
                     self._append_ahead()
-                    await self._let_follow(requests)
-                applied = await self._apply(nonce, appended, requests, placed)
+                    await self._let_follow(group)
+                applied = await self._apply(group, appended, placed)
             except JournalUnavailable as error:  # it is in the journal, all the same
                 raise OutcomeUnknown(str(error)) from error
             finally:
@@ -325,7 +327,7 @@ class Committer:
             return [Receipt(appended.placed[0], verdict=applied)]
         return receipts_of(requests, placed, applied, self._replica.answers)
 
-    async def _append(self, nonce: bytes, parts: Sequence[Part], first: AnyRequest) -> Appended:
+    async def _append(self, group: _Group) -> Appended:
         """Append until the outcome is known: the same nonce makes a repetition harmless.
 
         Raises JournalUnavailable when nothing was done, OutcomeUnknown at the deadline.
@@ -333,7 +335,7 @@ class Committer:
         deadline = self._outside.clock() + self._append_timeout_s
         pause = FIRST_PAUSE_S
         unknown: OutcomeUnknown | None = None
-        replica = self._replica
+        replica, first = self._replica, group.requests[0]
         cursor, copy, change = None, None, None
         if isinstance(first, Request):
             cursor = first.cursor
@@ -345,7 +347,7 @@ class Committer:
             try:
                 seq = max(known, replica.seq)
                 return await self._journal.append(
-                    replica.id, replica.incarnation, nonce, seq, parts, *beside
+                    replica.id, replica.incarnation, group.nonce, seq, group.parts, *beside
                 )
             except OutcomeUnknown as error:
                 unknown = error
@@ -366,22 +368,21 @@ class Committer:
 
     async def _apply(
         self,
-        nonce: bytes,
+        group: _Group,
         appended: Appended,
-        requests: Sequence[AnyRequest],
         placed: Sequence[Sequence[Placed]],
     ) -> Applied | None:
         """Bring the replica past the append; what became of what is new, None without any.
 
         Raises OutcomeUnknown when the journal has lost it again.
         """
-        replica = self._replica
+        replica, requests, nonce = self._replica, group.requests, group.nonce
         try:
             if appended.entries:
                 unseen = [e for e in appended.entries if e.seq > replica.seq]
                 if _is_whole(appended, requests):
                     # One pass over rows of others and own ones takes less than two.
-                    unseen.append(_own_entry(nonce, appended, requests))
+                    unseen.append(_own_entry(group, appended))
                 await replica.apply(unseen, self._journal)
             if appended.more:
                 await replica.catch_up(self._journal)
@@ -458,6 +459,11 @@ class Committer:
         self._on_loss(await replica.rebuild(record, self._journal))
 
 
+def _is_all_there(appended: Appended) -> bool:
+    """Whether all of it is durable as asked, and stands under its own keys."""
+    return appended.shortfall is None and not any(placed.conflict for placed in appended.placed)
+
+
 def _is_whole(appended: Appended, requests: Sequence[AnyRequest]) -> bool:
     """Whether the append made an entry of these rows that follows the entries that it tells."""
     is_of_rows = not isinstance(requests[0], ControlRequest)
@@ -465,12 +471,12 @@ def _is_whole(appended: Appended, requests: Sequence[AnyRequest]) -> bool:
     return is_of_rows and is_told and not any(map(is_left, appended.placed))
 
 
-def _own_entry(nonce: bytes, appended: Appended, requests: Sequence[AnyRequest]) -> Entry:
+def _own_entry(group: _Group, appended: Appended) -> Entry:
     """As the journal has it, but for the time, which is the store's."""
     assert appended.first_seq is not None
     assert appended.seq is not None
-    body = b"".join([part.body for request in requests for part in request.parts])
-    return Entry(appended.first_seq, appended.seq, nonce, appended.chain, 0, body)
+    body = b"".join([part.body for part in group.parts])
+    return Entry(appended.first_seq, appended.seq, group.nonce, appended.chain, 0, body)
 
 
 def _is_alone(request: AnyRequest) -> bool:
@@ -478,13 +484,11 @@ def _is_alone(request: AnyRequest) -> bool:
     return isinstance(request, ControlRequest) or request.cursor is not None
 
 
-def _is_bulk(requests: Sequence[AnyRequest]) -> bool:
-    return sum(len(r.rows) for r in requests if isinstance(r, Request)) >= BULK_ROWS
+def _rows(request: AnyRequest) -> int:
+    """How many rows it brings; a control brings none."""
+    return len(request.rows) if isinstance(request, Request) else 0
 
 
-def _size(request: AnyRequest) -> tuple[int, int]:
-    """Bytes and records of a request."""
-    parts = request.parts
-    if len(parts) == 1:
-        return len(parts[0].body), parts[0].count
-    return sum(len(part.body) for part in parts), sum(part.count for part in parts)
+def _size(request: AnyRequest) -> int:
+    """Bytes of a request."""
+    return sum([len(part.body) for part in request.parts])

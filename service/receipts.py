@@ -43,6 +43,8 @@ class Receipt:
 
 def by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list[Sequence[Placed]]:
     """The places of a group's parts, request by request."""
+    if len(requests) == 1:
+        return [placed]
     found = []
     at = 0
     for request in requests:

@@ -264,8 +264,10 @@ class Replica:
     async def _learn(self, batch: Batch) -> Outcome:
         rows = len(batch)
         if rows * self._s_per_row <= INLINE_S:
-            async with self._turn:
-                return self._learn_slice(batch)
+            if self._turn.locked():
+                async with self._turn:
+                    return self._learn_slice(batch)
+            return self._learn_slice(batch)  # all in this turn of the event loop
         outcomes = []
         done = 0
         while done < rows:

@@ -34,7 +34,7 @@ class Request:
     """Places and names of features that the journal may not know yet."""
     cursor: CursorMove | None = None
     """Moved in the step that journals the rows, which are a group of their own then."""
-    on_journalled: Callable[[], None] = lambda: None
+    on_journalled: Callable[[], None] | None = None
     """Called when they stand in the journal as they should, before they are learned."""
     is_followed: bool = False
     """Whether who hears that they do may have the next rows at hand by then."""
