@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
+from service.answering import answered_whole
 from service.bodies import body_of
 from service.codecs import LONGEST_KEY, is_key
 from service.codecs.inflate import content_encoding
@@ -154,7 +155,10 @@ Headers = list[tuple[bytes, bytes]]
 async def answer(send: Send, body: bytes, headers: Headers, scope: Scope) -> None:
     """200 with a JSON body."""
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": head + headers})
+    head += headers
+    if len(body) <= PIECE and answered_whole(send, 200, head, body):
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": head})
     told = {"type": "http.response.body", "body": body}
     await (send(told) if len(body) <= PIECE else in_pieces(send, told, scope))
 
