@@ -63,7 +63,7 @@ async def busy(journal: SqliteJournal) -> AsyncIterator[list[str]]:
         go.wait(10)
         connection.set_trace_callback(said.append)
 
-    waiting = asyncio.create_task(journal._writer.run(wait))
+    waiting = journal._writer.run(wait)
     await asyncio.sleep(0)
     yield said
     go.set()

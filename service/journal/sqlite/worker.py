@@ -62,16 +62,16 @@ class Worker:
         self._thread.start()
         await self.run(lambda connection: None)
 
-    async def run(self, task: Task[T]) -> T:
-        """Return what `task` returns, or raise what it raises.
+    def run(self, task: Task[T]) -> "asyncio.Future[T]":
+        """What `task` returns, or raises.
 
         A task that was taken up is finished even when its caller is cancelled.
 
         Raises JournalUnavailable once stopped.
         """
-        return await self._put(task, None)
+        return self._put(task, None)
 
-    async def write(self, task: Task[T], size: int) -> T:
+    def write(self, task: Task[T], size: int) -> "asyncio.Future[T]":
         """As `run`, for a task that writes about `size` bytes, in a transaction.
 
         It shares the transaction with other such tasks that wait just now, and it is all or none
@@ -79,9 +79,9 @@ class Worker:
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown.
         """
-        return await self._put(task, size)
+        return self._put(task, size)
 
-    async def _put(self, task: Task[T], size: int | None) -> T:
+    def _put(self, task: Task[T], size: int | None) -> "asyncio.Future[T]":
         if self._is_closed:
             raise JournalUnavailable("the journal is closed")
         loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class Worker:
         if self._waking is not loop:
             self._waking = loop
             loop.call_soon(self._wake)
-        return await future
+        return future
 
     def _wake(self) -> None:
         self._waking = None
