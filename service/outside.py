@@ -3,14 +3,11 @@
 A test gives others, so that whatever happens can be made to happen again.
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-
-def _random_nonce() -> bytes:
-    return os.urandom(16)
+from service.journal.nonces import OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +16,7 @@ class Outside:
 
     clock: Callable[[], float] = time.perf_counter
     """Seconds that never go back."""
-    nonce: Callable[[], bytes] = _random_nonce
+    nonce: Callable[[], bytes] = OURS.make
     """16 bytes that no other append carries."""
     effort: Callable[[], float] = time.thread_time
     """Seconds of a core that this thread has had; what others took meanwhile is not in it."""

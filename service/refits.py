@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from service.auditing import Author
@@ -131,7 +132,7 @@ class Refits:
         if rows is None and self.is_of_journal:
             rows = (self._own or {}).get("rows", WINDOW_ROWS)
         job = Job(
-            job=self._model.outside.nonce().hex()[:12],
+            job=sha256(self._model.outside.nonce()).hexdigest()[:12],
             method=method,
             tol=tol,
             max_epochs=max_epochs,

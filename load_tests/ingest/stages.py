@@ -7,7 +7,6 @@ threads, snapshots) is the rest of the server's CPU.
 import asyncio
 import http.client
 import itertools
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +35,7 @@ from service.codecs import Door, Intake, as_batch, parse_body
 from service.cuts import CHUNK_BYTES, CUTTERS, Chunking
 from service.demo.adult import adult_lines
 from service.journal import open_journal
+from service.journal.nonces import OURS
 from service.journal.protocol import Part, Placed
 from service.receipts import receipts_of
 from service.receiving import BodyProtocol
@@ -240,7 +240,7 @@ async def _append(url: str, spec: dict[str, Any], parts: list[Part], repeats: in
         count, began = sum(part.count for part in parts), time.process_time()
         for done in range(repeats):
             known = done * count
-            await journal.append("stages", record.incarnation, os.urandom(16), known, parts)
+            await journal.append("stages", record.incarnation, OURS.make(), known, parts)
         spent = (time.process_time() - began) / repeats
         await journal.delete("stages")
         return spent

@@ -1,9 +1,9 @@
 """Short ways to write groups of parts, and a model that one appends to."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
+from service.journal.nonces import OURS
 from service.journal.protocol import Appended, Journal, ModelRecord, Part, Placed
 from service.journal.record import (
     KeyKind,
@@ -76,7 +76,7 @@ class Log:
     async def append(self, *parts: Part, nonce: bytes | None = None, **options: Any) -> Appended:
         known = options.pop("known_seq", self.known_seq)
         appended = await self.journal.append(
-            self.model, self.incarnation, nonce or os.urandom(16), known, parts, **options
+            self.model, self.incarnation, nonce or OURS.make(), known, parts, **options
         )
         self.known_seq = max(self.known_seq, appended.seq or 0)
         return appended

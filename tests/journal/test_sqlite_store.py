@@ -147,6 +147,7 @@ async def test_rows_of_a_deleted_model_that_were_left_go_at_the_next_start(
         log = await Log.create(journal)
         for tag in range(20):
             await log.append(*(rows(tag, id=f"{tag} {number}") for number in range(100)))
+        await log.append(rows(1, id="1 1"))
         appended = await log.append(rows(1))
         where = (log.model, log.incarnation, appended.seq or 0, appended.chain)
         await journal.snapshot_put(*where, bytes(20 << 20))

@@ -2,12 +2,10 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
-import msgspec
-
-from service.journal._placing import Left, Sorting, check_parts, placed
+from service.journal._placing import Sorting, check_parts, placed
 from service.journal.chain import next_chain
+from service.journal.nonces import OURS
 from service.journal.protocol import (
     ENTRY_BYTES,
     Appended,
@@ -17,44 +15,25 @@ from service.journal.protocol import (
     Entry,
     Known,
     Limits,
-    ModelChanged,
     Part,
     UnknownCopy,
 )
-from service.journal.sqlite import audit, copies, remembering
+from service.journal.sqlite import answers, audit, copies, remembering
+from service.journal.sqlite.answers import Result
 from service.journal.sqlite.entries import find_entries
 from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.transactions import Task
 
 # Keys that one append may remove beyond those that it adds: so no append pays for all of them.
 PURGE_KEYS = 64
-PURGE_NONCES = 100
 LOOKED_UP_KEYS = 32
 
 
-class Result(NamedTuple):
-    """What is kept under a nonce."""
-
-    before: int
-    seq: int
-    previous: str
-    chain: str
-    left: list[Left]
-
-
-_HEAD_AND_RESULT = """
-SELECT incarnation,
-    (SELECT result FROM nonces WHERE nonces.model = models.model AND nonce = ?),
-    models.model, seq, chain, trimmed, first_key, next_key, nonces
-FROM models JOIN heads ON heads.model = models.model WHERE id = ?
-"""
 # INDEXED BY: SQLite takes a model's keys for few, and would go through all of them.
 _KEYS = """
 SELECT key, seq, count, fingerprint FROM keys INDEXED BY keys_by_key
 WHERE model = ? AND time_ms > ? AND number >= ? AND key IN ({})
 """.format(", ".join("?" * LOOKED_UP_KEYS))  # nosec B608 - question marks alone are put in
-pack_result = msgspec.msgpack.encode
-unpack_result = msgspec.msgpack.Decoder(Result).decode
 
 
 def append(
@@ -71,15 +50,14 @@ def append(
 ) -> Task[Appended]:
     """The task behind `Journal.append`, to be run in a write transaction."""
     has_keys = check_parts(nonce, parts)
+    is_first = OURS.is_first(nonce)
 
     def task(connection: sqlite3.Connection) -> Appended:
-        row = connection.execute(_HEAD_AND_RESULT, (nonce, model)).fetchone()
-        if row is None or row[0] != incarnation:
-            raise ModelChanged(model)
-        head = Head(*row[2:])
-        if row[1] is not None:
-            result = unpack_result(row[1])
-        else:
+        head = find_head(connection, model, incarnation)
+        result = None
+        if not is_first:
+            result = answers.find(connection, head, incarnation, nonce, limits)
+        if result is None:
             if cursor is not None:
                 _move_cursor(connection, head.model, cursor)
             result = _append_new(connection, head, nonce, parts, has_keys, limits, now_ms())
@@ -129,7 +107,7 @@ def _append_new(
             ),
         )
     result = Result(head.seq, sorting.seq, head.chain, chain, sorting.left)
-    _keep_nonce(connection, head, nonce, result, limits)
+    answers.keep(connection, head, nonce, result, limits)
     first_key, next_key = head.first_key, head.next_key
     if sorting.keys or first_key < next_key:
         first_key, next_key = _keep_keys(connection, head, sorting.keys, limits, time_ms)
@@ -139,21 +117,6 @@ def _append_new(
         (sorting.seq, chain, first_key, next_key, head.nonces + 1, head.model),
     )
     return result
-
-
-def _keep_nonce(
-    connection: sqlite3.Connection, head: Head, nonce: bytes, result: Result, limits: Limits
-) -> None:
-    """Keep the answer; let go of old ones now and then, which a scan does with no second index."""
-    connection.execute(
-        "INSERT INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
-        (head.model, nonce, head.nonces, pack_result(result)),
-    )
-    if head.nonces % PURGE_NONCES == 0:
-        connection.execute(
-            "DELETE FROM nonces WHERE model = ? AND number <= ?",
-            (head.model, head.nonces - limits.nonces),
-        )
 
 
 def _find_keys(

@@ -17,7 +17,7 @@ from service.journal.protocol import (
 from service.journal.sqlite import audit
 from service.journal.sqlite.snapshots import PART_BYTES
 from service.journal.sqlite.transactions import Task
-from service.journal.sqlite.trim import Deleted, delete_oldest
+from service.journal.sqlite.trim import Deleted, delete_through, oldest
 
 SWEEP_ROWS, SWEEP_PARTS = 1000, 4
 MOST_SEQ = 2**63 - 1
@@ -184,8 +184,9 @@ def sweep_step(connection: sqlite3.Connection) -> Deleted:
     row = connection.execute("SELECT model FROM garbage LIMIT 1").fetchone()
     if row is None:
         return Deleted(False, 0)
-    last, deleted = delete_oldest(connection, row[0], MOST_SEQ)
+    last, deleted = oldest(connection, row[0], MOST_SEQ)
     if last is not None:
+        delete_through(connection, row[0], last)
         return Deleted(True, deleted.size)
     given = {"model": row[0], "rows": SWEEP_ROWS, "parts": SWEEP_PARTS}
     for statement in _SWEEP:

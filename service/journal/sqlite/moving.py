@@ -11,9 +11,9 @@ from service.journal.audit import Audited
 from service.journal.chain import next_chain
 from service.journal.copies import CopyUse
 from service.journal.moving import KeptAppend, KeptKey, Staged, chain_at_start
-from service.journal.protocol import Conflict, Entry, ModelRecord, Remembered
-from service.journal.sqlite import audit, copies, models, remembering
-from service.journal.sqlite.append import Result, pack_result, unpack_result
+from service.journal.protocol import Conflict, Entry, Limits, ModelRecord, Remembered
+from service.journal.sqlite import answers, audit, copies, models, remembering
+from service.journal.sqlite.answers import Result, pack_result
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
 
@@ -30,6 +30,8 @@ def staged_id(model: str) -> str:
 
 class SqliteMoving:
     """`Movable` in a SQLite file."""
+
+    _limits: Limits
 
     async def _write(self, task: Task[T]) -> T:
         raise NotImplementedError
@@ -62,10 +64,7 @@ class SqliteMoving:
     async def kept_appends(self, model: str, incarnation: str) -> Sequence[KeptAppend]:
         def task(connection: sqlite3.Connection) -> list[KeptAppend]:
             head = find_head(connection, model, incarnation)
-            rows = connection.execute(
-                "SELECT nonce, result FROM nonces WHERE model = ? ORDER BY number", (head.model,)
-            )
-            found = [(nonce, unpack_result(packed)) for nonce, packed in rows]
+            found = answers.kept(connection, head, incarnation, self._limits)
             return [KeptAppend(nonce, r.before, r.seq, r.previous, r.left) for nonce, r in found]
 
         return await self._read(task)

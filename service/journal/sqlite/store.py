@@ -229,7 +229,9 @@ class SqliteJournal(SqliteMoving):
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
     ) -> None:
-        await self._delete_in_steps(trim.trim_step(model, incarnation, through, behind))
+        await self._delete_in_steps(
+            trim.trim_step(model, incarnation, through, behind, self._limits)
+        )
         await self._write(copies.collect(model, incarnation, self._limits, _now_ms()))
 
     async def snapshot_put(

@@ -3,6 +3,8 @@
 import sqlite3
 from typing import NamedTuple
 
+from service.journal.protocol import Limits
+from service.journal.sqlite import answers
 from service.journal.sqlite.heads import Head, find_head
 from service.journal.sqlite.snapshots import held_ones
 from service.journal.sqlite.transactions import Task
@@ -21,25 +23,25 @@ class Deleted(NamedTuple):
     """About so many bytes it wrote."""
 
 
-def trim_step(model: str, incarnation: str, through: int, behind: int | None) -> Task[Deleted]:
+def trim_step(
+    model: str, incarnation: str, through: int, behind: int | None, limits: Limits
+) -> Task[Deleted]:
     """One bounded step of `Journal.trim`."""
 
     def task(connection: sqlite3.Connection) -> Deleted:
         head = find_head(connection, model, incarnation)
-        last, deleted = delete_oldest(
-            connection, head.model, _limited(connection, head, through, behind)
-        )
+        last, deleted = oldest(connection, head.model, _limited(connection, head, through, behind))
         if last is not None:
+            answers.outlive(connection, head, incarnation, last, limits)
+            delete_through(connection, head.model, last)
             connection.execute("UPDATE heads SET trimmed = ? WHERE model = ?", (last, head.model))
         return deleted
 
     return task
 
 
-def delete_oldest(
-    connection: sqlite3.Connection, model: int, through: int
-) -> tuple[int | None, Deleted]:
-    """Delete the oldest entries up to `through`, at least one if any; the last one's seq."""
+def oldest(connection: sqlite3.Connection, model: int, through: int) -> tuple[int | None, Deleted]:
+    """How far one step goes of the entries up to `through`, at least one if any; what it does."""
     last, size = None, 0
     found = connection.execute(
         "SELECT seq, length(body) FROM entries WHERE model = ? AND seq <= ? ORDER BY seq LIMIT ?",
@@ -51,8 +53,11 @@ def delete_oldest(
         last, size = seq, size + length
     if last is None:
         return None, Deleted(False, 0)
-    connection.execute("DELETE FROM entries WHERE model = ? AND seq <= ?", (model, last))
     return last, Deleted(last < found[-1][0] or len(found) == STEP_ENTRIES, size)
+
+
+def delete_through(connection: sqlite3.Connection, model: int, last: int) -> None:
+    connection.execute("DELETE FROM entries WHERE model = ? AND seq <= ?", (model, last))
 
 
 def _limited(connection: sqlite3.Connection, head: Head, through: int, behind: int | None) -> int:

@@ -1,0 +1,143 @@
+"""What an append of this nonce was answered, for whoever repeats it.
+
+An entry has its nonce with it, and tells the answer: so there is a row of it alone for an append
+that left out a part or made no entry, and for the last entries where the log was trimmed. To find
+one among entries takes as many steps as nonces are kept, so who asks first makes sure that the
+nonce can have been used (`Nonces.is_first`).
+"""
+
+import sqlite3
+from typing import NamedTuple
+
+import msgspec
+
+from service.journal._placing import Left
+from service.journal.chain import first_chain
+from service.journal.protocol import Limits
+from service.journal.sqlite.heads import Head
+
+PURGED_EVERY = 100
+
+
+class Result(NamedTuple):
+    """What is kept under a nonce."""
+
+    before: int
+    seq: int
+    previous: str
+    chain: str
+    left: list[Left]
+
+
+pack_result = msgspec.msgpack.encode
+unpack_result = msgspec.msgpack.Decoder(Result).decode
+
+
+def find(
+    connection: sqlite3.Connection, head: Head, incarnation: str, nonce: bytes, limits: Limits
+) -> Result | None:
+    """What stands under the nonce, None where nothing does."""
+    row = connection.execute(
+        "SELECT result FROM nonces WHERE model = ? AND nonce = ?", (head.model, nonce)
+    ).fetchone()
+    if row is not None:
+        return unpack_result(row[0])
+    row = connection.execute(
+        "SELECT before, seq, chain FROM (SELECT first_seq - 1 AS before, seq, nonce, chain"
+        " FROM entries WHERE model = ? ORDER BY seq DESC LIMIT ?) WHERE nonce = ?",
+        (head.model, limits.nonces, nonce),
+    ).fetchone()
+    if row is None:
+        return None
+    before, seq, chain = row
+    return Result(before, seq, _chain_at(connection, head, incarnation, before), chain, [])
+
+
+def _chain_at(connection: sqlite3.Connection, head: Head, incarnation: str, seq: int) -> str:
+    """The chain where an entry ends, empty where the log does not tell it any more."""
+    if not seq:
+        return first_chain(incarnation)
+    row = connection.execute(
+        "SELECT chain FROM entries WHERE model = ? AND seq = ?", (head.model, seq)
+    ).fetchone()
+    return "" if row is None else row[0]
+
+
+def keep(
+    connection: sqlite3.Connection, head: Head, nonce: bytes, result: Result, limits: Limits
+) -> None:
+    """Keep the answer unless its entry does; let go of old ones now and then."""
+    if result.left or result.seq == result.before:
+        connection.execute(
+            "INSERT INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
+            (head.model, nonce, head.nonces, pack_result(result)),
+        )
+    purge(connection, head, limits)
+
+
+def purge(connection: sqlite3.Connection, head: Head, limits: Limits) -> None:
+    """Each so many appends delete what is older than the last ones that are kept."""
+    if head.nonces % PURGED_EVERY == 0:
+        connection.execute(
+            "DELETE FROM nonces WHERE model = ? AND number <= ?",
+            (head.model, head.nonces - limits.nonces),
+        )
+
+
+def outlive(
+    connection: sqlite3.Connection, head: Head, incarnation: str, through: int, limits: Limits
+) -> None:
+    """Keep what entries up to `through`, which are about to go, tell of the last nonces.
+
+    And what the next one tells: the chain that it follows goes with them.
+    """
+    rows = connection.execute(
+        "SELECT first_seq - 1, seq, nonce, chain FROM entries WHERE model = :model AND seq >="
+        " coalesce((SELECT seq FROM entries WHERE model = :model"
+        " ORDER BY seq DESC LIMIT 1 OFFSET :nonces - 1), 0)"
+        " AND seq <= coalesce((SELECT min(seq) FROM entries"
+        " WHERE model = :model AND seq > :through), :through) ORDER BY seq",
+        {"model": head.model, "nonces": limits.nonces, "through": through},
+    ).fetchall()
+    if not rows:
+        return
+    [following] = connection.execute(
+        "SELECT count(*) FROM entries WHERE model = ? AND seq > ?", (head.model, rows[-1][1])
+    ).fetchone()
+    previous = _chain_at(connection, head, incarnation, rows[0][0])
+    number = head.nonces - following - len(rows)
+    told = []
+    for before, seq, nonce, chain in rows:
+        packed = pack_result(Result(before, seq, previous, chain, []))
+        told.append((head.model, nonce, number, packed))
+        number, previous = number + 1, chain
+    # One that has a row keeps it: it may have left out parts, or what it follows went before.
+    connection.executemany(
+        "INSERT OR IGNORE INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)", told
+    )
+
+
+def kept(
+    connection: sqlite3.Connection, head: Head, incarnation: str, limits: Limits
+) -> list[tuple[bytes, Result]]:
+    """What stands under nonces, the oldest first."""
+    rows = connection.execute(
+        "SELECT nonce, result, number FROM nonces WHERE model = ?", (head.model,)
+    ).fetchall()
+    found = {nonce: (unpack_result(packed), number) for nonce, packed, number in rows}
+    last = connection.execute(
+        "SELECT first_seq - 1, seq, nonce, chain FROM entries WHERE model = ?"
+        " ORDER BY seq DESC LIMIT ?",
+        (head.model, limits.nonces),
+    ).fetchall()
+    previous = _chain_at(connection, head, incarnation, last[-1][0]) if last else ""
+    for before, seq, nonce, chain in reversed(last):
+        if nonce not in found:
+            found[nonce] = (Result(before, seq, previous, chain, []), 0)
+        previous = chain
+
+    def place(item: tuple[bytes, tuple[Result, int]]) -> tuple[int, bool, int]:
+        result, number = item[1]  # one that made no entry came after the one that stands there
+        return result.seq, result.seq == result.before, number
+
+    return [(nonce, result) for nonce, (result, _) in sorted(found.items(), key=place)]
