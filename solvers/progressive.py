@@ -115,7 +115,7 @@ class Progressive:
             )  # fmt: skip
             if row == len(labels):
                 return
-            timeline.make_room()
+            timeline.make_room(len(labels) - row)
 
     def _add(self, terms: Floats, learned: Flags) -> None:
         """Count the rows that were learned, of which what is summed stands in `terms` (n, m)."""
@@ -127,7 +127,7 @@ class Progressive:
             )  # fmt: skip
             if row == len(terms):
                 return
-            timeline.make_room()
+            timeline.make_room(len(terms) - row)
 
     def summary(self) -> dict[str, Any]:
         """The means of all three views; None where there is no row, or no such number.
@@ -250,14 +250,15 @@ def errors_of(guess: float, y: float) -> tuple[float, float]:
     return error, error * error
 
 
-@kernel(void(i8, I8, F8_2D, F8_2D, F8_2D, I8))
+@kernel(void(i8, I8, F8_2D, F8_2D, F8_2D, I8), inline=True)
 def add_row(at: int, rows: Ints, sums: Floats, recent: Floats, points: Floats, place: Ints) -> None:
     """Add row `at` of `recent`, the next one, to the sums; make the point that is due after it.
 
     points, place   those of a Timeline that has room for one more point
     """
     m = recent.shape[1]
-    for j in range(m):
+    # Unsigned, so that no index is looked at for counting from the end.
+    for j in range(np.uint64(m)):
         sums[0, j] += recent[at, j]
         sums[1, j] = FADING * sums[1, j] + recent[at, j]
     sums[0, m] += 1.0
@@ -305,13 +306,13 @@ def count_rows(
     recent  (RECENT, m)   row t at t mod RECENT
     points, place         those of a Timeline; rows are left once it has no room
     """
+    at = rows[0] % recent.shape[0]
     for i in range(row, labels.shape[0]):
         if not learned[i]:
             continue
         if place[HELD] == points.shape[0]:
             return i
         y, score = labels[i], scores[i]
-        at = rows[0] % recent.shape[0]
         recent[at, 0] = min(losses[i], LARGEST_TERM)
         if binary:
             positive = y > 0.0
@@ -335,6 +336,7 @@ def count_rows(
             seen[_SUM] += y
             seen[_LAST] = y
         add_row(at, rows, sums, recent, points, place)
+        at = at + 1 if at + 1 < recent.shape[0] else 0
     return len(labels)
 
 

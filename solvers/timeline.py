@@ -16,7 +16,7 @@ from solvers.learner import State, check_arrays
 
 POINTS = 256
 _FEWEST = 16
-"""Room is made for so many points, and for twice as many whenever it is full."""
+"""Room is made for so many points; when that is full it is doubled until the next rows fit."""
 HELD, SPACING = range(2)
 
 
@@ -38,9 +38,15 @@ class Timeline:
         """(points, columns): the sums at rows spacing, 2 spacing ..."""
         return self.points[: int(self.place[HELD])]
 
-    def make_room(self) -> None:
-        """Room for as many points more as there is now."""
-        self.points = np.concatenate([self.points, np.zeros_like(self.points)])
+    def make_room(self, rows: int) -> None:
+        """Room for the points that so many rows more make, one at least where there is none."""
+        held, spacing = self.place.tolist()
+        room, columns = self.points.shape
+        while room < min(POINTS, held + max(1, rows // spacing)):
+            room *= 2
+        points = np.zeros((room, columns))
+        points[:held] = self.points[:held]
+        self.points = points
 
     def state(self) -> State:
         """All of it, as copies."""
@@ -56,9 +62,10 @@ class Timeline:
         while rows // spacing >= POINTS:
             spacing *= 2
         held = rows // spacing
-        timeline.place[:] = held, spacing
-        while len(timeline.points) < held:
-            timeline.make_room()
+        timeline.place[SPACING] = spacing
+        if held > len(timeline.points):
+            timeline.make_room(rows)
+        timeline.place[HELD] = held
         if "timeline_sums" in state:
             check_arrays(state, {"timeline_sums": (held, columns)})
             timeline.points[:held] = state["timeline_sums"]
