@@ -174,7 +174,8 @@ def watch_losses(
         numbers[TOTAL] += loss
         level = 0
         while buckets[level, 0] > MOST_BUCKETS and level + 1 < buckets.shape[0]:
-            # The two oldest become one of twice the rows, the newest of its level.
+            # There is one too many: the two oldest become one of twice the rows, the newest of its
+            # level.
             size = float(1 << level)
             first, second = buckets[level, _SUMS], buckets[level, _SUMS + 1]
             apart = first / size - second / size
@@ -184,14 +185,13 @@ def watch_losses(
                 buckets[level, _SQUARES] + buckets[level, _SQUARES + 1] + size * 0.5 * apart * apart
             )
             buckets[level + 1, 0] = to + 1
-            left = int(buckets[level, 0]) - 2
-            for k in range(left):
+            for k in range(MOST_BUCKETS - 1):
                 buckets[level, _SUMS + k] = buckets[level, _SUMS + k + 2]
                 buckets[level, _SQUARES + k] = buckets[level, _SQUARES + k + 2]
-            for k in range(left, left + 2):
+            for k in range(MOST_BUCKETS - 1, MOST_BUCKETS + 1):
                 buckets[level, _SUMS + k] = 0.0
                 buckets[level, _SQUARES + k] = 0.0
-            buckets[level, 0] = left
+            buckets[level, 0] = MOST_BUCKETS - 1
             level += 1
             if numbers[USED_LEVELS] < level + 1.0:
                 numbers[USED_LEVELS] = level + 1.0
