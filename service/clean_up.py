@@ -12,6 +12,7 @@ import logging
 
 from service.auditing import SERVER
 from service.committer import Committer
+from service.errands import Errand
 from service.journal.protocol import (
     Conflict,
     CursorMove,
@@ -35,7 +36,7 @@ LEFT_TO_OTHERS_S = 1.0
 RETRY_S = 2.0
 
 
-class CleanUp:
+class CleanUp(Errand):
     """The clean-ups of one model in this process: one at a time, until none is due."""
 
     def __init__(

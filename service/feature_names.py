@@ -23,6 +23,9 @@ class FeatureNames:
         self._by_place: dict[int, str] = {}
         self._text_bytes = 0
 
+    def __len__(self) -> int:
+        return len(self._by_place)
+
     @property
     def bytes_held(self) -> int:
         """What the names take of memory, each counted: they may be long or short as they come."""

@@ -124,9 +124,7 @@ class Held:
         (self._new if model.record.id in self._new else self._proven).pop(model.record.id)
         self._leaving.pop(model.record.id, None)
         self.bytes -= model.bytes
-        model.clean_up.stop()
-        model.refits.stop()
-        model.pausing.stop()
+        model.stop()
         return True
 
     def weigh(self, model: Model, before: int) -> None:

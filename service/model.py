@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence, Sized
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 from service.clean_up import LEFT_TO_OTHERS_S, CleanUp
 from service.codecs import Door, Intake, ListedRows
 from service.committer import Committer
 from service.contact import STALE_S
+from service.errands import Errand
 from service.errors import Problem
 from service.follower import Lag
 from service.journal.protocol import (
@@ -24,7 +26,7 @@ from service.journal.record import RecordError
 from service.memory import bytes_of
 from service.pausing import Pausing
 from service.receipts import Receipt
-from service.references import References
+from service.references import Found, References
 from service.refits import Refits
 from service.replica import Replica
 from service.requests import AnyRequest, ControlRequest, Request
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from service.catalog import Catalog
 
 log = logging.getLogger("dualstream.model")
+
+AnErrand = TypeVar("AnErrand", bound=Errand)
 
 BESIDE_BYTES = 6_000
 """Committer, locks and whatever else a model takes beside its state and its door."""
@@ -77,9 +81,9 @@ class Model:
             outside=catalog.outside,
         )
         self.outside = catalog.outside
-        self.refits = Refits(self, catalog.journal, catalog.desk)
-        self.references = References(self, catalog.reference_desk)
-        self.pausing = Pausing(self, catalog.journal)
+        self._errands: list[Errand] = []
+        self.reference: Found | None = None
+        """The last one that was found."""
         self._names_since = replica.names_since
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
@@ -89,10 +93,44 @@ class Model:
         """Of memory, as it was measured last."""
         self._measured_again_at = 0
         self._measure()
-        self.clean_up = CleanUp(replica, self.committer, catalog.journal, catalog.outside)
         if replica.retained.unlearned_seq:  # whoever was asked may have died over it
             self.clean_up.begin(LEFT_TO_OTHERS_S)
-        self.pausing.came_by()
+        if replica.spec.get("refit") is not None:
+            self.refits.came_by()
+        if replica.guarding is not None:
+            self.pausing.came_by()
+
+    # -- errands ---------------------------------------------------------------------------------
+
+    # Each is made when it is first asked for: most models that come into memory never have any.
+
+    @cached_property
+    def refits(self) -> Refits:
+        """Its refits."""
+        return self._with(Refits(self, self._catalog.journal, self._catalog.desk))
+
+    @cached_property
+    def references(self) -> References:
+        """Its references."""
+        return self._with(References(self, self._catalog.reference_desk))
+
+    @cached_property
+    def pausing(self) -> Pausing:
+        """The rollbacks that its guard asks for."""
+        return self._with(Pausing(self, self._catalog.journal))
+
+    @cached_property
+    def clean_up(self) -> CleanUp:
+        """What follows once a sample of it was unlearned."""
+        return self._with(
+            CleanUp(self.replica, self.committer, self._catalog.journal, self.outside)
+        )
+
+    def _with(self, errand: AnErrand) -> AnErrand:
+        self._errands.append(errand)
+        return errand
+
+    # -- requests --------------------------------------------------------------------------------
 
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it.
@@ -120,9 +158,10 @@ class Model:
                 f"{self._most_bytes} that a model may; it predicts, and learns no more"
             )
             raise Problem(429, "model-too-large", detail, retry_after_s=60)
-        pauses = self.pausing.pauses
-        if pauses is None or not pauses.is_paused:
+        guarding = self.replica.guarding
+        if guarding is None or not guarding.pauses.is_paused:
             return
+        pauses = guarding.pauses
         is_full = self.replica.seq - pauses.held_from >= self._most_held
         if is_full or pauses.held_bytes >= self._most_held_bytes:
             full = f"{self._most_held} records" if is_full else f"{self._most_held_bytes} bytes"
@@ -178,15 +217,19 @@ class Model:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is appended, applied, written, cleaned up or refitted just now."""
-        is_busy = self._snapshot is not None or self.clean_up.is_busy
-        is_busy = is_busy or self.refits.is_busy or self.references.is_busy or self.pausing.is_busy
-        return self.committer.is_idle and not is_busy
+        if self._snapshot is not None or not self.committer.is_idle:
+            return False
+        return not any(errand.is_busy for errand in self._errands)
+
+    def stop(self) -> None:
+        """Leave what is not done to whoever holds the model next."""
+        for errand in self._errands:
+            errand.stop()
 
     async def close(self) -> None:
-        self.references.stop()
-        await self.refits.close()
-        await self.clean_up.close()
-        await self.pausing.close()
+        """Answer what is under way, and finish the snapshot that is being written."""
+        for errand in list(self._errands):
+            await errand.close()
         await self.committer.drain()
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
@@ -233,8 +276,8 @@ class Model:
                 self._measured_again_at = after + MEASURED_GROUPS * (after - before)
         if self.replica.retained.unlearned_seq > before:
             self.clean_up.begin(LEFT_TO_OTHERS_S)
-        self.refits.came_by()
-        self.pausing.came_by()
+        for errand in self._errands:
+            errand.came_by()
         if self.replica.names_since != self._names_since:
             self._names_since = self.replica.names_since
             self.door.tell_names_again(self._names_since)
@@ -243,9 +286,10 @@ class Model:
 
     def _measure(self) -> None:
         of, seq = self.replica, self.replica.seq
-        state = (of.learner, of.progress, of.names, of.retained, of.answers, of.losses)
-        beside = BESIDE_BYTES + 8 * len(self.record.spec)
-        self.bytes = beside + bytes_of(*state, of.verdicts, of.trail, *self.door.held())
+        # Mostly empty, which takes next to nothing.
+        lists: Sequence[Sized] = (of.names, of.retained, of.answers, of.losses, of.verdicts)
+        held_by = (of.learner, of.progress, of.trail, *filter(len, lists), *self.door.held())
+        self.bytes = BESIDE_BYTES + 8 * len(self.record.spec) + bytes_of(*held_by)
         self._measured_again_at = seq + min(MEASURED_ROWS, max(32, seq // 4))
 
     def _weigh(self) -> None:

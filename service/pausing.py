@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from service.controls import Pause
+from service.errands import Errand
 from service.errors import Problem
 from service.journal.protocol import (
     Journal,
@@ -38,7 +39,7 @@ SETTLED_S = 5.0
 """How long whoever resumes a model waits for its rollback."""
 
 
-class Pausing:
+class Pausing(Errand):
     """The rollbacks that the guard of one model asks for, in this process."""
 
     def __init__(self, model: "Model", journal: Journal) -> None:

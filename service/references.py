@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.errands import Errand
 from service.refits import Desk
 from solvers import problems_of
 
@@ -39,6 +40,8 @@ class Found:
     regret_rows: int
     epochs: int
     converged: bool
+    at: float
+    """When it was found, by the monotonic clock."""
 
     @property
     def gap(self) -> float:
@@ -46,7 +49,7 @@ class Found:
         return self.served - self.lower
 
 
-class References:
+class References(Errand):
     """The references of one model."""
 
     def __init__(self, model: "Model", desk: Desk) -> None:
@@ -55,17 +58,13 @@ class References:
         self._desk = desk
         self._finding: asyncio.Task[Found] | None = None
         self._is_ending = False
-        self.found: Found | None = None
-        """The last one."""
-        self.found_at = 0.0
-        """When it was found, by the monotonic clock."""
 
     @property
     def is_busy(self) -> bool:
         """Whether one is being computed."""
         return self._finding is not None
 
-    def stop(self) -> None:
+    async def close(self) -> None:
         """Leave what is under way: whoever waits gets what there is by then."""
         self._is_ending = True
 
@@ -77,9 +76,9 @@ class References:
 
         Raises RefitError where no rows are retained.
         """
-        model, found = self._whose(), self.found
+        model = self._whose()
         assert model is not None  # held by whoever calls
-        replica = model.replica
+        replica, found = model.replica, model.reference
         if found is not None and found.seq == replica.seq and not replica.is_forked:
             return found
         if self._finding is None:
@@ -99,7 +98,7 @@ class References:
                 problems = problems_of(model.replica.learner)
                 served = losses.last(len(losses))
             found: Found = await self._desk.run(_solve, seq, problems, served, self._ends)
-        self.found, self.found_at = found, time.monotonic()
+        model.reference = found
         return found
 
 
@@ -126,4 +125,5 @@ def _solve(seq: int, problems: Any, served: np.ndarray, ends: Callable[[], bool]
         count,
         found.epochs,
         found.converged,
+        time.monotonic(),
     )

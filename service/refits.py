@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.auditing import Author
 from service.controls import Refit, records_of
+from service.errands import Errand
 from service.giving_way import give_way
 from service.journal.protocol import (
     Journal,
@@ -85,7 +86,7 @@ class Desk:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Refits:
+class Refits(Errand):
     """The refits of one model."""
 
     def __init__(self, model: "Model", journal: Journal, desk: Desk) -> None:

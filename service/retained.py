@@ -94,6 +94,10 @@ class RetainedIds:
         self._entered = 0
         self._unlearned: OrderedDict[bytes, int] = OrderedDict()
 
+    def __len__(self) -> int:
+        """Ids that are known: of rows, and unlearned."""
+        return len(self._rows) + len(self._unlearned)
+
     @property
     def unlearned_seq(self) -> int:
         """Where the last row was unlearned; 0 where none was."""

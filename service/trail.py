@@ -3,6 +3,7 @@
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from sys import getsizeof
 from typing import NamedTuple, Self
 
 from service.journal.protocol import Entry
@@ -41,6 +42,11 @@ class Trail:
     def end(self) -> int:
         """The seq at the end of the last entry that was applied whole."""
         return self._seqs[-1]
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        return getsizeof(self._seqs) + getsizeof(self._chains)
 
     def begin(self, seq: int, chain: str) -> None:
         """The replica stands at `seq` with `chain`, and nothing is known of what came before."""

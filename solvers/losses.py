@@ -23,6 +23,7 @@ import numpy as np
 
 from solvers import _scalar
 from solvers._jit import Floats
+from solvers.fixed_spec import WorkedOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(WorkedOut):
     """One loss with its parameter chosen."""
 
     name: str

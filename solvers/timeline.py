@@ -6,6 +6,7 @@ the metrics between any two points are the difference of their sums.
 """
 
 from collections.abc import Mapping
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ class Timeline:
     def sums(self) -> Floats:
         """(points, columns): the sums at rows spacing, 2 spacing ..."""
         return self.points[: int(self.place[HELD])]
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        return getsizeof(self.points) + getsizeof(self.place)
 
     def make_room(self, rows: int) -> None:
         """Room for the points that so many rows more make, one at least where there is none."""

@@ -11,6 +11,7 @@ with c_n the weight of the row itself. A row of weight 0 is in no window.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ import numpy.typing as npt
 
 from solvers.batch import Batch
 from solvers.errors import CorruptState, SolverError
+from solvers.fixed_spec import WorkedOut
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(WorkedOut):
     """A window as the numbers that kernels take."""
 
     beta: float = 1.0
@@ -70,6 +72,11 @@ class RowBuffer:
         self.rows = np.zeros((capacity, self._columns))
         self.indices = np.empty(entries, np.int32)
         self.values = np.empty((*self._value_shape, entries))
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        return sum(map(getsizeof, (self.starts, self.rows, self.indices, self.values)))
 
     def make_room(self, first: int, last: int, entries: int) -> None:
         """Move rows `first` to `last` to the front, with room for one more of so many entries."""

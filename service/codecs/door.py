@@ -1,7 +1,7 @@
 """What a model takes at its door: the width of its rows, its labels, the range of its numbers."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isnan
@@ -31,7 +31,7 @@ _NO_NAMES: list[tuple[int, str]] = []
 Features = Sequence[float] | dict[str, float | bool | str]
 Label = float | int | bool | str
 
-_BINARY: dict[Label, float] = {
+_BINARY: Mapping[Label, float] = {
     1: 1.0,  # also True and 1.0, which are equal to 1 in Python
     "1": 1.0,
     "+1": 1.0,
@@ -116,7 +116,7 @@ class Door:
         self._told_places = PlaceTable()
         self.plain_table: PlainTable | None = None
         """The last schema of Arrow streams whose rows can be read from their bytes."""
-        self._labels: dict[Label, float] = dict(_BINARY)
+        self._labels: Mapping[Label, float] = _BINARY
         if self.class_names:
             negative, positive = self.class_names
             self._labels = {negative: -1.0, positive: 1.0}
@@ -183,8 +183,9 @@ class Door:
 
     def held(self) -> tuple[object, ...]:
         """What takes memory here that no other model shares."""
-        own = (self._places, self._told, self._told_places.slots, self._labels)
-        return (*own, self._place_of) if self.is_hashed else own
+        if not self.is_hashed:
+            return ()
+        return self._places, self._told, self._told_places.slots, self._place_of
 
     @property
     def reads_exactly(self) -> bool:

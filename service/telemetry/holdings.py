@@ -75,10 +75,9 @@ class Holdings(Collector):
             behind = model.lag.at(model.replica.seq)
             if behind.records:
                 lag[model.record.id] = (behind.seconds, behind.records)
-            found = model.references.found
+            found = model.reference
             if found is not None and model.record.id in self._shown.ids:
-                age_s = now - model.references.found_at
-                told = (found.lower, found.gap, found.regret, found.regret_rows, age_s)
+                told = (found.lower, found.gap, found.regret, found.regret_rows, now - found.at)
                 references[model.record.id] = told
         return Told(
             len(self._catalog),

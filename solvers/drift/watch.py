@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,12 @@ class DriftWatch:
             losses, learned, first_seq, rows, self._numbers, self._buckets,
             self._counts, self._events, self._rising,
         )  # fmt: skip
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        arrays = (self._numbers, self._buckets, self._counts, self._events, self._rising)
+        return sum(map(getsizeof, arrays))
 
     @property
     def width(self) -> int:

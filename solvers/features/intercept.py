@@ -10,10 +10,11 @@ from typing import Any
 
 from solvers.batch import Batch
 from solvers.errors import ShapeMismatch
+from solvers.fixed_spec import WorkedOut
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class Features(WorkedOut):
     """Rows of width `dim`, and whether a constant 1 stands behind them."""
 
     dim: int

@@ -24,15 +24,12 @@ def anyio_backend() -> str:
 
 
 def model(model_id: str) -> Any:
-    nothing = SimpleNamespace(stop=lambda: None)
     return SimpleNamespace(
         record=SimpleNamespace(id=model_id),
         bytes=1000,
         is_idle=True,
         is_worth_a_snapshot=False,
-        clean_up=nothing,
-        refits=nothing,
-        pausing=nothing,
+        stop=lambda: None,
         release=lambda: None,
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import json
 import random
 import tracemalloc
 import weakref
@@ -11,7 +12,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from service import catalog as catalog_module, model as model_module
+from service.api.learning import request_of
 from service.catalog import Catalog
+from service.codecs.json_lists import parse_json
 from service.demo.adult import adult_lines
 from service.held import MOST_LEAVING
 from service.journal import open_journal
@@ -24,6 +27,7 @@ from service.requests import Request
 from service.settings import Settings
 from service.telemetry import Telemetry
 from solvers import Batch, make_learner
+from tests.changeable import changeable
 from tests.service.conftest import SPEC
 from tests.service.test_replica import bits
 
@@ -222,11 +226,16 @@ def test_the_memory_of_what_leaves_is_free_at_once(store):
             await create(catalog, ["m0", "m1"])
             for first in (0, 1000):
                 await learn(catalog, "m0", rows(first, first + 1000))
-            gone = weakref.ref(catalog.find("m0").replica.learner)
+            model = catalog.find("m0")
+            for errand in (model.refits, model.references, model.pausing, model.clean_up):
+                assert not errand.is_busy
+            parts = (model, model.replica, model.replica.learner, model.committer, model.refits)
+            gone = [weakref.ref(part) for part in parts]
+            del model, errand, parts
             gc.collect()
             gc.disable()
             await leave(catalog, "m0", ["m1"])
-            assert gone() is None
+            assert [part() for part in gone] == [None] * 5
 
     try:
         asyncio.run(run())
@@ -408,6 +417,60 @@ def test_measuring_counts_what_is_shared_once_and_long_lists_by_their_beginning(
     assert bytes_of([shared, shared]) < 11_000
     long = [float(n) for n in range(10_000)]
     assert 0.9 < bytes_of(long) / (bytes_of(*long) + 8 * len(long)) < 1.1
+
+
+def named(many: int) -> bytes:
+    """Rows of features by name, as a body."""
+    lines = [line.decode().split() for line in adult_lines()[:many]]
+    samples = [
+        {"x": dict.fromkeys([pair.split(":")[0] for pair in line[1:]], 1), "y": line[0]}
+        for line in lines
+    ]
+    return json.dumps({"samples": samples}).encode()
+
+
+@pytest.mark.parametrize("many", [1, 1500])
+@pytest.mark.parametrize("features", [ADULT["features"], {"kind": "hashed", "bits": 8}])
+def test_loaded_models_take_the_memory_that_they_tell(store, many, features):
+    """Within a twentieth."""
+
+    async def run():
+        async with serving(store) as catalog:
+            for model_id in IDS:
+                model, _ = await catalog.create(model_id, ADULT | {"features": features})
+                intake = parse_json(model.door, named(many), True)
+                await model.submit(
+                    await request_of(intake, make_key(KeyKind.REQUEST, "k"), b"f" * 16)
+                )
+        async with serving(store) as catalog:
+            for model_id in IDS[:2]:  # whatever is allocated once
+                await catalog.get(model_id)
+            gc.collect()
+            tracemalloc.start()
+            before, _ = tracemalloc.get_traced_memory()
+            told = sum([(await catalog.get(model_id)).bytes for model_id in IDS[2:]])
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert told == pytest.approx(after - before, rel=0.05)
+
+    asyncio.run(run())
+
+
+def test_models_of_one_specification_share_nothing_that_changes(store):
+    async def run():
+        async with serving(store) as catalog:
+            await create(catalog, IDS[:2])
+            parts = []
+            for model_id in IDS[:2]:
+                await learn(catalog, model_id, rows(0, 20), "k")
+                model = catalog.find(model_id)
+                state, door = model.replica.state, model.door
+                of = (state, model.replica.answers, model.replica.losses, model.replica.verdicts)
+                parts.append(changeable(of, model.replica.trail, model.lag, door.held()))
+            assert not parts[0].keys() & parts[1].keys()
+
+    asyncio.run(run())
 
 
 def test_a_model_tells_no_fewer_bytes_than_its_state_has(store):

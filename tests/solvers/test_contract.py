@@ -1,9 +1,6 @@
 """What every learner promises, whatever its algorithm: one suite over `specs.SPECS`."""
 
 import tracemalloc
-from collections.abc import Iterable, Mapping
-from dataclasses import is_dataclass
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from solvers import (
     InvalidRow,
     Progressive,
     ShapeMismatch,
-    WorkedOut,
     compiled_signatures,
     dump,
     load,
@@ -25,6 +21,7 @@ from solvers import (
 )
 from solvers._jit import DISABLED
 from solvers.algorithms import ALGORITHMS
+from tests.changeable import changeable
 from tests.solvers.specs import DIM, SPECS, WITHOUT_STAND, stream
 
 N = 40 if DISABLED else 240
@@ -66,35 +63,6 @@ def rescaled(batch, rows, factor):
         entries = slice(batch.indptr[row], batch.indptr[row + 1])
         values[entries] = np.clip(values[entries] * factor, -1e100, 1e100)
     return Batch(batch.indptr, batch.indices, values, batch.labels, batch.weights, batch.dim)
-
-
-def changeable(root):
-    """What can be changed of all that an object refers to, by id; specifications never are."""
-    found, left = {}, [root]
-    while left:
-        one = left.pop()
-        is_shared = callable(one) or isinstance(one, ModuleType | FixedSpec | WorkedOut)
-        is_spec = isinstance(one, dict) and not one.keys().isdisjoint(("algorithm", "kind"))
-        if id(one) in found or one is None or is_shared or is_spec:
-            continue
-        if isinstance(one, np.ndarray):
-            if one.flags.writeable and one.size:
-                found[id(one)] = one
-            left.append(one.base)
-            continue
-        parts = list(getattr(one, "__dict__", {}).values())
-        for kind in type(one).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            parts += [getattr(one, name, None) for name in slots if not name.startswith("__")]
-        if isinstance(one, Mapping):
-            parts += [*one.keys(), *one.values()]
-        elif isinstance(one, Iterable) and not isinstance(one, str | bytes):
-            parts += list(one)
-        is_frozen = is_dataclass(one) and one.__dataclass_params__.frozen
-        if not isinstance(one, str | bytes | int | float | tuple | frozenset) and not is_frozen:
-            found[id(one)] = one
-        left += parts
-    return found
 
 
 def relabelled(batch, labels, weights=None):

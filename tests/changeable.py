@@ -1,0 +1,40 @@
+"""What of an object can be changed: two models of one specification share nothing of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from solvers import FixedSpec, WorkedOut
+
+
+def changeable(*roots: Any) -> dict[int, Any]:
+    """What can be changed of all that objects refer to, by id; specifications never are."""
+    found: dict[int, Any] = {}
+    left = list(roots)
+    while left:
+        one = left.pop()
+        is_shared = callable(one) or isinstance(one, ModuleType | FixedSpec | WorkedOut)
+        is_spec = isinstance(one, dict) and not one.keys().isdisjoint(("algorithm", "kind"))
+        if id(one) in found or one is None or is_shared or is_spec:
+            continue
+        if isinstance(one, np.ndarray):
+            if one.flags.writeable and one.size:
+                found[id(one)] = one
+            left.append(one.base)
+            continue
+        parts = list(getattr(one, "__dict__", {}).values())
+        for kind in type(one).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            parts += [getattr(one, name, None) for name in slots if not name.startswith("__")]
+        if isinstance(one, Mapping):
+            parts += [*one.keys(), *one.values()]
+        elif isinstance(one, Iterable) and not isinstance(one, str | bytes):
+            parts += list(one)
+        is_frozen = is_dataclass(one) and one.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        if not isinstance(one, str | bytes | int | float | tuple | frozenset) and not is_frozen:
+            found[id(one)] = one
+        left += parts
+    return found
