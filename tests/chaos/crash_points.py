@@ -17,7 +17,7 @@ import service.api.learning
 from service.committer import Committer
 from service.journal.redis import scripts
 from service.journal.redis.store import RedisJournal
-from service.journal.sqlite import append, snapshots
+from service.journal.sqlite import append, plain, snapshots
 from service.journal.sqlite.store import SqliteJournal
 from service.replica import Replica
 
@@ -61,6 +61,7 @@ def plant() -> None:
     _before(snapshots, "complete", "the snapshot has all its parts")
     _before(RedisJournal, "_snapshot", "the snapshot has all its parts", argument="complete")
     _after(append, "_append_new", "the rows are in the transaction")
+    _after(plain, "_write", "the rows are in the transaction")
     _after(RedisJournal, "_models", "the model is made, and not listed", argument="create")
     _plant_sent()
 

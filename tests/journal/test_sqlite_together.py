@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.journal.protocol import JournalUnavailable, ModelChanged, OutcomeUnknown
 from service.journal.sqlite import SqliteJournal, schema, worker
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, places, rows
@@ -98,6 +98,59 @@ async def test_what_waits_shares_a_transaction_up_to_a_number_and_a_size(
     assert said.count("COMMIT") == 3  # of 3, of 3 and of 1
     _, said = await at_once(journal, logs[:2], rows(*range(4000)))
     assert said.count("COMMIT") == 2
+
+
+async def test_appends_without_keys_share_their_statements_though_some_are_refused(
+    journal: SqliteJournal,
+):
+    logs = await logs_of(journal, 20)
+    await journal.delete("m3")
+    await journal.replace("m4", logs[4].incarnation, 0, logs[4].record.chain, b"{}", b"{}")
+    twice = [*logs, *logs[10:]]
+    outcomes, said = await at_once(journal, twice, rows(1), rows(2, 3))
+    assert [n for n, one in enumerate(outcomes) if isinstance(one, ModelChanged)] == [3, 4]
+    assert sum(["FROM models" in statement for statement in said]) == 1
+    assert sum([statement.startswith("UPDATE") for statement in said]) == 18
+    for log in {*logs} - {*logs[3:5]}:
+        assert await log.tags() == [1, 2, 3] * twice.count(log)
+    assert (await journal.get("m4")).seq == 0
+
+
+async def test_appends_with_keys_and_without_stand_in_the_order_in_which_they_came(
+    journal: SqliteJournal,
+):
+    [log, other] = await logs_of(journal, 2)
+    kinds = [{}, {"id": "a"}, {}, {}, {"id": "b"}]
+    async with busy(journal):
+        appending = [
+            asyncio.create_task(one.append(rows(tag, **kind), known_seq=0))  # type: ignore[arg-type]
+            for tag, kind in enumerate(kinds)
+            for one in (log, other)
+        ]
+        await asyncio.sleep(0)
+    appended = await asyncio.gather(*appending)
+    assert await log.tags() == await other.tags() == [0, 1, 2, 3, 4]
+    assert [len(one.entries) for one in appended[::2]] == [0, 1, 2, 3, 4]
+    chains = [one.chain for one in appended[::2]]
+    assert [one.previous for one in appended[2::2]] == chains[:-1]
+
+
+async def test_one_that_is_refused_late_leaves_nothing_and_the_others_whole(journal: SqliteJournal):
+    logs = await logs_of(journal, 4)
+    async with busy(journal) as said:
+        appending = [
+            asyncio.create_task(log.append(rows(1), copy="0" * 64 if log is logs[2] else None))
+            for log in logs
+        ]
+        await asyncio.sleep(0)
+    outcomes = await asyncio.gather(*appending, return_exceptions=True)
+    assert [type(one).__name__ for one in outcomes] == ["Appended"] * 2 + [
+        "UnknownCopy",
+        "Appended",
+    ]
+    assert said.count("COMMIT") == 3  # each by itself, after all
+    assert [await log.tags() for log in logs] == [[1], [1], [], [1]]
+    assert (await journal.get("m2")).seq == 0
 
 
 async def test_the_thread_is_woken_once_for_what_comes_in_one_turn_of_the_loop(

@@ -7,13 +7,15 @@ nonce can have been used (`Nonces.is_first`).
 """
 
 import sqlite3
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from service.journal._placing import Left
+from service.journal._placing import Left, placed
 from service.journal.chain import first_chain
-from service.journal.protocol import Limits
+from service.journal.protocol import ENTRY_BYTES, Appended, Entry, Limits, Part
+from service.journal.sqlite.entries import find_entries
 from service.journal.sqlite.heads import Head
 
 PURGED_EVERY = 100
@@ -141,3 +143,30 @@ def kept(
         return result.seq, result.seq == result.before, number
 
     return [(nonce, result) for nonce, (result, _) in sorted(found.items(), key=place)]
+
+
+def answer(
+    connection: sqlite3.Connection,
+    head: Head,
+    result: Result,
+    known_seq: int,
+    parts: Sequence[Part],
+) -> Appended:
+    """The answer to an append, with what its caller has not seen."""
+    entries: list[Entry] = []
+    more = False
+    if known_seq < head.trimmed:
+        more = True
+    elif known_seq < result.before:
+        entries = find_entries(connection, head.model, known_seq, result.before, ENTRY_BYTES)
+        more = not entries or entries[-1].seq < result.before
+    is_new = result.seq > result.before
+    return Appended(
+        placed(parts, result.before, result.left),
+        result.before + 1 if is_new else None,
+        result.seq if is_new else None,
+        result.previous,
+        result.chain,
+        tuple(entries),
+        more,
+    )

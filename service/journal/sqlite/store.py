@@ -42,6 +42,7 @@ from service.journal.sqlite import (
     base,
     copies,
     entries,
+    keys as stored_keys,
     leasing,
     models,
     remembering,
@@ -219,7 +220,7 @@ class SqliteJournal(SqliteMoving):
     async def known(
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[Known | None]:
-        return await self._read(append.known(model, incarnation, keys, self._limits, _now_ms))
+        return await self._read(stored_keys.known(model, incarnation, keys, self._limits, _now_ms))
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES

@@ -1,9 +1,11 @@
 """Tasks as transactions: one that reads, one that writes, and several that write together."""
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from itertools import groupby
+from typing import Any, Generic, TypeVar
 
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 
@@ -33,11 +35,33 @@ def in_write(task: Task[T], path: str) -> Task[T]:
     return transaction
 
 
+class Joined(ABC, Generic[T]):
+    """A task that is done in one go with others of its class."""
+
+    __slots__ = ()
+
+    def __call__(self, connection: sqlite3.Connection) -> T:
+        [outcome] = self.together(connection, [self])
+        if isinstance(outcome, BaseException):
+            raise outcome
+        done: T = outcome
+        return done
+
+    @staticmethod
+    @abstractmethod
+    def together(connection: sqlite3.Connection, tasks: Sequence[Any]) -> list[Any]:
+        """What each returns, or raises, having changed nothing then; in their order.
+
+        Where it raises itself, what it has done is to be undone.
+        """
+
+
 def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
     """The tasks one after the other in one transaction: what each returns, or raises.
 
-    Each is all or none for itself, as if it were alone: what one raises undoes that one. Where
-    SQLite fails in one, everything is undone, and each is done in a transaction of its own.
+    Each is all or none for itself, as if it were alone: one that raises before it has changed
+    anything leaves nothing to undo. Where one has, or SQLite fails, everything is undone, and each
+    is done in a transaction of its own.
 
     Raises, of all of them, JournalUnavailable (nothing was done) and OutcomeUnknown.
     """
@@ -48,8 +72,8 @@ def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
         except sqlite3.Error as error:
             raise JournalUnavailable(f"SQLite, {path}: {error}") from error
         try:
-            outcomes = [_in_savepoint(connection, task) for task in tasks]
-        except sqlite3.Error:
+            outcomes = _outcomes(connection, tasks)
+        except BaseException:
             _roll_back(connection)
             return [_outcome(connection, in_write(task, path)) for task in tasks]
         _commit(connection, path)
@@ -58,18 +82,30 @@ def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
     return transaction
 
 
-def _in_savepoint(connection: sqlite3.Connection, task: Task[T]) -> T | BaseException:
-    """What the task returns, or raises, having done nothing then. Raises sqlite3.Error."""
-    connection.execute("SAVEPOINT task")
+def _outcomes(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> list[Any]:
+    """What each returns, or raises, having changed nothing then.
+
+    Raises what one raises that has changed something, and sqlite3.Error.
+    """
+    outcomes: list[Any] = []
+    for kind, some in groupby(tasks, type):
+        if issubclass(kind, Joined):
+            outcomes += kind.together(connection, list(some))
+        else:
+            outcomes += [_unless_changed(connection, task) for task in some]
+    return outcomes
+
+
+def _unless_changed(connection: sqlite3.Connection, task: Task[T]) -> T | BaseException:
+    before = connection.total_changes
     try:
-        outcome: T | BaseException = task(connection)
+        return task(connection)
     except sqlite3.Error:
         raise
     except BaseException as error:
-        connection.execute("ROLLBACK TO task")
-        outcome = error
-    connection.execute("RELEASE task")
-    return outcome
+        if connection.total_changes != before:
+            raise
+        return error
 
 
 def _outcome(connection: sqlite3.Connection, task: Task[T]) -> T | BaseException:

@@ -1,0 +1,97 @@
+"""The keys that a model's log knows, looked up and kept by its appends."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+
+from service.journal.protocol import Known, Limits
+from service.journal.sqlite.heads import Head, find_head
+from service.journal.sqlite.transactions import Task
+
+# Keys that one append may remove beyond those that it adds: so no append pays for all of them.
+PURGE_KEYS = 64
+LOOKED_UP_KEYS = 32
+
+# INDEXED BY: SQLite takes a model's keys for few, and would go through all of them.
+_KEYS = """
+SELECT key, seq, count, fingerprint FROM keys INDEXED BY keys_by_key
+WHERE model = ? AND time_ms > ? AND number >= ? AND key IN ({})
+""".format(", ".join("?" * LOOKED_UP_KEYS))  # nosec B608 - question marks alone are put in
+
+
+def find_keys(
+    connection: sqlite3.Connection,
+    head: Head,
+    keys: Sequence[bytes],
+    limits: Limits,
+    time_ms: int,
+) -> dict[bytes, Known]:
+    """Those of the keys that are known, many in one statement."""
+    oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
+    floor = head.next_key - limits.max_keys
+    known: dict[bytes, Known] = {}
+    for at in range(0, len(keys), LOOKED_UP_KEYS):
+        some = keys[at : at + LOOKED_UP_KEYS]
+        padding = [None] * (LOOKED_UP_KEYS - len(some))  # so that there is one statement
+        for key, *found in connection.execute(
+            _KEYS, (head.model, oldest_ms, floor, *some, *padding)
+        ):
+            known[key] = Known(*found)
+    return known
+
+
+def known(
+    model: str, incarnation: str, keys: Sequence[bytes], limits: Limits, now_ms: Callable[[], int]
+) -> Task[list[Known | None]]:
+    """The task behind `Journal.known`."""
+
+    def task(connection: sqlite3.Connection) -> list[Known | None]:
+        head = find_head(connection, model, incarnation)
+        found = find_keys(connection, head, keys, limits, now_ms())
+        return [found.get(key) for key in keys]
+
+    return task
+
+
+def keep_keys(
+    connection: sqlite3.Connection,
+    head: Head,
+    keys: dict[bytes, Known],
+    limits: Limits,
+    time_ms: int,
+) -> tuple[int, int]:
+    """Keep new keys and let go of some that are too old or too many; (first, next) key's number.
+
+    OR REPLACE: a key may come again while its expired row still waits to be removed.
+    """
+    connection.executemany(
+        "INSERT OR REPLACE INTO keys (model, number, key, seq, count, fingerprint, time_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (head.model, number, key, *known, time_ms)
+            for number, (key, known) in enumerate(keys.items(), head.next_key)
+        ],
+    )
+    next_key = head.next_key + len(keys)
+    first_key = _first_kept_key(connection, head, next_key - limits.max_keys, limits, time_ms)
+    first_key = min(first_key, head.first_key + PURGE_KEYS + 4 * len(keys))
+    if first_key > head.first_key:
+        connection.execute(
+            "DELETE FROM keys WHERE model = ? AND number < ?", (head.model, first_key)
+        )
+    return first_key, next_key
+
+
+def _first_kept_key(
+    connection: sqlite3.Connection, head: Head, floor: int, limits: Limits, time_ms: int
+) -> int:
+    oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
+    rows: Iterable[tuple[int, int]] = connection.execute(
+        "SELECT number, time_ms FROM keys WHERE model = ? AND number >= ? ORDER BY number",
+        (head.model, max(floor, head.first_key)),
+    )
+    first = max(floor, head.first_key)
+    for seen, (number, kept_ms) in enumerate(rows):
+        if kept_ms > oldest_ms or seen > PURGE_KEYS:
+            break
+        first = number + 1
+    return first

@@ -1,0 +1,95 @@
+"""Appends of new rows and of nothing else, as many in one go as wait.
+
+What an append without keys under a first nonce writes follows from its model's head alone, and
+nothing but a model that is not there refuses it. So many of them look up their heads in one
+statement, and write in two. Each statement hands Python to other threads and takes it back, which
+is most of what it costs where all have one core.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+
+from service.journal.chain import next_chain
+from service.journal.protocol import Appended, Limits, ModelChanged, Part
+from service.journal.sqlite.answers import Result, answer, purge
+from service.journal.sqlite.heads import Head, find_heads
+from service.journal.sqlite.keys import keep_keys
+from service.journal.sqlite.transactions import Joined
+
+_ENTRY = (
+    "INSERT INTO entries (model, seq, first_seq, nonce, chain, time_ms, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_HEAD = (
+    "UPDATE heads SET seq = ?, chain = ?, first_key = ?, next_key = ?, nonces = ? WHERE model = ?"
+)
+_NONE = "", Head(0, 0, "", 0, 0, 0, 0)
+
+
+class PlainAppend(Joined[Appended]):
+    """The task behind `Journal.append` of parts without keys, at least one, under a first nonce."""
+
+    __slots__ = "incarnation", "known_seq", "limits", "model", "nonce", "now_ms", "parts"
+
+    def __init__(
+        self,
+        model: str,
+        incarnation: str,
+        nonce: bytes,
+        known_seq: int,
+        parts: Sequence[Part],
+        limits: Limits,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.model, self.incarnation = model, incarnation
+        self.nonce, self.known_seq, self.parts = nonce, known_seq, parts
+        self.limits, self.now_ms = limits, now_ms
+
+    @staticmethod
+    def together(
+        connection: sqlite3.Connection, tasks: "Sequence[PlainAppend]"
+    ) -> list[Appended | BaseException]:
+        found = find_heads(connection, [task.model for task in tasks])
+        time_ms = tasks[0].now_ms()
+        entries: list[tuple[object, ...]] = []
+        results: list[tuple[Head, Result] | None] = []
+        moved: dict[str, Head] = {}
+        for task in tasks:
+            incarnation, head = found.get(task.model, _NONE)
+            if incarnation != task.incarnation:
+                results.append(None)
+                continue
+            head = moved.get(task.model, head)
+            seq = head.seq + sum([part.count for part in task.parts])
+            chain = next_chain(head.chain, task.nonce)
+            body = b"".join([part.body for part in task.parts])
+            entries.append((head.model, seq, head.seq + 1, task.nonce, chain, time_ms, body))
+            results.append((head, Result(head.seq, seq, head.chain, chain, [])))
+            moved[task.model] = _moved(connection, head, seq, chain, task.limits, time_ms)
+        _write(connection, entries, moved.values())
+        return [
+            ModelChanged(task.model)
+            if result is None
+            else answer(connection, *result, task.known_seq, task.parts)
+            for task, result in zip(tasks, results, strict=True)
+        ]
+
+
+def _moved(
+    connection: sqlite3.Connection, head: Head, seq: int, chain: str, limits: Limits, time_ms: int
+) -> Head:
+    """The head after an entry, having let go of what is too old by now."""
+    purge(connection, head, limits)
+    first_key, next_key = head.first_key, head.next_key
+    if first_key < next_key:
+        first_key, next_key = keep_keys(connection, head, {}, limits, time_ms)
+    return Head(head.model, seq, chain, head.trimmed, first_key, next_key, head.nonces + 1)
+
+
+def _write(
+    connection: sqlite3.Connection, entries: Sequence[tuple[object, ...]], heads: Iterable[Head]
+) -> None:
+    connection.executemany(_ENTRY, entries)
+    connection.executemany(
+        _HEAD, [(h.seq, h.chain, h.first_key, h.next_key, h.nonces, h.model) for h in heads]
+    )
