@@ -1,6 +1,11 @@
 """What a process counts of its own doing; that of several workers on one port is summed."""
 
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from service.telemetry.shown import OTHER, Shown
 
@@ -26,6 +31,45 @@ COUNTED_PER_SHOWN = 4
 """Models come and go: for each one shown so many are counted on their own, the rest together."""
 
 
+class Observed:
+    """What a histogram is told of together, as it is read: to tell it of one takes microseconds."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram, self._bounds = histogram, histogram._upper_bounds
+        self._forget()
+
+    def _forget(self) -> None:
+        self._counts, self._sum = [0] * len(self._bounds), 0.0
+
+    def see(self, amount: float) -> None:
+        self._counts[bisect_left(self._bounds, amount)] += 1
+        self._sum += amount
+
+    def tell(self) -> None:
+        """The histogram knows all that was seen."""
+        counts, total = self._counts, self._sum
+        self._forget()
+        for bucket, count in zip(self._histogram._buckets, counts, strict=True):
+            if count:
+                bucket.inc(count)
+        self._histogram._sum.inc(total)
+
+
+class _Telling(Collector):
+    """Comes before the histograms, and lets them be told."""
+
+    def __init__(self) -> None:
+        self.observed: list[Observed] = []
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        for one in self.observed:
+            one.tell()
+        return []
+
+
 class ProcessCounts:
     """Counters and histograms, each told of what happens by a `saw_...`.
 
@@ -37,6 +81,8 @@ class ProcessCounts:
     def __init__(self, shown: Shown, outlives: bool) -> None:
         self._shown, self._outlives = shown, outlives
         self._registry = registry = CollectorRegistry()
+        self._telling = _Telling()
+        registry.register(self._telling)
         self._requests = Histogram(
             "dualstream_request_seconds",
             "Time to answer a request.",
@@ -109,19 +155,29 @@ class ProcessCounts:
             for name, text in BY_MODEL.items()
         }
         self._delays_of: dict[str, tuple[int, float]] = {}
-        self._by_request: dict[tuple[str, int], Histogram] = {}
+        self._see_group = self._observer(self._groups)
+        self._see_append = self._observer(self._appends)
+        self._by_request: dict[tuple[str, int], Callable[[float], None]] = {}
         self._of_model: dict[tuple[str, str], Counter] = {}
 
+    def _observer(self, histogram: Histogram) -> Callable[[float], None]:
+        """What shows it one amount after the other. Files are read by others at any time."""
+        if self._outlives:
+            return histogram.observe
+        observed = Observed(histogram)
+        self._telling.observed.append(observed)
+        return observed.see
+
     def saw_request(self, route: str, status: int, seconds: float) -> None:
-        child = self._by_request.get((route, status))
-        if child is None:
-            child = self._requests.labels(route, str(status))
-            self._by_request[route, status] = child
-        child.observe(seconds)
+        see = self._by_request.get((route, status))
+        if see is None:
+            see = self._observer(self._requests.labels(route, str(status)))
+            self._by_request[route, status] = see
+        see(seconds)
 
     def saw_group(self, rows: int, seconds: float) -> None:
-        self._groups.observe(rows)
-        self._appends.observe(seconds)
+        self._see_group(rows)
+        self._see_append(seconds)
 
     def saw_load(self, seconds: float) -> None:
         self._loads.observe(seconds)

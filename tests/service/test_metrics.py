@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from service.telemetry import text
+from service.telemetry.process import Observed
 from service.telemetry.shown import Folded, Shown
 from tests.service.conftest import SPEC
 
@@ -75,6 +76,22 @@ def test_a_summary_is_computed_once_for_a_model_and_scrape(model, monkeypatch):
     monkeypatch.setattr(progress, "summary", lambda: calls.append(1) or summary())
     assert model.get("/metrics").status_code == 200
     assert len(calls) == 1
+
+
+def test_what_is_told_together_counts_as_if_it_were_told_at_once():
+    amounts = [0.0, 1.0, 1.5, 2.0, 700.0, float("inf")]
+    told = []
+    for is_together in (False, True):
+        registry = CollectorRegistry()
+        histogram = Histogram("h", "x", buckets=(1, 2), registry=registry)
+        observed = Observed(histogram)
+        for amount in amounts:
+            (observed.see if is_together else histogram.observe)(amount)
+        observed.tell()
+        observed.tell()
+        text_of_it = generate_latest(registry).splitlines()
+        told.append([line for line in text_of_it if b"_created" not in line])
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("name", ["dualstream_predictions", "dualstream_request_seconds"])
