@@ -135,6 +135,8 @@ class Answers:
 
         The batch begins at `first_seq`.
         """
+        if not asked:
+            return
         last_seq = first_seq + len(batch) - 1
         whole = [
             request

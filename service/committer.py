@@ -201,7 +201,13 @@ class Committer:
 
     async def _work(self) -> None:
         while self._waiting:
-            await self._gather()
+            # Requests join as long as each turn of the event loop brings more of them: those that
+            # arrived together are handled one after the other, and without this the first one would
+            # be a group of its own. Nobody waits for a request that is not there yet.
+            known = 0
+            while known < len(self._waiting) < GROUP_ROWS:
+                known = len(self._waiting)
+                await asyncio.sleep(0)
             async with self._moving:
                 # Nobody may wait any more: whoever drains takes those off the line who have left.
                 group = self._next_group() if self._waiting else None
@@ -228,17 +234,6 @@ class Committer:
             for future in group.futures:
                 if not future.done():
                     future.set_exception(error)
-
-    async def _gather(self) -> None:
-        """Let requests join as long as each turn of the event loop brings more of them.
-
-        Those that arrived together are handled one after the other; without this the first one
-        would be a group of its own. Nobody waits for a request that is not there yet.
-        """
-        known = 0
-        while known < len(self._waiting) < GROUP_ROWS:
-            known = len(self._waiting)
-            await asyncio.sleep(0)
 
     def _next_group(self) -> _Group:
         waiting = self._waiting

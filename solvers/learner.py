@@ -17,9 +17,12 @@ State = dict[str, npt.NDArray[Any]]
 """Named arrays of float64, int64, uint8 or bool; a single number is an array of no dimension."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Outcome:
-    """What became of each row of a batch; all arrays are (n,)."""
+    """What became of each row of a batch; all arrays are (n,).
+
+    Not frozen: to make one would take as long as to learn a row.
+    """
 
     scores: Floats
     """By the weights served before the row was learned; NaN for a rejected row."""
