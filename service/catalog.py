@@ -61,6 +61,33 @@ S_PER_ROW = 1e-6
 """What a row is taken to cost until some were learned."""
 
 
+class Loading:
+    """One model on its way into memory: who asked first loads it, and the others wait."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[Model | None]] = []
+
+    def join(self) -> "asyncio.Future[Model | None]":
+        """The model; None where whoever loads it left, so that it is to be asked for again."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    def end(self, model: Model | None) -> None:
+        """Whoever loads it has it, or left."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(model)
+
+    def fail(self, error: Exception) -> None:
+        """It cannot be loaded."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+
+
 class Catalog:
     """Finds, makes and drops models; loads from the journal those it does not hold yet."""
 
@@ -95,7 +122,7 @@ class Catalog:
         # By the same specs, what a learner takes before its first row.
         self._first_bytes: dict[bytes, int] = {}
         self._may_load = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._loading: dict[str, asyncio.Task[Model]] = {}
+        self._loading: dict[str, Loading] = {}
         # Where forks came by that could not be rebuilt, with their incarnations.
         self._forked: dict[str, tuple[str, Trail]] = {}
         # Reasons, and when to try again.
@@ -142,14 +169,10 @@ class Catalog:
         reason, retry_at = self._unreadable.get(model_id, ("", 0.0))
         if time.monotonic() < retry_at:
             raise unreadable(reason)
-        task = self._loading.get(model_id)
-        if task is None:
-            task = self._loading[model_id] = asyncio.create_task(self._load(model_id))
-            task.add_done_callback(lambda task: self._end_loading(model_id, task))
-        try:
-            return await asyncio.shield(task)
-        except UnknownModel:
-            raise unknown_model(model_id) from None
+        loading = self._loading.get(model_id)
+        if loading is None:
+            return await self._load_for_all(model_id)
+        return await loading.join() or await self.get(model_id)
 
     def unreadable(self) -> dict[str, str]:
         """The models that cannot be served, each with the reason."""
@@ -439,14 +462,26 @@ class Catalog:
         self.desk.close()
         self.reference_desk.close()
 
-    def _end_loading(self, model_id: str, task: "asyncio.Task[Model]") -> None:
-        """Look at the error, too: whoever waited for it may have left."""
-        if self._loading.get(model_id) is task:
-            del self._loading[model_id]
-        if not task.cancelled():
-            task.exception()
+    async def _load_for_all(self, model_id: str) -> Model:
+        """Load the model, also for those who ask for it meanwhile."""
+        self._loading[model_id] = loading = Loading()
+        model = None
+        try:
+            model = await self._load(model_id, loading)
+        except Exception as error:
+            loading.fail(error)
+            raise
+        finally:
+            self._end_loading(model_id, loading)
+            loading.end(model)
+        return model
 
-    async def _load(self, model_id: str) -> Model:
+    def _end_loading(self, model_id: str, loading: Loading) -> None:
+        """Nobody joins it any more."""
+        if self._loading.get(model_id) is loading:
+            del self._loading[model_id]
+
+    async def _load(self, model_id: str, loading: Loading) -> Model:
         try:
             async with self._may_load:
                 began = self.outside.clock()
@@ -460,14 +495,16 @@ class Catalog:
                 await replica.load(self.journal, self.settings.adopt, base)
                 self._warm[record.spec] = replica.s_per_row
                 self.telemetry.saw_load(self.outside.clock() - began)
-        except JournalError as error:
-            if isinstance(error, UnknownModel) and self._is_under_way(model_id):
+        except UnknownModel:
+            if self._loading.get(model_id) is loading:
                 self.forget_gone(model_id)
+            raise unknown_model(model_id) from None
+        except JournalError:
             raise
         except Exception as error:
             raise self.set_aside(model_id, error) from error
-        if not self._is_under_way(model_id):
-            # Whoever waits for it may not use it: of what is there now two would be in use.
+        if self._loading.get(model_id) is not loading:
+            # It was overtaken, and may not be used: of what is there now two would be in use.
             return await self.get(model_id)
         self._unreadable.pop(model_id, None)
         model = Model(self, record, replica)
@@ -476,23 +513,15 @@ class Catalog:
         if forked is not None:
             model.count_lost(forked.give_way_to(replica.trail))
             replica.trail = replica.trail.trimmed()
-        self._take_in(model)
+        # Who joined now would be given it even where it has left memory again.
+        self._end_loading(model_id, loading)
+        self._held.put(model)
         return model
 
     def _forked_trail(self, record: ModelRecord) -> Trail | None:
         """Where a replica of this model came by that was forked when it was forgotten here."""
         incarnation, trail = self._forked.get(record.id, ("", None))
         return trail if incarnation == record.incarnation else None
-
-    def _take_in(self, model: Model) -> None:
-        """Hold a model that was loaded. Nobody joins its loading any more: they would be given it
-        even where it has left memory again."""
-        self._loading.pop(model.record.id, None)
-        self._held.put(model)
-
-    def _is_under_way(self, model_id: str) -> bool:
-        """Whether the present task is the one that loads the model, not one that was overtaken."""
-        return self._loading.get(model_id) is asyncio.current_task()
 
 
 def _beyond_memory() -> Problem:

@@ -7,7 +7,6 @@ of those held, for what was not announced.
 import asyncio
 import logging
 import time
-from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,7 +50,7 @@ class Lag:
     """
 
     def __init__(self) -> None:
-        self._heard: deque[tuple[int, float]] = deque()
+        self._heard: list[tuple[int, float]] = []
         self.fresh_at = time.monotonic()
 
     def hear(self, seq: int) -> None:
@@ -73,7 +72,7 @@ class Lag:
     def at(self, seq: int) -> Behind:
         """What a replica at `seq` lacks: since when, and how many records."""
         while self._heard and self._heard[0][0] <= seq:
-            self.fresh_at = max(self.fresh_at, self._heard.popleft()[1])
+            self.fresh_at = max(self.fresh_at, self._heard.pop(0)[1])
         if not self._heard:
             return Behind(0.0, 0)
         return Behind(time.monotonic() - self._heard[0][1], self._heard[-1][0] - seq)

@@ -62,7 +62,6 @@ class Progressive:
     def __init__(self, task: str, *, log_loss: bool = False) -> None:
         self.task = task
         self.log_loss = log_loss
-        self._names = _REGRESSION if task == "regression" else _CLASSES
         columns = len(self._names)
         self._rows = np.zeros(1, np.int64)
         self._seen = np.zeros(5)
@@ -87,6 +86,10 @@ class Progressive:
             comparison: Any = importlib.import_module("solvers.window_comparison")
             metrics._windows = comparison.WindowComparison(spec)
         return metrics
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return _REGRESSION if self.task == "regression" else _CLASSES
 
     @property
     def rows(self) -> int:

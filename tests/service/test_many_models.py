@@ -8,6 +8,7 @@ import random
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from service.journal.record import KeyKind, make_key
 from service.journal.sqlite.worker import Worker
 from service.memory import bytes_of
 from service.model import Model
+from service.pausing import Pausing
 from service.requests import Request
 from service.settings import Settings
 from service.telemetry import Telemetry
@@ -30,6 +32,7 @@ from solvers import Batch, make_learner
 from tests.changeable import changeable
 from tests.service.conftest import SPEC
 from tests.service.test_replica import bits
+from tests.simulation.bugs import RARE
 
 ADULT = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
 IDS = [f"m{n}" for n in range(8)]
@@ -241,6 +244,58 @@ def test_the_memory_of_what_leaves_is_free_at_once(store):
         asyncio.run(run())
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_planted):
+    bug = RARE["rollback goes on where its model was let go"]
+    paused = SimpleNamespace(needs_rollback=True, since=1, held_from=1)
+    monkeypatch.setattr(Pausing, "pauses", paused)
+    monkeypatch.setattr(Pausing, "_try", lambda *_: asyncio.sleep(3600))
+
+    async def run():
+        async with serving(store) as catalog:
+            await create(catalog, ["m0"])
+            model = catalog.find("m0")
+            model.pausing.came_by()
+            model.clean_up.begin(3600.0)
+            await asyncio.sleep(0)
+            assert model.pausing.is_busy and model.clean_up.is_busy and not model.is_idle
+            with bug.planted() if is_planted else contextlib.nullcontext():
+                catalog.forget(model)
+            for _ in range(5):  # turns, in which what was cancelled ends
+                await asyncio.sleep(0)
+            assert model.pausing.is_busy is is_planted and not model.clean_up.is_busy
+            await model.close()
+
+    asyncio.run(run())
+
+
+def test_a_loading_goes_on_where_its_client_leaves(store):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            first, *others = (asyncio.create_task(catalog.get("m0")) for _ in range(4))
+            await asyncio.sleep(0)
+            first.cancel()
+            others[0].cancel()
+            given = await asyncio.gather(*others[1:])
+            assert given == [catalog.find("m0")] * 2 and first.cancelled()
+            assert not catalog._loading
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_a_loading_is_told_why_it_failed(store):
+    async def run():
+        async with serving(store) as catalog:
+            told = await asyncio.gather(
+                *(catalog.get("m9") for _ in range(3)), return_exceptions=True
+            )
+            assert [one.status for one in told] == [404] * 3
+            assert not catalog._loading
+
+    asyncio.run(run())
 
 
 def test_keys_and_first_answers_survive(store):

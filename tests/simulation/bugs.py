@@ -24,7 +24,7 @@ import service.refit_board
 import service.replica
 import service.versions
 import service.watched
-from service.catalog import Catalog
+from service.catalog import Catalog, Loading
 from service.committer import Committer
 from service.controls import Refit
 from service.entries import as_batch
@@ -118,16 +118,16 @@ def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
     return true(self, mine)
 
 
-async def _learned_early(true: Any, self: Committer, nonce: bytes, parts: Any, *given: Any) -> Any:
+async def _learned_early(true: Any, self: Committer, group: Any) -> Any:
     """Learn first, journal then."""
     replica = self._replica
-    _, (block,) = decode_merged(b"".join(part.body for part in parts))
+    _, (block,) = decode_merged(b"".join(part.body for part in group.parts))
     if not isinstance(block, Control):
         stood = replica.seq
         self.early = await replica._learn(as_batch(block, replica.dim))  # type: ignore[attr-defined]
         replica.early = self.early  # type: ignore[attr-defined]
         replica.seq = stood
-    return await true(self, nonce, parts, *given)
+    return await true(self, group)
 
 
 async def _not_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
@@ -234,9 +234,10 @@ def _old_progress(true: Any, self: Replica, other: Replica) -> None:
     true(self, other)
 
 
-def _unseen(true: Any, self: Catalog, model_id: str, task: Any) -> None:
-    """The error of a loading that nobody waits for is left to the garbage collector."""
-    self._loading.pop(model_id, None)
+def _left_waiting(true: Any, self: Loading, model: Any) -> None:
+    """Nobody tells those who wait for a loading that its client has left."""
+    if model is not None:
+        true(self, model)
 
 
 # -- snapshots and predictions -----------------------------------------------------------------
@@ -466,7 +467,6 @@ BUGS = {
     "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
     "quarantine learned twice": Bug([(service.quarantine, "rows_held", _held_twice)]),
     "quarantine trimmed away": Bug([(Model, "_may_go", _whatever_is_held)]),
-    "rollback goes on where its model was let go": Bug([(Pausing, "stop", _nothing)]),
     "weights entered behind a control": Bug(
         [(service.controls, "_check_follows", _behind_anything)]
     ),
@@ -476,11 +476,12 @@ BUGS = {
     "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
     "loss counted again": Bug([(Trail, "give_way_to", _told_again)]),
     "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),
-    "error of a loading unseen": Bug([(Catalog, "_end_loading", _unseen)]),
+    "loading left by its client": Bug([(Loading, "end", _left_waiting)]),
 }
 
 RARE = {
+    "rollback goes on where its model was let go": Bug([(Pausing, "stop", _nothing)]),
     "copy gone with its record": Bug([(service.replica, "obey_in_place", _not_asked_again)]),
     "head lost before it is read": Bug([(Committer, "_hold_against_head", _looked_once)]),
 }
-"""No seed is known that finds them: tests of test_replay.py do."""
+"""No seed is known that finds them: tests of test_replay.py and test_many_models.py do."""
