@@ -9,8 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from service.journal.protocol import JournalUnavailable, ModelChanged, OutcomeUnknown
-from service.journal.sqlite import SqliteJournal, schema, worker
+from service.journal.protocol import (
+    JournalUnavailable,
+    ModelChanged,
+    OutcomeUnknown,
+    UnknownCopy,
+    UnknownModel,
+)
+from service.journal.sqlite import SqliteJournal, base, schema, transactions, worker
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, places, rows
 
@@ -144,10 +150,7 @@ async def test_one_that_is_refused_late_leaves_nothing_and_the_others_whole(jour
         ]
         await asyncio.sleep(0)
     outcomes = await asyncio.gather(*appending, return_exceptions=True)
-    assert [type(one).__name__ for one in outcomes] == ["Appended"] * 2 + [
-        "UnknownCopy",
-        "Appended",
-    ]
+    assert [isinstance(one, UnknownCopy) for one in outcomes] == [False, False, True, False]
     assert said.count("COMMIT") == 3  # each by itself, after all
     assert [await log.tags() for log in logs] == [[1], [1], [], [1]]
     assert (await journal.get("m2")).seq == 0
@@ -247,3 +250,54 @@ async def test_what_waits_when_the_journal_closes_is_done(journal: SqliteJournal
     await asyncio.gather(*appending, closing)
     await journal.open()
     assert [await log.tags() for log in logs] == [[1]] * 4
+
+
+async def reads(journal: SqliteJournal, *models: str) -> tuple[list, list[str]]:
+    """What becomes of loads of these models, all of which wait together; and the statements."""
+    said: list[str] = []
+    go = threading.Event()
+
+    def wait(connection: sqlite3.Connection) -> None:
+        go.wait(10)
+        connection.set_trace_callback(said.append)
+
+    waiting = journal._reader.run(wait)
+    reading = [asyncio.create_task(journal.base(model)) for model in models]
+    await asyncio.sleep(0)
+    go.set()
+    await waiting
+    return await asyncio.gather(*reading, return_exceptions=True), said[:]
+
+
+@pytest.mark.parametrize(("patience_s", "begun"), [(10, 1), (-1, 4)])
+async def test_models_are_loaded_together_unless_it_takes_long(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch, patience_s: int, begun: int
+):
+    monkeypatch.setattr(transactions, "READING_S", patience_s)
+    for tag, log in enumerate(await logs_of(journal, 3)):
+        await log.append(rows(tag))
+    bases, said = await reads(journal, "m0", "m1", "none", "m2")
+    assert isinstance(bases.pop(2), UnknownModel)
+    assert [found.record.id for found in bases] == ["m0", "m1", "m2"]
+    assert [found.entries for found in bases] == [
+        tuple(await journal.read(one.record.id, one.record.incarnation, 0)) for one in bases
+    ]
+    assert said.count("BEGIN") == said.count("ROLLBACK") == begun
+
+
+async def test_a_read_that_fails_takes_no_other_with_it(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+):
+    await logs_of(journal, 3)
+    true = base.read
+
+    def planted(model: str, *given):  # type: ignore[no-untyped-def]
+        def fail(connection: sqlite3.Connection) -> None:
+            raise sqlite3.OperationalError("planted")
+
+        return fail if model == "m1" else true(model, *given)
+
+    monkeypatch.setattr(base, "read", planted)
+    first, second, third = (await reads(journal, "m0", "m1", "m2"))[0]
+    assert isinstance(second, JournalUnavailable) and "planted" in str(second)
+    assert (first.record.id, third.record.id) == ("m0", "m2")

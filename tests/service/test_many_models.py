@@ -8,6 +8,7 @@ import random
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -575,13 +576,14 @@ def test_a_model_of_sqlite_is_loaded_by_one_call_of_the_store(tmp_path, monkeypa
             calls = []
             reader = catalog.journal._reader
 
-            async def counted(task):
+            async def counted(task, way):
                 calls.append(task)
-                return await Worker.run(reader, task)
+                return await way(reader, task)
 
             for model_id in IDS[:2]:
                 catalog.forget(catalog.find(model_id))
-            monkeypatch.setattr(reader, "run", counted)
+            for way in ("run", "read"):
+                monkeypatch.setattr(reader, way, partial(counted, way=getattr(Worker, way)))
             assert [await bits_of(catalog, model_id) for model_id in IDS[:2]] == before
             assert len(calls) == 2
 

@@ -2,26 +2,35 @@
 
 import sqlite3
 
-from service.journal.protocol import Base
-from service.journal.sqlite import models, snapshots
+from service.journal.protocol import Base, ModelRecord, UnknownModel
+from service.journal.sqlite import snapshots
 from service.journal.sqlite.entries import find_entries
-from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
+
+# Most models have no snapshot: to be told so costs less than to ask.
+_BASE = """
+SELECT id, incarnation, spec, given, created_ms, seq, chain, models.model, trimmed,
+    EXISTS (SELECT 1 FROM snapshots WHERE snapshots.model = models.model)
+FROM models JOIN heads ON heads.model = models.model WHERE id = ?
+"""
 
 
 def read(model: str, limit_bytes: int, path: str) -> Task[Base]:
     """The task behind `Journal.base`."""
 
     def task(connection: sqlite3.Connection) -> Base:
-        record = models.get(model)(connection)
+        row = connection.execute(_BASE, (model,)).fetchone()
+        if row is None:
+            raise UnknownModel(model)
+        *about, number, trimmed, has_snapshots = row
+        record = ModelRecord(*about)
         if not record.seq:
             return Base(record, entries=())
-        head = find_head(connection, model, record.incarnation)
-        snapshot = snapshots.find(connection, head.model, 0, path)
+        snapshot = snapshots.find(connection, number, 0, path) if has_snapshots else None
         after = 0 if snapshot is None else snapshot.seq
-        if after < head.trimmed:
+        if after < trimmed:
             return Base(record, snapshot)
-        entries = find_entries(connection, head.model, after, head.seq, limit_bytes)
+        entries = find_entries(connection, number, after, record.seq, limit_bytes)
         return Base(record, snapshot, tuple(entries))
 
     return task

@@ -92,7 +92,7 @@ class SqliteJournal(SqliteMoving):
 
     def _make_workers(self) -> None:
         self._writer = Worker("journal-writer", self._connect, self._path)
-        self._reader = Worker("journal-reader", self._connect)
+        self._reader = Worker("journal-reader", self._connect, self._path)
         self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run)
 
     async def open(self) -> None:
@@ -151,7 +151,7 @@ class SqliteJournal(SqliteMoving):
         return await self._read(models.get(model))
 
     async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
-        return await self._read(base.read(model, limit_bytes, self._path))
+        return await self._reader.read(base.read(model, limit_bytes, self._path))
 
     async def heads(self, models: Sequence[str]) -> list[Head | None]:
         return await self._read(find_heads(models))

@@ -1,6 +1,7 @@
 """Tasks as transactions: one that reads, one that writes, and several that write together."""
 
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,6 +12,9 @@ from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 
 T = TypeVar("T")
 Task = Callable[[sqlite3.Connection], T]
+
+READING_S = 0.001
+"""Those whose reads are done wait so long, at most, for those of others to begin."""
 
 
 def in_write(task: Task[T], path: str) -> Task[T]:
@@ -131,6 +135,37 @@ def in_read(task: Task[T], path: str) -> Task[T]:
             _roll_back(connection)
 
     return transaction
+
+
+def in_one_read(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
+    """The tasks one after the other in one transaction: what each returns, or raises.
+
+    They find in memory what those before them have read. It ends after READING_S, or where SQLite
+    fails: with the first ones then, one at least.
+    """
+
+    def transaction(connection: sqlite3.Connection) -> list[Any]:
+        outcomes: list[Any] = []
+        until = time.monotonic() + READING_S
+        try:
+            connection.execute("BEGIN")
+            for task in tasks:
+                outcomes.append(_unless_changed(connection, task))
+                if time.monotonic() > until:
+                    break
+        except sqlite3.Error as error:
+            outcomes.append(_unavailable(path, error))
+        finally:
+            _roll_back(connection)
+        return outcomes
+
+    return transaction
+
+
+def _unavailable(path: str, error: sqlite3.Error) -> JournalUnavailable:
+    unavailable = JournalUnavailable(f"SQLite, {path}: {error}")
+    unavailable.__cause__ = error
+    return unavailable
 
 
 def _commit(connection: sqlite3.Connection, path: str) -> None:

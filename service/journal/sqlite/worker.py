@@ -6,11 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, auto
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from service.journal.protocol import JournalUnavailable
-from service.journal.sqlite.transactions import Task, in_one_write, in_write
+from service.journal.sqlite.transactions import Task, in_one_read, in_one_write, in_write
 
 T = TypeVar("T")
 
@@ -19,16 +20,24 @@ JOINED_TASKS = 64
 JOINED_BYTES = 1 << 20
 
 
+class _Kind(Enum):
+    ALONE = auto()
+    """A task that shares no transaction."""
+    READ = auto()
+    WRITE = auto()
+
+
 class _Job(NamedTuple):
     task: Task[Any]
     future: "asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop
-    size: int | None
-    """About how many bytes it writes; None for a task that shares no transaction."""
+    kind: _Kind
+    size: int = 0
+    """About how many bytes it writes."""
 
     def is_joined_by(self, other: "_Job", size: int) -> bool:
         """Whether the other one goes into the transaction that this one began, of `size` bytes."""
-        if other.size is None or other.loop is not self.loop:
+        if other.kind is not self.kind or other.loop is not self.loop:
             return False
         return size + other.size <= JOINED_BYTES
 
@@ -39,7 +48,7 @@ class Worker:
     The thread is woken once for all tasks of one turn of the event loop: that takes longer than a
     small task does, and where both have one core the loop is interrupted by it.
 
-    path   names the file, in what `write` raises
+    path   names the file, in what `read` and `write` raise
     """
 
     def __init__(
@@ -69,7 +78,7 @@ class Worker:
 
         Raises JournalUnavailable once stopped.
         """
-        return self._put(task, None)
+        return self._put(task, _Kind.ALONE)
 
     def write(self, task: Task[T], size: int) -> "asyncio.Future[T]":
         """As `run`, for a task that writes about `size` bytes, in a transaction.
@@ -79,14 +88,23 @@ class Worker:
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown.
         """
-        return self._put(task, size)
+        return self._put(task, _Kind.WRITE, size)
 
-    def _put(self, task: Task[T], size: int | None) -> "asyncio.Future[T]":
+    def read(self, task: Task[T]) -> "asyncio.Future[T]":
+        """As `run`, for a task that reads, in a transaction that sees one moment of the store.
+
+        It shares the transaction with other such tasks that wait just now; see `in_one_read`.
+
+        Raises JournalUnavailable.
+        """
+        return self._put(task, _Kind.READ)
+
+    def _put(self, task: Task[T], kind: _Kind, size: int = 0) -> "asyncio.Future[T]":
         if self._is_closed:
             raise JournalUnavailable("the journal is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.append(_Job(task, future, loop, size))
+        self._jobs.append(_Job(task, future, loop, kind, size))
         if self._waking is not loop:
             self._waking = loop
             loop.call_soon(self._wake)
@@ -113,6 +131,8 @@ class Worker:
                 outcomes = _done(connection, jobs, self._path)
             except BaseException as error:
                 outcomes = [error] * len(jobs)
+            # Of reads that took long the first ones alone are done.
+            self._jobs.extendleft(reversed(jobs[len(outcomes) :]))
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 jobs[0].loop.call_soon_threadsafe(_deliver, jobs, outcomes)
             del jobs, outcomes
@@ -127,27 +147,33 @@ class Worker:
         job = waiting.popleft()
         if job is None:
             return []
-        jobs, size = [job], job.size or 0
-        while job.size is not None and waiting and len(jobs) < JOINED_TASKS:
+        jobs, size = [job], job.size
+        while job.kind is not _Kind.ALONE and waiting and len(jobs) < JOINED_TASKS:
             following = waiting[0]
             if following is None or not job.is_joined_by(following, size):
                 break
             jobs.append(following)
-            size += following.size or 0
+            size += following.size
             waiting.popleft()
         return jobs
 
 
 def _done(connection: sqlite3.Connection, jobs: list[_Job], path: str) -> list[Any]:
-    """What the task of each returned, or raised."""
-    if len(jobs) > 1:
-        return in_one_write([job.task for job in jobs], path)(connection)
-    [job] = jobs
-    return [(job.task if job.size is None else in_write(job.task, path))(connection)]
+    """What the task of each returned, or raised; of reads that took long, of the first ones."""
+    tasks = [job.task for job in jobs]
+    match jobs[0].kind:
+        case _Kind.ALONE:
+            return [tasks[0](connection)]
+        case _Kind.READ:
+            return in_one_read(tasks, path)(connection)
+        case _Kind.WRITE if len(tasks) == 1:
+            return [in_write(tasks[0], path)(connection)]
+        case _Kind.WRITE:
+            return in_one_write(tasks, path)(connection)
 
 
 def _deliver(jobs: list[_Job], outcomes: list[Any]) -> None:
-    for job, outcome in zip(jobs, outcomes, strict=True):
+    for job, outcome in zip(jobs, outcomes, strict=False):
         if job.future.cancelled():
             continue
         if isinstance(outcome, BaseException):
