@@ -211,29 +211,18 @@ class DualAscent:
 
     def _retain(self, batch: Batch, taus: Floats) -> None:
         """Retain the last of the rows that have a tau, and of those retained before what fits."""
-        ring, places = self._ring, np.flatnonzero(taus == taus)
-        if not len(places):
-            return
-        places = places[-ring.retain :]
-        is_run = places[-1] - places[0] + 1 == len(places)
-        new = batch[places[0] : places[-1] + 1] if is_run else batch.take(places)
-        labels = new.labels
-        if self._ints[BINARY]:
-            labels = np.where(labels == 0.0, -1.0, labels)
-        rows = np.stack([labels, new.weights, taus[places]], axis=1)
-        last = int(self._ints[LAST])
-        first = max(int(self._ints[FIRST]), last - (ring.retain - len(places)))
-        if first == last:
-            ring.hold(new.indptr, rows, new.indices, new.values)
-        else:
-            starts, old_rows, indices, values = ring.rows_between(first, last)
-            ring.hold(
-                np.concatenate([starts, new.indptr[1:] + starts[-1]]),
-                np.concatenate([old_rows, rows]),
-                np.concatenate([indices, new.indices]),
-                np.concatenate([values, new.values]),
-            )
-        self._ints[FIRST], self._ints[LAST] = 0, last - first + len(rows)
+        ring, ints = self._ring, self._ints
+        start, count, entries = _odca.last_rows(batch.indptr, taus, ring.retain)
+        last = int(ints[LAST])
+        first = max(int(ints[FIRST]), last - (ring.retain - count))
+        if last + count > len(ring.rows) or ring.starts[last] + entries > len(ring.values):
+            ring.make_room(first, last, entries, count)
+            first, last = 0, last - first
+        ints[FIRST], ints[LAST] = first, last
+        _odca.retain_rows(
+            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, start, taus,
+            ints, ring.starts, ring.indices, ring.values, ring.rows,
+        )  # fmt: skip
 
     def _draw(self, count: int) -> Floats:
         return draw_visits(self.spec["seed"], int(self._ints[VISITS]), count)

@@ -53,9 +53,10 @@ class RowBuffer:
     """The last rows learned, at most `retain`, oldest first, in arrays that kernels append to.
 
     Rows stand one behind the other. Kernels append behind the last and move `first` on, and stop
-    when an array is full; `make_room` then moves what is retained to the front, into larger
-    arrays if it fills more than half. So memory stays below four times what is retained, an
-    append costs no more than its copy, and what is retained is always in one piece.
+    when an array is full; `make_room` then moves what is retained to the front, into other arrays
+    where these have little room left or far too much. So memory is about one and a half times what
+    is retained and never four times, an append costs no more than three copies, and what is
+    retained is always in one piece.
 
     starts   (capacity + 1,)      row i holds entries starts[i] to starts[i + 1]
     indices  (entries,)           values (*value_shape, entries)
@@ -65,7 +66,9 @@ class RowBuffer:
     def __init__(self, retain: int, columns: int, value_shape: tuple[int, ...] = ()) -> None:
         self.retain = retain
         self._columns, self._value_shape = columns, value_shape
-        self._allocate(min(2 * retain, 64), 1024)
+        # Half as many as are retained come before they have to be moved again.
+        self._most = retain + max(1, retain // 2)
+        self._allocate(min(self._most, 64), 1024)
 
     def _allocate(self, capacity: int, entries: int) -> None:
         self.starts = np.zeros(capacity + 1, np.int64)
@@ -78,12 +81,15 @@ class RowBuffer:
         """What it takes of memory."""
         return sum(map(getsizeof, (self.starts, self.rows, self.indices, self.values)))
 
-    def make_room(self, first: int, last: int, entries: int) -> None:
-        """Move rows `first` to `last` to the front, with room for one more of so many entries."""
+    def make_room(self, first: int, last: int, entries: int, more: int = 1) -> None:
+        """Move rows `first` to `last` to the front, with room for more that have so many entries.
+
+        Not more than are retained, and one.
+        """
         start, end = self.starts[first], self.starts[last]
         starts, rows = self.starts[first : last + 1] - start, self.rows[first:last]
         indices, values = self.indices[start:end], self.values[..., start:end]
-        self.hold(starts, rows, indices, values, entries)
+        self.hold(starts, rows, indices, values, entries, more)
 
     def rows_between(self, first: int, last: int) -> tuple[npt.NDArray[Any], ...]:
         """Starts from 0 on, rows, indices and values of rows `first` to `last`, as copies."""
@@ -115,21 +121,23 @@ class RowBuffer:
         indices: npt.NDArray[Any],
         values: npt.NDArray[Any],
         entries: int = 0,
+        more: int = 1,
     ) -> None:
-        """Hold these rows from place 0 on, with room for one more of so many entries."""
-        capacity = min(2 * self.retain, 64)
-        while capacity < 2 * (len(rows) + 1) and capacity < 2 * self.retain + 1:
-            capacity = min(2 * capacity, 2 * self.retain + 1)
-        room = 1024
-        while room < 2 * (len(indices) + entries):
-            room *= 2
-        # Arrays that are large enough stay: new ones would come page by page.
-        if len(self.rows) != capacity or len(self.indices) != room:
-            self._allocate(capacity, room)
+        """Hold these rows from place 0 on, with room for more that have so many entries."""
+        self._fit(len(rows) + more, len(indices) + entries)
         self.starts[: len(starts)] = starts
         self.rows[: len(rows)] = rows
         self.indices[: len(indices)] = indices
         self.values[..., : len(indices)] = values
+
+    def _fit(self, rows: int, entries: int) -> None:
+        """Arrays for so many rows, and for those that come until they are moved again."""
+        capacity = min(self._most, max(64, 2 * rows))
+        room = max(1024, min(2 * entries, entries * capacity // rows))
+        # Arrays that are large enough stay: new ones would come page by page.
+        is_enough = entries + entries // 8 <= len(self.indices) <= 2 * room
+        if len(self.rows) != capacity or not is_enough:
+            self._allocate(capacity, room)
 
 
 class Ring(RowBuffer):
