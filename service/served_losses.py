@@ -39,16 +39,20 @@ class ServedLosses:
                 self._ring[self._entered % len(self._ring)] = outcome.losses[0]
                 self._entered += 1
             return
-        losses = outcome.losses[~outcome.rejected & (batch.weights > 0.0)]
-        self._put(losses)
+        enters = batch.weights > 0.0
+        enters &= ~outcome.rejected
+        self._put(outcome.losses if enters.all() else outcome.losses[enters])
 
     def _put(self, losses: np.ndarray) -> None:
         kept = losses[-self._most :]
+        if not len(kept):
+            return
         self._make_room(len(kept))
-        first = self._entered + len(losses) - len(kept)
-        if len(kept):
-            self._ring[(first + np.arange(len(kept))) % len(self._ring)] = kept
         self._entered += len(losses)
+        at = (self._entered - len(kept)) % len(self._ring)
+        up_to_end = len(self._ring) - at
+        self._ring[at : at + len(kept)] = kept[:up_to_end]
+        self._ring[: max(0, len(kept) - up_to_end)] = kept[up_to_end:]
 
     def _make_room(self, more: int) -> None:
         """As long as not all that will ever be kept fits, rows stand where they came."""
