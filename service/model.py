@@ -41,7 +41,7 @@ log = logging.getLogger("dualstream.model")
 
 AnErrand = TypeVar("AnErrand", bound=Errand)
 
-BESIDE_BYTES = 6_000
+BESIDE_BYTES = 4_000
 """Committer, locks and whatever else a model takes beside its state and its door."""
 MEASURED_ROWS = 1000
 """A model's memory is measured again after so many records at most, and sooner while it is new."""
@@ -219,7 +219,7 @@ class Model:
         """Whether nothing is appended, applied, written, cleaned up or refitted just now."""
         if self._snapshot is not None or not self.committer.is_idle:
             return False
-        return not any(errand.is_busy for errand in self._errands)
+        return not self._errands or not any(errand.is_busy for errand in self._errands)
 
     def stop(self) -> None:
         """Leave what is not done to whoever holds the model next."""

@@ -82,6 +82,19 @@ class Replica:
     s_per_row      about what learning a row takes, as far as it is known, in seconds
     """
 
+    seq: int
+    chain: str
+    # Of most replicas these stay so: an object of up to 30 attributes of its own is there sooner.
+    fetched: ModelState | None = None
+    """What the next control makes the state: that of the copy that it names ..."""
+    taken_up: "tuple[Replica, int] | None" = None
+    """... or of one that has learned the rows in quarantine, so many of them."""
+    names_since = 0
+    """Names that were told by records up to this one may be missing from the state."""
+    is_forked = False
+    certificate: Certificate | None = None
+    certified_at = float("-inf")
+
     def __init__(
         self,
         record: ModelRecord,
@@ -96,18 +109,8 @@ class Replica:
         self._kept_answers = kept_answers
         self._as_served: AsServed | None = as_served(self.spec)
         self.trail = Trail()
-        # What the next control makes the state: that of the copy that it names, or of one that
-        # has learned the rows in quarantine, so many of them.
-        self.fetched: ModelState | None = None
-        self.taken_up: tuple[Replica, int] | None = None
-        self.names_since = 0
-        """Names that were told by records up to this one may be missing from the state."""
-        self.seq, self.chain = 0, ""
         self.start_over()
-        self.is_forked = False
-        self.certificate: Certificate | None = None
         self.member_certificates: dict[str, Certificate] = {}
-        self.certified_at = float("-inf")
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
         self.watched: dict[bytes, Applied | None] = {}

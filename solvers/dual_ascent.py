@@ -9,6 +9,7 @@ or every so many rows (`every`) as many as bring the relative gap under `until_g
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,23 @@ def _plan_of(spec: Mapping[str, Any]) -> _Plan:
 class DualAscent:
     """The learner of `algorithm: dual_ascent`; `spec` is a resolved one."""
 
+    __slots__ = (
+        "__weakref__",
+        "_features",
+        "_floats",
+        "_ints",
+        "_is_l2",
+        "_is_plain",
+        "_kernels",
+        "_loss",
+        "_ring",
+        "_saved",
+        "_second",
+        "_w",
+        "_window",
+        "spec",
+    )
+
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = spec
         plan = _plan_of(spec)
@@ -154,6 +172,12 @@ class DualAscent:
         """Room for what any retained row overwrites as it leaves the window."""
         if self._window.length:
             self._saved = np.empty(2 * (len(self._ring.values) + 1))
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        own = (self._w, self._floats, self._ints, self._saved, self._ring)
+        return sum(map(getsizeof, own)) + self._ring.bytes_held
 
     def learn(self, batch: Batch) -> Outcome:
         """See Learner. O(entries) for each row and for each visit, whatever the width.

@@ -59,6 +59,18 @@ _N_NEGATIVE, _N_POSITIVE, _FIRST, _LAST, _SUM = range(5)
 class Progressive:
     """Metrics of a `task`; `log_loss` where scores are log odds."""
 
+    __slots__ = (
+        "_recent",
+        "_rows",
+        "_seen",
+        "_sums",
+        "_timeline",
+        "_windows",
+        "drift",
+        "log_loss",
+        "task",
+    )
+
     def __init__(self, task: str, *, log_loss: bool = False) -> None:
         self.task = task
         self.log_loss = log_loss

@@ -71,8 +71,9 @@ class RowBuffer:
         self._allocate(min(self._most, 64), 1024)
 
     def _allocate(self, capacity: int, entries: int) -> None:
-        self.starts = np.zeros(capacity + 1, np.int64)
-        self.rows = np.zeros((capacity, self._columns))
+        self.starts = np.empty(capacity + 1, np.int64)
+        self.starts[0] = 0
+        self.rows = np.empty((capacity, self._columns))
         self.indices = np.empty(entries, np.int32)
         self.values = np.empty((*self._value_shape, entries))
 

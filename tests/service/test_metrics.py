@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from service.telemetry import text
 from service.telemetry.process import Observed
 from service.telemetry.shown import Folded, Shown
+from solvers import Progressive
 from tests.service.conftest import SPEC
 
 GOOD = {"x": [1, 0, 0, 0, 2], "y": 1}
@@ -70,10 +71,9 @@ def test_a_second_server_on_the_store_shows_its_models_without_being_asked_for_t
 
 def test_a_summary_is_computed_once_for_a_model_and_scrape(model, monkeypatch):
     model.post("/models/m/learn", json=GOOD)
-    progress = model.app._catalog.held("m").replica.progress
     calls = []
-    summary = progress.summary
-    monkeypatch.setattr(progress, "summary", lambda: calls.append(1) or summary())
+    summary = Progressive.summary
+    monkeypatch.setattr(Progressive, "summary", lambda of: calls.append(1) or summary(of))
     assert model.get("/metrics").status_code == 200
     assert len(calls) == 1
 
