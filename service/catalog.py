@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from service.auditing import SERVER, Author, told_of_spec
-from service.codecs import RowLimits
+from service.codecs import Door, RowLimits
 from service.contact import Contact
 from service.errors import Problem, let_go, unavailable, unknown_model, unreadable
 from service.held import Held, Pin
@@ -37,6 +37,7 @@ from service.replica import Replica, fixed_spec
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.trail import Trail
+from service.unread import Left, Unread
 from solvers import make_learner, resolve_spec
 
 log = logging.getLogger("dualstream.catalog")
@@ -51,6 +52,9 @@ LOADED_AT_START = 100
 """So many models at most are in memory before the process serves; others come when asked for."""
 LOADS_AT_ONCE = 8
 """Each takes the event loop a millisecond or more at a time: others are answered in between."""
+SHORT_SEQ = 4096
+"""A model that stands there at most may learn before it is read; of others it is known once they
+were in memory."""
 MOST_SPECS = 1000
 """Specs of which is remembered that their kernels are loaded."""
 REPLACED_IN = 50
@@ -116,7 +120,10 @@ class Catalog:
         )
         self.desk = Desk()
         self.reference_desk = Desk()
-        self._held = Held(settings.models_bytes, settings.models_held, telemetry.saw_eviction)
+        self._held = Held(settings.models_bytes, settings.models_held, self._saw_eviction)
+        self._left = Left()
+        # Those whose first append, which reads them, is under way.
+        self._opening: dict[str, Model] = {}
         # By the specs whose kernels are loaded: what a row took to learn, where that is known.
         self._warm: dict[bytes, float] = {}
         # By the same specs, what a learner takes before its first row.
@@ -164,6 +171,10 @@ class Catalog:
         model = self.held(model_id)
         if model is not None:
             return model
+        opening = self._opening.get(model_id)
+        if opening is not None:
+            await asyncio.wait([opening.is_read])
+            return await self.get(model_id)
         if not MODEL_ID.fullmatch(model_id):
             raise unknown_model(model_id)
         reason, retry_at = self._unreadable.get(model_id, ("", 0.0))
@@ -173,6 +184,61 @@ class Catalog:
         if loading is None:
             return await self._load_for_all(model_id)
         return await loading.join() or await self.get(model_id)
+
+    async def to_learn(self, model_id: str) -> Model | Unread:
+        """What rows are checked by, and submitted to; as `get`, where that is in memory."""
+        return self.held(model_id) or self._unread(model_id) or await self.get(model_id)
+
+    def _unread(self, model_id: str) -> Unread | None:
+        """The model if it is not in memory, and may learn before it is."""
+        opening = self._opening.get(model_id)
+        if opening is not None:
+            return Unread(self, opening.record, opening.door)
+        record = self._left.get(model_id)
+        if record is None or record.spec not in self._warm or model_id in self._unreadable:
+            return None
+        spec = fixed_spec(record.spec)
+        if "guard" in spec or self.settings.adopt:
+            return None  # while it pauses it may take no rows; nor may all that is there be good
+        return Unread(self, record, Door(spec, self.row_limits))
+
+    async def open(self, unread: Unread) -> Model:
+        """The model that is held or on its way; else one that has read nothing of its journal, to
+        which rows are submitted in this turn of the event loop."""
+        record = unread.record
+        model = self.held(record.id) or self._opening.get(record.id)
+        if model is not None:
+            return model
+        if record.id in self._loading or self._left.get(record.id) is not record:
+            return await self.get(record.id)
+        self._left.pop(record.id)
+        s_per_row = self._warm.get(record.spec, S_PER_ROW)
+        replica = Replica(record, self.settings.kept_answers, self.outside, s_per_row)
+        model = self._opening[record.id] = Model(self, record, replica, unread.door, is_read=False)
+        return model
+
+    def opened(self, model: Model, took_s: float) -> None:
+        """Hold a model whose first append has brought what it is made of."""
+        if self._end_opening(model):
+            self._warm[model.record.spec] = model.replica.s_per_row
+            self.telemetry.saw_load(took_s)
+            self._held.put(model)
+
+    def not_opened(self, model: Model) -> None:
+        """Whoever asks next loads it."""
+        self._end_opening(model)
+
+    def _end_opening(self, model: Model) -> bool:
+        """False where it was deleted or made anew meanwhile."""
+        if self._opening.get(model.record.id) is not model:
+            return False
+        del self._opening[model.record.id]
+        return True
+
+    def _saw_eviction(self, model: Model) -> None:
+        self.telemetry.saw_eviction()
+        if model.comes_by_its_journal and model.record.id not in self._forked:
+            self._left.keep(model.record)
 
     def unreadable(self) -> dict[str, str]:
         """The models that cannot be served, each with the reason."""
@@ -234,8 +300,11 @@ class Catalog:
                     broken[record.spec] = error
             if record.spec in broken:
                 self.set_aside(record.id, broken[record.spec])
-            elif len(first) < LOADED_AT_START:
+                continue
+            if len(first) < LOADED_AT_START:
                 first.append(record.id)
+            if record.seq <= SHORT_SEQ:
+                self._left.keep(record)
         for model_id in first:
             if not self._held.has_room:
                 return
@@ -303,6 +372,7 @@ class Catalog:
         if created:
             self._unreadable.pop(model_id, None)
             self._loading.pop(model_id, None)
+            self._forget_unread(model_id)
         held = self._held.find(model_id)
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
@@ -449,7 +519,13 @@ class Catalog:
         self._loading.pop(model_id, None)
         self._unreadable.pop(model_id, None)
         self._forked.pop(model_id, None)
+        self._forget_unread(model_id)
         self.telemetry.saw_delete(model_id)
+
+    def _forget_unread(self, model_id: str) -> None:
+        """Those who append to it all the same hear that it has changed."""
+        self._left.pop(model_id)
+        self._opening.pop(model_id, None)
 
     def weigh(self, model: Model, before: int) -> None:
         """A model took `before` bytes of memory and takes other ones now."""
@@ -457,7 +533,7 @@ class Catalog:
 
     async def close(self) -> None:
         """Answer what is under way and finish the snapshots being written."""
-        for model in self:
+        for model in [*self, *self._opening.values()]:
             await model.close()
         self.desk.close()
         self.reference_desk.close()
@@ -515,6 +591,7 @@ class Catalog:
             replica.trail = replica.trail.trimmed()
         # Who joined now would be given it even where it has left memory again.
         self._end_loading(model_id, loading)
+        self._left.pop(model_id)
         self._held.put(model)
         return model
 

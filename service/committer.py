@@ -379,7 +379,9 @@ class Committer:
                     # One pass over rows of others and own ones takes less than two.
                     unseen.append(_own_entry(group, appended))
                 await replica.apply(unseen, self._journal)
-            if appended.more:
+            if appended.more and not replica.seq:
+                await replica.load(self._journal)  # there may be a snapshot to begin from
+            elif appended.more:
                 await replica.catch_up(self._journal)
             handed_over = replica.watched[nonce]
             if handed_over is not None:

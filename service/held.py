@@ -59,14 +59,14 @@ class Held:
 
     budget_bytes  what they may take in all; a single one may take more
     most          how many there may be; None: as many as the budget has room for
-    on_eviction   called for each one that goes
+    on_eviction   called with each one that goes
     """
 
     def __init__(
         self,
         budget_bytes: int,
         most: int | None = None,
-        on_eviction: Callable[[], None] = lambda: None,
+        on_eviction: Callable[[Model], None] = lambda model: None,
     ) -> None:
         self.bytes = 0
         self.pins: dict[str, int] = {}
@@ -197,4 +197,4 @@ class Held:
     def _evict(self, model: Model) -> None:
         if self.drop(model):
             model.release()
-            self._on_eviction()
+            self._on_eviction(model)

@@ -19,6 +19,7 @@ from service.journal.protocol import (
     Known,
     ModelChanged,
     ModelRecord,
+    NotReplicated,
     OutcomeUnknown,
     UnknownModel,
 )
@@ -60,11 +61,18 @@ WRITTEN_S, WRITTEN_BYTE_S, RESTORED_BYTE_S = 0.0005, 3e-9, 1e-9
 class Model:
     """One model as this process serves it."""
 
-    def __init__(self, catalog: "Catalog", record: ModelRecord, replica: Replica) -> None:
+    def __init__(
+        self,
+        catalog: "Catalog",
+        record: ModelRecord,
+        replica: Replica,
+        door: Door | None = None,
+        is_read: bool = True,
+    ) -> None:
         self._catalog = catalog
         self.record = record
         self.replica = replica
-        self.door = Door(replica.spec, catalog.row_limits)
+        self.door = Door(replica.spec, catalog.row_limits) if door is None else door
         self._pressure = catalog.pressure
         self._most_bytes = catalog.settings.max_model_bytes
         self._most_held = catalog.settings.max_quarantine
@@ -84,21 +92,32 @@ class Model:
         self._errands: list[Errand] = []
         self.reference: Found | None = None
         """The last one that was found."""
-        self._names_since = replica.names_since
+        self._names_since = 0
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
-        self._snapshot_seq = replica.restored_seq
+        self._snapshot_seq = 0
         self._snapshot_not_before = float("-inf")
         self.bytes = 0
         """Of memory, as it was measured last."""
         self._measured_again_at = 0
+        self.is_read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the replica has read its journal; or could not, where that began here."""
+        self._began = catalog.outside.clock()
+        if is_read:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Do what follows from the state that was read."""
+        self._names_since = self.replica.names_since
+        self._snapshot_seq = self.replica.restored_seq
         self._measure()
-        if replica.retained.unlearned_seq:  # whoever was asked may have died over it
+        if self.replica.retained.unlearned_seq:  # whoever was asked may have died over it
             self.clean_up.begin(LEFT_TO_OTHERS_S)
-        if replica.spec.get("refit") is not None:
+        if self.replica.spec.get("refit") is not None:
             self.refits.came_by()
-        if replica.guarding is not None:
+        if self.replica.guarding is not None:
             self.pausing.came_by()
+        self.is_read.set_result(None)
 
     # -- errands ---------------------------------------------------------------------------------
 
@@ -138,7 +157,7 @@ class Model:
         Raises Problem 429 for rows where the model takes more memory than it may, or has as many in
         quarantine; OutcomeUnknown where they wait too long, and what the journal's append raises.
         """
-        if isinstance(request, Request):
+        if isinstance(request, Request) and self.is_read.done():
             self._check_room()
         future = self.committer.submit(request)
         if isinstance(request, ControlRequest):
@@ -198,7 +217,13 @@ class Model:
         return age_s if age_s > STALE_S else None
 
     def _let_go_after(self, error: Exception) -> None:
-        """A model that is gone, or forked and not rebuilt, is loaded by the next request."""
+        """A model that is gone, or forked and not rebuilt, is loaded by the next request.
+
+        So is one that was to be read by this append.
+        """
+        if not self.is_read.done() and not isinstance(error, NotReplicated):
+            self.is_read.set_result(None)
+            self._catalog.not_opened(self)
         if isinstance(error, JournalUnavailable | OutcomeUnknown):
             self._catalog.contact.failed(error)
         if isinstance(error, RecordError):
@@ -265,6 +290,9 @@ class Model:
 
     def _on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""
+        if not self.is_read.done():
+            self._begin()
+            self._catalog.opened(self, self.outside.clock() - self._began)
         every = self._catalog.settings.snapshot_every
         is_bulk = after - before >= BULK_ROWS
         if after // every > before // every and self._snapshot is None:
@@ -306,6 +334,11 @@ class Model:
         entries = self.replica.trail.entries_after(self._snapshot_seq)
         replay_s = rows * (REPLAYED_ROW_S + self.replica.s_per_row) + entries * REPLAYED_ENTRY_S
         return replay_s > WRITTEN_S + self.bytes * (WRITTEN_BYTE_S + RESTORED_BYTE_S)
+
+    @property
+    def comes_by_its_journal(self) -> bool:
+        """Whether its journal alone, and a short one, is what it comes back by."""
+        return not self._snapshot_seq and not self.is_worth_a_snapshot
 
     def start_snapshot(self, on_end: Callable[[], None] = lambda: None) -> None:
         """Write a snapshot of the state as it is now; to be called between two groups."""

@@ -57,6 +57,7 @@ from service.schemas import Learned, LearnedStream
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
+from service.unread import Unread
 from service.versions import LoadedVersions
 from solvers import Batch
 from solvers.text import count_lines
@@ -176,7 +177,7 @@ class HotPath:
         head = read_head(scope)
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
-        model = self._catalog.held(model_id) or await self._catalog.get(model_id)
+        model = self._catalog.held(model_id) or await self._catalog.to_learn(model_id)
         headers = [(b"dualstream-durability", self.startup.durability)]
         if self._may_be_cut(head):
             pieces = arriving(receive, head, self._max_upload_bytes, scope)
@@ -210,9 +211,12 @@ class HotPath:
                 limited = None
             request = await request_of(intake, key, fingerprint)
             try:
+                if isinstance(model, Unread):
+                    model = await model.opened()
                 receipt = await model.submit(request)
             except ModelChanged:  # it was sent to one that is gone
                 model = await self._catalog.get(model_id)
+        assert isinstance(model, Model)  # who has answered
         wants_scores = wants_scores or intake.single
         told, is_replayed = await learned_of(model, intake, request, receipt, wants_scores)
         if is_replayed:
@@ -246,7 +250,9 @@ class HotPath:
         finally:
             self._uploads.discard(upload)
 
-    def _refuse_if_nothing_to_learn(self, model: Model, intake: Intake, atomic: bool) -> None:
+    def _refuse_if_nothing_to_learn(
+        self, model: Model | Unread, intake: Intake, atomic: bool
+    ) -> None:
         if intake.errors:
             self._telemetry.saw_refused(model.record.id, len(intake.errors))
         if intake.count == 0:

@@ -143,9 +143,10 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     first_seq, seq   of the own entry; None when nothing was new
     previous, chain  the chain before and after; equal when nothing was new
     entries          those after `known_seq` and before the own entry, the first ones up to 1 MiB,
-                     at least one if there is any
+                     at least one if there is any and nothing else is told by `more`
     more             there are further entries between the last of `entries` and the own one, or
-                     rows after `known_seq` are no longer kept (then `read` raises Trimmed)
+                     rows after `known_seq` are no longer kept (then `read` raises Trimmed); or
+                     nothing was known, and there is a snapshot to begin from
     shortfall        why it is less durable than was asked for: fewer replicas have it; else None
     """
 

@@ -29,6 +29,7 @@ from service.pausing import Pausing
 from service.requests import Request
 from service.settings import Settings
 from service.telemetry import Telemetry
+from service.unread import Unread
 from solvers import Batch, make_learner
 from tests.changeable import changeable
 from tests.service.conftest import SPEC
@@ -73,7 +74,9 @@ async def create(catalog: Catalog, ids: list[str]) -> None:
 async def learn(catalog: Catalog, model_id: str, batch: Batch, key: str | None = None):
     """As a request does."""
     with catalog.pinned(model_id):
-        model = catalog.held(model_id) or await catalog.get(model_id)
+        model = await catalog.to_learn(model_id)
+        if isinstance(model, Unread):
+            model = await model.opened()
         stored = None if key is None else make_key(KeyKind.REQUEST, key)
         return await model.submit(Request.of(batch, stored, None if key is None else b"f" * 16))
 

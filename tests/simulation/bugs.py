@@ -179,11 +179,11 @@ def _controls_first(true: Any, self: Replica, entries: Any) -> Any:
     return names, sorted(records, key=lambda record: not isinstance(record, Control)), *others
 
 
-async def _only_new(true: Any, self: Committer, nonce: bytes, appended: Any, *given: Any) -> Any:
+async def _only_new(true: Any, self: Committer, group: Any, appended: Any, *given: Any) -> Any:
     """The chain is looked at only where something was new."""
     if appended.seq is None:
         appended = msgspec.structs.replace(appended, more=True)
-    return await true(self, nonce, appended, *given)
+    return await true(self, group, appended, *given)
 
 
 async def _looked_once(true: Any, self: Committer, read_already: bool) -> None:

@@ -31,6 +31,7 @@ from service.refit_board import UnderWay
 from service.requests import AnyRequest, ControlRequest
 from service.settings import Settings
 from service.startup import Startup
+from service.unread import Unread
 from service.versions import go_back_to_seq, go_back_to_version, take_version
 from tests.simulation import models
 from tests.simulation.checks import Notes, check_world
@@ -175,9 +176,13 @@ class Worker:
         """The incarnation of the model, and the receipt."""
         began = self.world.scheduler.steps
         with self.catalog.pinned(model_id):
-            model = await self.model(model_id)
+            self.startup.check_ready()
+            is_control = isinstance(request, ControlRequest)
+            model = await (self.catalog.get if is_control else self.catalog.to_learn)(model_id)
             await asyncio.sleep(BODY_S * self.world.chance.choice((0, 0, 1)))
-            if isinstance(request, ControlRequest):
+            if isinstance(model, Unread):
+                model = await model.opened()
+            elif is_control:
                 await self._refresh(model)
             receipt = await model.submit(request)
         self.world.notes.saw_answer(self, model, receipt, began)
@@ -236,13 +241,14 @@ class Worker:
             await self._refresh(await self.model(model_id))
 
     async def evict(self, model_id: str) -> None:
-        """As if there were no room for it, and somebody asked for it right after."""
+        """As if there were no room for it, and now and then somebody asked for it right after."""
         held = self.catalog._held
         model = held.find(model_id)
         if model is not None and held._may_go(model):
             held._let_go(model)
             with contextlib.suppress(*REFUSALS):
-                await self.model(model_id)
+                if self.world.chance.random() < 0.5:
+                    await self.model(model_id)
 
     async def _refresh(self, model: Model) -> None:
         began = self.world.scheduler.steps
@@ -505,13 +511,15 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
     """The schedule of this seed.
 
     What each model takes is not measured, and specs are resolved once for all schedules: that is
-    a fifth of their time, and nothing that happens in them depends on it. Refits tell of themselves
-    by the schedule's clock, and count as lost after moments.
+    a fifth of their time, and nothing that happens in them depends on it. A worker that starts
+    loads a model when somebody asks for it, or appends to it first. Refits tell of themselves by
+    the schedule's clock, and count as lost after moments.
     """
     with contextlib.ExitStack() as patched:
         for owner, name, planted in (
             (service.model, "bytes_of", _some_bytes),
             (service.catalog, "bytes_of", _some_bytes),
+            (service.catalog, "LOADED_AT_START", 0),
             (service.catalog, "resolve_spec", models.resolved_once),
             (solvers.spec, "resolve_spec", models.resolved_once),
             (service.refits, "BEAT_S", BEAT_S),

@@ -15,6 +15,7 @@ import msgspec
 from service.journal._placing import Left, placed
 from service.journal.chain import first_chain
 from service.journal.protocol import ENTRY_BYTES, Appended, Entry, Limits, Part
+from service.journal.sqlite import snapshots
 from service.journal.sqlite.entries import find_entries
 from service.journal.sqlite.heads import Head
 
@@ -156,6 +157,8 @@ def answer(
     entries: list[Entry] = []
     more = False
     if known_seq < head.trimmed:
+        more = True
+    elif not known_seq and result.before and snapshots.is_any(connection, head.model):
         more = True
     elif known_seq < result.before:
         entries = find_entries(connection, head.model, known_seq, result.before, ENTRY_BYTES)

@@ -37,6 +37,14 @@ def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) ->
     return task
 
 
+def is_any(connection: sqlite3.Connection, model: int) -> bool:
+    """Whether there is a snapshot of the model, a good one or not."""
+    found = connection.execute(
+        "SELECT 1 FROM snapshots WHERE model = ? AND is_complete LIMIT 1", (model,)
+    )
+    return found.fetchone() is not None
+
+
 def held_ones(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int]]:
     """The complete snapshots that the log holds, as (number, seq), the newest first.
 
