@@ -265,15 +265,23 @@ def take_rows(
             continue
         entries = parts[p, 8]
         kind = columns & 3
+        end = entry
         if kind == 3:
             length = number(bytes_, at, 4)
             at += 4
             for i in range(count):
-                indptr[row + i + 1] = indptr[row + i] + length
+                end += length
+                indptr[row + i + 1] = end
+        elif kind == 0:
+            for i in range(count):
+                end += byte(bytes_, at + i)
+                indptr[row + i + 1] = end
+            at += count
         else:
             width = 1 << kind
             for i in range(count):
-                indptr[row + i + 1] = indptr[row + i] + number(bytes_, at, width)
+                end += number(bytes_, at, width)
+                indptr[row + i + 1] = end
                 at += width
         kind = columns >> 2 & 3
         if kind == 0:
