@@ -431,7 +431,10 @@ def learn_rows(
         if is_due:
             shrink, new_scale, new_p = new_scale, 1.0, 0.0
         new_fv = new_scale / room
-        g = c * tau / new_scale
+        g = c * tau
+        # The next row waits for it, and where nothing decays the scale is 1.
+        if new_scale != 1.0:
+            g /= new_scale
         pg = new_p * g
         new_k = fade = avg_k * kappa
         if averaged:
@@ -534,7 +537,7 @@ def last_rows(indptr: Ints, taus: Floats, most: int) -> tuple[int, int, int]:
     return start, count, entries
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, RO_F8, I8, I8, I4, F8, F8_2D))
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, RO_F8, I8, I8, I4, F8, F8_2D), apart=True)
 def retain_rows(
     indptr: Ints,
     indices: Indices,

@@ -123,6 +123,8 @@ class Progressive:
         """Count the rows that were learned, in order; all arrays are (n,), as in Outcome."""
         self.drift.watch(losses, learned, first_seq, self.rows)
         row, timeline = 0, self._timeline
+        if len(labels) > len(timeline.points):
+            timeline.make_room(len(labels))
         while True:
             row = count_rows(
                 labels, scores, losses, learned, row, self.task == "binary", self.log_loss,

@@ -48,7 +48,10 @@ class Timeline:
         """Room for the points that so many rows more make, one at least where there is none."""
         held, spacing = self.place.tolist()
         room, columns = self.points.shape
-        while room < min(POINTS, held + max(1, rows // spacing)):
+        needed = min(POINTS, held + max(1, rows // spacing))
+        if needed <= room:
+            return
+        while room < needed:
             room *= 2
         points = np.zeros((room, columns))
         points[:held] = self.points[:held]
@@ -69,8 +72,7 @@ class Timeline:
             spacing *= 2
         held = rows // spacing
         timeline.place[SPACING] = spacing
-        if held > len(timeline.points):
-            timeline.make_room(rows)
+        timeline.make_room(rows)
         timeline.place[HELD] = held
         if "timeline_sums" in state:
             check_arrays(state, {"timeline_sums": (held, columns)})
