@@ -39,16 +39,20 @@ class ServedLosses:
                 self._ring[self._entered % len(self._ring)] = outcome.losses[0]
                 self._entered += 1
             return
-        enters = batch.weights > 0.0
-        enters &= ~outcome.rejected
-        self._put(outcome.losses if enters.all() else outcome.losses[enters])
+        # Where all of the last rows enter, those before them are not kept anyway.
+        losses = outcome.losses[-self._most :]
+        enters = batch.weights[-self._most :] > 0.0
+        enters &= ~outcome.rejected[-self._most :]
+        if not enters.all():
+            losses = outcome.losses[~outcome.rejected & (batch.weights > 0.0)]
+        self._put(losses)
 
     def _put(self, losses: np.ndarray) -> None:
         kept = losses[-self._most :]
         if not len(kept):
             return
         self._make_room(len(kept))
-        self._entered += len(losses)
+        self._entered += len(kept)
         at = (self._entered - len(kept)) % len(self._ring)
         up_to_end = len(self._ring) - at
         self._ring[at : at + len(kept)] = kept[:up_to_end]
@@ -61,8 +65,12 @@ class ServedLosses:
             return
         while room < min(self._most, self._entered + more):
             room = max(_LEAST_ROOM, 2 * room)
+        room = min(room, self._most)
+        if not self._entered:
+            self._ring = np.empty(room)
+            return
         held = self.last(len(self))
-        self._ring = np.empty(min(room, self._most))
+        self._ring = np.empty(room)
         self._ring[: len(held)] = held
         self._entered = len(held)
 
