@@ -37,6 +37,9 @@ MAX_DIM = 2**31 - 2
 
 _MOST = LARGEST  # numba takes module constants as they are when a kernel is compiled
 
+# Compared with an array's own in a fraction of the time that the types take.
+_INT64, _INT32, _FLOAT64 = (np.dtype(each) for each in (np.int64, np.int32, np.float64))
+
 # What a row can have wrong with it.
 _LOW, _HIGH, _TWICE, _NUMBER, _LABEL, _WEIGHT, _ZERO, _ORDER, _POINTERS = range(1, 10)
 _REASONS = {
@@ -81,19 +84,21 @@ class Batch:
     def __post_init__(self) -> None:
         n = len(self.labels)
         for name, dtype, shape in (
-            ("indptr", np.int64, (n + 1,)),
-            ("indices", np.int32, None),
-            ("values", np.float64, self.indices.shape),
-            ("labels", np.float64, (n,)),
-            ("weights", np.float64, (n,)),
-            ("served", np.float64, (n,)),
+            ("indptr", _INT64, (n + 1,)),
+            ("indices", _INT32, None),
+            ("values", _FLOAT64, self.indices.shape),
+            ("labels", _FLOAT64, (n,)),
+            ("weights", _FLOAT64, (n,)),
+            ("served", _FLOAT64, (n,)),
         ):
-            if name == "served" and self.served is None:
+            given = getattr(self, name)
+            if given is None and name == "served":
                 continue
-            column = _column(getattr(self, name), dtype)
+            column = _column(given, dtype)
             if column.ndim != 1 or (shape is not None and column.shape != shape):
                 raise ShapeMismatch(f"{name} has shape {column.shape}, expected {shape}")
-            object.__setattr__(self, name, column)
+            if column is not given:
+                object.__setattr__(self, name, column)
         row, fault, at = first_bad_row(
             self.indptr, self.indices, self.values, self.labels, self.weights, self.dim
         )
@@ -377,13 +382,10 @@ def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:
 
 def _column(values: Any, dtype: Any) -> npt.NDArray[Any]:
     """An array that kernels take: of this type, contiguous and aligned."""
-    if (
-        type(values) is np.ndarray
-        and values.dtype == dtype
-        and values.flags.c_contiguous
-        and values.flags.aligned
-    ):
-        return values
+    if type(values) is np.ndarray and values.dtype == dtype:
+        flags = values.flags
+        if flags.c_contiguous and flags.aligned:
+            return values
     return np.array(values, dtype, order="C")
 
 
