@@ -10,7 +10,8 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from service.codecs import as_batch
 from service.controls import Verdict, copy_named_by
@@ -55,8 +56,7 @@ FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 0.5
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(msgspec.Struct):
     """Requests that are committed together."""
 
     requests: list[AnyRequest]
@@ -106,10 +106,11 @@ class Committer:
 
     def submit(self, request: AnyRequest) -> "asyncio.Future[Receipt]":
         """Park the request; the future resolves when it is durable and applied."""
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
         self._waiting.append((request, future))
         if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
+            self._worker = loop.create_task(self._work())
         else:
             self._append_ahead()
         return future

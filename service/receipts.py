@@ -1,7 +1,8 @@
 """What a committed group came to: what of it is new, and the receipt of each of its requests."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from service.answers import Answer, Answers, Asked
 from service.codecs import ListedRows, Rows, as_batch
@@ -13,8 +14,7 @@ from service.tallies import FEW, Column
 from solvers import Outcome
 
 
-@dataclass(slots=True)
-class Receipt:
+class Receipt(msgspec.Struct):
     """Where a request stands in the journal and, if it was new, what learning it did.
 
     What is told of each row is told of those that were journalled, by arrays where they are many.

@@ -177,10 +177,13 @@ class Replica:
 
         `asked` are the requests with a key in it, `named` the rows with an id.
         """
-        self.names.keep(names)
+        first_seq = seq + 1 - len(batch)
+        if names:
+            self.names.keep(names)
         outcome = await self._learn(batch)
-        self.answers.keep(asked, seq + 1 - len(batch), batch, outcome)
-        self.retained.keep(named, batch, seq + 1 - len(batch), outcome)
+        if asked:
+            self.answers.keep(asked, first_seq, batch, outcome)
+        self.retained.keep(named, batch, first_seq, outcome)
         self._stand_at(seq, chain)
         return outcome
 

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
+
+import msgspec
 
 from service.auditing import SERVER, Author, told_of
 from service.codecs import ListedRows, Rows, class_texts
@@ -20,8 +21,7 @@ from service.journal.record import (
 )
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct):
     """One learn request: its parts, and beside them its rows and its stored key.
 
     Each run of rows without an id is a part, and each row that has an id, with its own key.
@@ -114,8 +114,7 @@ def _encoded(rows: ListedRows, first: int, stop: int, **beside: Any) -> bytes:
     )
 
 
-@dataclass(slots=True)
-class ControlRequest:
+class ControlRequest(msgspec.Struct):
     """One control: a part of one record, and beside it the control itself."""
 
     part: Part

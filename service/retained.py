@@ -101,7 +101,7 @@ class RetainedIds:
     @property
     def unlearned_seq(self) -> int:
         """Where the last row was unlearned; 0 where none was."""
-        return next(reversed(self._unlearned.values()), 0)
+        return next(reversed(self._unlearned.values())) if self._unlearned else 0
 
     def unlearned_at(self, digest: bytes) -> int | None:
         """Where the sample of this id was unlearned, if it was lately and did not come again."""

@@ -123,7 +123,7 @@ class Batch:
         stop = max(start, stop)
         pointers = self.indptr[start : stop + 1]
         first, last = int(pointers[0]), int(pointers[-1])
-        return _trusted(
+        return Batch.of_checked(
             pointers - first,
             self.indices[first:last],
             self.values[first:last],
@@ -142,7 +142,7 @@ class Batch:
         indptr = np.zeros(len(places) + 1, np.int64)
         np.cumsum(lengths, out=indptr[1:])
         entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
-        return _trusted(
+        return Batch.of_checked(
             indptr,
             self.indices[entries],
             self.values[entries],
@@ -164,12 +164,12 @@ class Batch:
         if classes:
             _check_classes(column, classes)
         columns = (self.indptr, self.indices, self.values, column, self.weights)
-        return _trusted(*columns, self.dim, classes, self.served)
+        return Batch.of_checked(*columns, self.dim, classes, self.served)
 
     def with_rows(self, indptr: Ints, indices: Indices, values: Floats, dim: int) -> "Batch":
         """Other entries beside the same labels and weights; they are taken as they are."""
         columns = (indptr, indices, values, self.labels, self.weights)
-        return _trusted(*columns, dim, self.classes, self.served)
+        return Batch.of_checked(*columns, dim, self.classes, self.served)
 
     @classmethod
     def of_checked(
@@ -184,7 +184,16 @@ class Batch:
         served: Floats | None = None,
     ) -> "Batch":
         """Of arrays that are known to be what is said above: whoever has made them has checked."""
-        return _trusted(indptr, indices, values, labels, weights, dim, classes, served)
+        batch = object.__new__(Batch)
+        _put_indptr(batch, indptr)
+        _put_indices(batch, indices)
+        _put_values(batch, values)
+        _put_labels(batch, labels)
+        _put_weights(batch, weights)
+        _put_dim(batch, dim)
+        _put_classes(batch, classes)
+        _put_served(batch, served)
+        return batch
 
     @classmethod
     def concat(cls, batches: Sequence["Batch"]) -> "Batch":
@@ -205,7 +214,7 @@ class Batch:
             pointers.append(batch.indptr[1:] + total)
             total += len(batch.values)
         labels, classes = _joined_labels(batches)
-        return _trusted(
+        return Batch.of_checked(
             np.concatenate(pointers),
             np.concatenate([batch.indices for batch in batches]),
             np.concatenate([batch.values for batch in batches]),
@@ -313,7 +322,7 @@ class LibsvmRows:
             )
             for i in np.flatnonzero(faults)
         ]
-        whole = _trusted(
+        whole = Batch.of_checked(
             found.indptr,
             found.indices[:nnz],
             found.values[:nnz],
@@ -334,16 +343,17 @@ def _reason(code: int, at: int, dim: int) -> str:
     return _REASONS[code].format(at=at + 1, dim=dim)
 
 
-def _trusted(*columns: Any) -> Batch:
-    """A batch of columns that are known to be good: nothing is looked at again."""
-    batch = object.__new__(Batch)
-    for put, column in zip(_PUTS, columns, strict=True):
-        put(batch, column)
-    return batch
-
-
 # How a field is set though Batch is frozen.
-_PUTS = tuple(vars(Batch)[name].__set__ for name in Batch.__slots__)
+(
+    _put_indptr,
+    _put_indices,
+    _put_values,
+    _put_labels,
+    _put_weights,
+    _put_dim,
+    _put_classes,
+    _put_served,
+) = (vars(Batch)[name].__set__ for name in Batch.__slots__)
 
 
 def _check_classes(labels: Floats, classes: tuple[str, ...]) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+import msgspec
 from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
@@ -22,8 +22,7 @@ PIECE = 64 * 1024
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
-@dataclass(slots=True)
-class Head:
+class Head(msgspec.Struct):
     """The headers that learn and predict read."""
 
     content_type: str | None = None

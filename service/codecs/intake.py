@@ -1,9 +1,9 @@
 """What a request's body holds: the good rows, and the bad ones with their reasons."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
+import msgspec
 import numpy as np
 
 from service.codecs.door import BadRow, Door, Features, Label, too_many_nonzeros
@@ -11,8 +11,7 @@ from service.errors import RowError
 from solvers import Batch, class_places
 
 
-@dataclass(slots=True)
-class ListedRows:
+class ListedRows(msgspec.Struct):
     """A few rows as Python lists: a group of requests becomes arrays once, not one by one.
 
     Laid out as a Batch: indptr from 0, indices from 0 and sorted within a row, no zeros. The
@@ -26,13 +25,13 @@ class ListedRows:
     """Class texts where the task is multiclass."""
     weights: list[float]
     dim: int
-    names: list[tuple[int, str]] = field(default_factory=list)
+    names: list[tuple[int, str]] = []
     """Places and names of features that the journal may not know yet."""
-    name_ends: list[int] = field(default_factory=list)
+    name_ends: list[int] = []
     """Where the names of each row end; without names it is empty."""
-    ids: dict[int, str] = field(default_factory=dict)
+    ids: dict[int, str] = {}
     """The ids of those rows that have one."""
-    served_scores: list[float] = field(default_factory=list)
+    served_scores: list[float] = []
     """Where the labels came late: what the rows were served with; else it is empty."""
 
     def __len__(self) -> int:
@@ -111,13 +110,12 @@ def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:
     return rows.labels
 
 
-@dataclass(slots=True)
-class Intake:
+class Intake(msgspec.Struct):
     """What a request's body holds: the good rows, their places in it, and the bad ones."""
 
     rows: Rows
     places: Sequence[int]
-    errors: list[RowError] = field(default_factory=list)
+    errors: list[RowError] = []
     single: bool = False
     id_pointer: str = "/id"
     """Where the id of a row stands in the body, with {} for the row's place."""

@@ -5,9 +5,9 @@ everybody, whatever limits are set there.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from service.codecs.door import Door, too_many_nonzeros
 from service.codecs.intake import Intake
