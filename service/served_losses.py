@@ -7,6 +7,7 @@ way (a rollback, an unlearned sample) all are forgotten.
 """
 
 from collections.abc import Mapping
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,11 @@ class ServedLosses:
 
     def __len__(self) -> int:
         return min(self._entered, self._most)
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        return getsizeof(self._ring)
 
     def keep(self, batch: Batch, outcome: Outcome) -> None:
         """Keep those of the rows that were learned and have a weight."""
