@@ -53,6 +53,22 @@ def loaded(store: str) -> Replica:
     return asyncio.run(load())
 
 
+def test_nothing_is_learned_while_a_replica_is_held_still():
+    async def scenario() -> None:
+        spec = canonical(resolve_spec(SPEC))
+        replica = Replica(ModelRecord("m", "i", spec, spec, 0, 0, ""))
+        row = Batch.from_dense(np.ones((1, 123)), np.ones(1))
+        async with replica.still():
+            learning = asyncio.create_task(replica.apply_own(1, "c" * 40, row))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert replica.seq == replica.learner.samples == 0
+        await learning
+        assert replica.seq == replica.learner.samples == 1
+
+    asyncio.run(scenario())
+
+
 def test_two_processes_append_to_one_model(serve, store):
     one, other = serve(store=store), serve(store=store)
     assert one.put("/models/m", json=SPEC).status_code == 201
