@@ -26,8 +26,8 @@ SYNCED_BYTES = 16 << 20
 """Appends wait for the disk while it syncs: for less, those of a MiB took up to twice as long."""
 MOVED_BYTES = 16 << 20
 """Of the log, about."""
-WRITE_BYTES = 4 * 4096
-"""What a write takes of the log beside its bytes: a page of each of its tables and indices."""
+WRITE_BYTES = 3 * 4096
+"""What a write takes of the log beside its bytes: pages of head, entries and their index."""
 LONG_PAGES = 12_288
 """Of a log that the writer lets start over."""
 REPEATED = 2
