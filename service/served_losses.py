@@ -69,9 +69,7 @@ class ServedLosses:
         room = len(self._ring)
         if room == self._most or self._entered + more <= room:
             return
-        while room < min(self._most, self._entered + more):
-            room = max(_LEAST_ROOM, 2 * room)
-        room = min(room, self._most)
+        room = min(self._most, max(_LEAST_ROOM, 2 * room, self._entered + more))
         if not self._entered:
             self._ring = np.empty(room)
             return

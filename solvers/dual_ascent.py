@@ -215,7 +215,10 @@ class DualAscent:
         if self._is_plain:
             # Of rows in bulk those that the last ones push out need not come into the ring.
             is_bulk = not self._window.length and n - row >= max(ring.retain, _BULK_ROWS)
-            saved = np.full(n, np.nan) if is_bulk else self._saved
+            saved = self._saved
+            if is_bulk:
+                saved = np.empty(n)
+                saved.fill(np.nan)
             stopped: int = _odca.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
                 scores, losses, updated, rejected, self._w, self._floats, self._ints,
