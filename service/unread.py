@@ -1,6 +1,7 @@
 """A model that learns before anything of it is read.
 
-Of a model that left memory the record is kept. Where its journal is all that it is made of, and
+Of a model that left memory the record is kept, as it was then: the model may be gone by now, or
+another one, so that rows are refused by no record. Where its journal is all that it is made of, and
 short, who sends rows to it need not wait for it to be read: the rows are checked by its spec and
 appended, and the answer to an append holds whatever the replica has not seen, which is everything.
 One turn of the store's takes the place of two, and the rows are learned with those before them.

@@ -6,7 +6,7 @@ bytes go back. Errors have the one shape of service.errors.
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -204,7 +204,7 @@ class HotPath:
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt, limited = None, limited_of(scope)
         while receipt is None:
-            intake = await parse(model, head, body, labelled=True)
+            model, intake = await self._read_rows(model, head, body)
             self._refuse_if_nothing_to_learn(model, intake, atomic)
             if limited is not None:
                 await limited.let_rows_in(intake.count)
@@ -224,6 +224,22 @@ class HotPath:
         if head.wants_lines:
             return one_line(told), headers
         return _encode(told), headers
+
+    async def _read_rows(
+        self, model: Model | Unread, head: Head, body: bytes
+    ) -> tuple[Model | Unread, Intake]:
+        """The rows of a body, and the model that has checked them.
+
+        Of one that is not in memory nobody tells that it was deleted, or made anew with another
+        spec: so it refuses nothing before it is read.
+        """
+        if isinstance(model, Unread):
+            with suppress(Problem):
+                intake = await parse(model, head, body, labelled=True)
+                if intake.places and not intake.errors:
+                    return model, intake
+            model = await self._catalog.get(model.record.id)
+        return model, await parse(model, head, body, labelled=True)
 
     def _may_be_cut(self, head: Head) -> bool:
         """Whether it may turn out that the body is learned chunk by chunk."""
