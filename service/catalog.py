@@ -303,7 +303,7 @@ class Catalog:
                 continue
             if len(first) < LOADED_AT_START:
                 first.append(record.id)
-            if record.seq <= SHORT_SEQ:
+            if record.seq <= SHORT_SEQ and self._held.find(record.id) is None:
                 self._left.keep(record)
         for model_id in first:
             if not self._held.has_room:

@@ -382,6 +382,8 @@ class Committer:
                 await replica.apply(unseen, self._journal)
             if appended.more and not replica.seq:
                 await replica.load(self._journal)  # there may be a snapshot to begin from
+                if appended.seq is not None and replica.restored_seq >= appended.seq:
+                    return None  # even one of what was appended since, whose rows it has learned
             elif appended.more:
                 await replica.catch_up(self._journal)
             handed_over = replica.watched[nonce]

@@ -337,8 +337,10 @@ class Model:
 
     @property
     def comes_by_its_journal(self) -> bool:
-        """Whether its journal alone, and a short one, is what it comes back by."""
-        return not self._snapshot_seq and not self.is_worth_a_snapshot
+        """Whether its journal alone, and a short one, is what it comes back by to learn more."""
+        if self._snapshot_seq or self.bytes > self._most_bytes:
+            return False
+        return not self.is_worth_a_snapshot
 
     def start_snapshot(self, on_end: Callable[[], None] = lambda: None) -> None:
         """Write a snapshot of the state as it is now; to be called between two groups."""

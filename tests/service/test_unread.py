@@ -187,6 +187,61 @@ def test_one_made_anew_here_while_its_rows_are_checked(store):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("how", ["made anew", "deleted"])
+def test_nothing_is_refused_by_what_it_was(serve, store, how):
+    """No follower tells that a model which is not in memory was changed elsewhere."""
+    here, other = serve(store=store, models_held=1), serve(store=store)
+    for name in ("m", "x"):
+        assert here.put(f"/models/{name}", json=ADULT).status_code == 201
+    other.delete("/models/m")
+    if how == "made anew":
+        other.put("/models/m", json=WIDER)
+    answer = here.post("/models/m/learn", json={"x": {"150": 1}, "y": 1})
+    assert answer.status_code == (200 if how == "made anew" else 404), answer.text
+
+
+def test_one_that_may_learn_no_more_is_read_first(store):
+    """Each time that it left memory it would take one group of rows more."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await create(catalog, ["m", *OTHERS])
+            model = await catalog.get("m")
+            model._most_bytes = model.bytes - 1
+            await leave(catalog, "m", OTHERS)
+            assert not isinstance(await catalog.to_learn("m"), Unread)
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_may_come_meanwhile_of_what_was_appended_since(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog, serving(store) as other:
+            await gone(catalog)
+            await learn(other, "m", rows(300, 310))
+            await (await other.get("m")).write_snapshot()
+            append = catalog.journal.append
+
+            async def overtaken(*given: Any, **more: Any) -> Any:
+                appended = await append(*given, **more)
+                monkeypatch.undo()
+                await learn(other, "m", rows(311, 320))
+                await (await other.get("m")).write_snapshot()
+                return appended
+
+            monkeypatch.setattr(catalog.journal, "append", overtaken)
+            assert (await learn(catalog, "m", rows(310, 311))).placed.seq == 311
+            model = catalog.find("m")
+            assert model is not None and not model.replica.is_forked
+            forks = b"\ndualstream_forks_total{"
+            assert forks not in await catalog.telemetry.exposition(catalog)
+            await model.refresh()
+            assert model.replica.seq == 320
+            assert model.replica.chain == (await other.get("m")).replica.chain
+
+    asyncio.run(scenario())
+
+
 def test_where_the_store_is_away_it_is_loaded_by_the_next_one(store, monkeypatch):
     async def scenario() -> None:
         async with serving(store, models_held=2) as catalog:
