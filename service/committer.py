@@ -29,6 +29,7 @@ from service.journal.protocol import (
     Trimmed,
     UnknownCopy,
 )
+from service.journal.record import RecordError
 from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.receipts import New, Receipt, by_request, is_left, receipts_of
@@ -227,6 +228,8 @@ class Committer:
             self._on_advance(before, self._replica.seq)
         except Exception as error:
             self._on_failure(error)
+            if isinstance(error, RecordError):  # met behind the append
+                error.is_journalled = True
             if isinstance(error, NotReplicated):
                 self._on_advance(before, self._replica.seq)
             elif not isinstance(error, TOLD):

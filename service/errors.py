@@ -49,9 +49,12 @@ def unknown_model(model: str) -> Problem:
     return Problem(404, "unknown-model", f"no model {quoted(model)}")
 
 
-def unreadable(reason: str) -> Problem:
+def unreadable(reason: str, is_journalled: bool = False) -> Problem:
     """For one model whose journal this version cannot read; others are served."""
-    return Problem(503, "unreadable-journal", reason, retry_after_s=60)
+    problem = Problem(503, "unreadable-journal", reason, retry_after_s=60)
+    if is_journalled:
+        problem.extra["outcome"] = "journalled"
+    return problem
 
 
 def unavailable(reason: str) -> Problem:
@@ -104,7 +107,7 @@ def as_problem(error: Exception) -> Problem | None:
             detail = f"{error}; repeat the request with the same Idempotency-Key"
             return Problem(503, "not-replicated", detail, retry_after_s=1, outcome="journalled")
         case RecordError():
-            return unreadable(str(error))
+            return unreadable(str(error), error.is_journalled)
         case JournalUnavailable():
             return unavailable(str(error))
         case JournalError():

@@ -44,6 +44,9 @@ def holds_control(body: bytes) -> bool:
 class RecordError(Exception):
     """A body that cannot be read."""
 
+    is_journalled = False
+    """Whether whoever is told had something appended, which stands in the journal all the same."""
+
 
 class CorruptRecord(RecordError):
     """The bytes are damaged."""

@@ -10,10 +10,13 @@ import pytest
 from service.catalog import Catalog
 from service.demo.server_process import ServerProcess
 from service.errors import Problem
-from service.journal.protocol import JournalUnavailable, ModelChanged, ModelRecord
+from service.journal import open_journal
+from service.journal.protocol import JournalUnavailable, ModelChanged, ModelRecord, Part
+from service.journal.record import encode_control
 from service.replica import Replica
 from service.requests import Request
 from service.unread import Left, Unread
+from tests.service.conftest import assert_problem
 from tests.service.snapshots import bits
 from tests.service.test_many_models import ADULT, bits_of, create, learn, leave, rows, serving
 
@@ -263,6 +266,28 @@ def test_where_the_store_is_away_it_is_loaded_by_the_next_one(store, monkeypatch
             assert await bits_of(catalog, "m") == await replayed(catalog)
 
     asyncio.run(scenario())
+
+
+def test_of_one_that_cannot_be_read_it_is_told_that_the_rows_are_journalled(serve, store):
+    """Whoever sends them again needs to know; once that is found out no more are taken."""
+    here = serve(store=store, models_held=1)
+    for name in ("m", "x"):
+        assert here.put(f"/models/{name}", json=ADULT).status_code == 201
+
+    async def damage() -> None:
+        journal = await open_journal(store)
+        record = await journal.get("m")
+        part = Part(encode_control("of a later version", {}), 1)
+        await journal.append("m", record.incarnation, b"n" * 16, 0, [part])
+        await journal.close()
+
+    asyncio.run(damage())
+    sample = {"x": {"1": 1}, "y": 1}
+    told = assert_problem(here.post("/models/m/learn", json=sample), 503, "unreadable-journal")
+    assert told["outcome"] == "journalled"
+    told = assert_problem(here.post("/models/m/learn", json=sample), 503, "unreadable-journal")
+    assert "outcome" not in told
+    assert here.get("/models").json()["models"][0]["seq"] == 2
 
 
 def test_one_with_a_guard_is_read_first(store):
