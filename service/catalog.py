@@ -200,6 +200,8 @@ class Catalog:
         spec = fixed_spec(record.spec)
         if "guard" in spec or self.settings.adopt:
             return None  # while it pauses it may take no rows; nor may all that is there be good
+        if spec.get("refit") is not None:
+            return None  # by how many it had learned before these rows it is known what falls due
         return Unread(self, record, Door(spec, self.row_limits))
 
     async def open(self, unread: Unread) -> Model:

@@ -290,12 +290,15 @@ def test_of_one_that_cannot_be_read_it_is_told_that_the_rows_are_journalled(serv
     assert here.get("/models").json()["models"][0]["seq"] == 2
 
 
-def test_one_with_a_guard_is_read_first(store):
-    """While it is paused, it may take no more rows."""
+@pytest.mark.parametrize(
+    "given", [{"guard": {"mode": "pause"}}, {"refit": {"every": 100}}], ids=["guard", "refit"]
+)
+def test_one_with_a_guard_or_refits_is_read_first(store, given):
+    """While it is paused, it may take no more rows; and rows that make a refit due begin it."""
 
     async def scenario() -> None:
         async with serving(store, models_held=1) as catalog:
-            await catalog.create("m", ADULT | {"guard": {"mode": "pause"}})
+            await catalog.create("m", ADULT | given)
             await create(catalog, ["x"])
             await leave(catalog, "m", ["x"])
             assert not isinstance(await catalog.to_learn("m"), Unread)
