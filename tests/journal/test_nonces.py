@@ -90,6 +90,20 @@ async def test_repeated_appends_are_answered_as_at_first_though_their_entries_we
     assert await log.last_seq() == 7
 
 
+@pytest.mark.parametrize("id", [None, "a"])
+async def test_the_first_one_behind_all_that_was_trimmed_is_answered_as_at_first(
+    journal: Journal, id: str | None
+):
+    """No entry tells what it follows."""
+    log = await Log.create(journal)
+    await log.append(rows(1))
+    await journal.trim(log.model, log.incarnation, 1)
+    nonce = OURS.make()
+    first = await log.append(rows(2, id=id), nonce=nonce)
+    assert first.previous
+    assert told(await log.append(rows(2, id=id), nonce=nonce)) == told(first)
+
+
 async def test_another_process_is_answered_too(store: Store):
     async with store.journal() as journal, store.journal() as other:
         log = await Log.create(journal)

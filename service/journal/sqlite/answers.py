@@ -1,9 +1,9 @@
 """What an append of this nonce was answered, for whoever repeats it.
 
 An entry has its nonce with it, and tells the answer: so there is a row of it alone for an append
-that left out a part or made no entry, and for the last entries where the log was trimmed. To find
-one among entries takes as many steps as nonces are kept, so who asks first makes sure that the
-nonce can have been used (`Nonces.is_first`).
+that left out a part, made no entry, or came when all entries were trimmed; and for the last entries
+where the log was trimmed. To find one among entries takes as many steps as nonces are kept, so who
+asks first makes sure that the nonce can have been used (`Nonces.is_first`).
 """
 
 import sqlite3
@@ -69,8 +69,12 @@ def _chain_at(connection: sqlite3.Connection, head: Head, incarnation: str, seq:
 def keep(
     connection: sqlite3.Connection, head: Head, nonce: bytes, result: Result, limits: Limits
 ) -> None:
-    """Keep the answer unless its entry does; let go of old ones now and then."""
-    if result.left or result.seq == result.before:
+    """Keep the answer unless its entry does; let go of old ones now and then.
+
+    The entry tells which chain it follows by the one before it, if that was not trimmed away.
+    """
+    is_alone = 0 < head.seq == head.trimmed
+    if result.left or result.seq == result.before or is_alone:
         connection.execute(
             "INSERT INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
             (head.model, nonce, head.nonces, pack_result(result)),

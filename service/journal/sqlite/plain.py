@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from service.journal.chain import next_chain
 from service.journal.protocol import Appended, Limits, ModelChanged, Part
-from service.journal.sqlite.answers import Result, answer, purge
+from service.journal.sqlite.answers import Result, answer, keep
 from service.journal.sqlite.heads import Head, find_heads
 from service.journal.sqlite.keys import keep_keys
 from service.journal.sqlite.transactions import Joined
@@ -64,7 +64,9 @@ class PlainAppend(Joined[Appended]):
             chain = next_chain(head.chain, task.nonce)
             body = b"".join([part.body for part in task.parts])
             entries.append((head.model, seq, head.seq + 1, task.nonce, chain, time_ms, body))
-            results.append((head, Result(head.seq, seq, head.chain, chain, [])))
+            result = Result(head.seq, seq, head.chain, chain, [])
+            results.append((head, result))
+            keep(connection, head, task.nonce, result, task.limits)
             moved[task.model] = _moved(connection, head, seq, chain, task.limits, time_ms)
         _write(connection, entries, moved.values())
         return [
@@ -79,7 +81,6 @@ def _moved(
     connection: sqlite3.Connection, head: Head, seq: int, chain: str, limits: Limits, time_ms: int
 ) -> Head:
     """The head after an entry, having let go of what is too old by now."""
-    purge(connection, head, limits)
     first_key, next_key = head.first_key, head.next_key
     if first_key < next_key:
         first_key, next_key = keep_keys(connection, head, {}, limits, time_ms)
