@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST = 10_000
 """Records that are kept; each takes about a kilobyte."""
+MOST_BYTES = 32 << 20
+"""Of their specs: those of large portfolios have tens of kilobytes."""
 
 
 class Unread:
@@ -47,15 +49,24 @@ class Left:
 
     def __init__(self) -> None:
         self._records: OrderedDict[str, ModelRecord] = OrderedDict()
+        self._bytes = 0
 
     def keep(self, record: ModelRecord) -> None:
+        self.pop(record.id)
         self._records[record.id] = record
-        if len(self._records) > MOST:
-            self._records.popitem(last=False)
+        self._bytes += _size(record)
+        while len(self._records) > MOST or self._bytes > MOST_BYTES:
+            self.pop(next(iter(self._records)))
 
     def get(self, model_id: str) -> ModelRecord | None:
         return self._records.get(model_id)
 
     def pop(self, model_id: str) -> None:
         """Keep none of this id."""
-        self._records.pop(model_id, None)
+        record = self._records.pop(model_id, None)
+        if record is not None:
+            self._bytes -= _size(record)
+
+
+def _size(record: ModelRecord) -> int:
+    return len(record.spec) + len(record.given)

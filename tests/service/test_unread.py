@@ -314,6 +314,17 @@ def test_of_models_that_left_the_last_ones_are_known(monkeypatch):
     assert [left.get(name) is not None for name in "abc"] == [False, True, True]
 
 
+def test_of_models_with_large_specs_fewer_are_known(monkeypatch):
+    monkeypatch.setattr("service.unread.MOST_BYTES", 100)
+    left = Left()
+    for name in "abcc":
+        left.keep(ModelRecord(name, "", b"s" * 20, b"g" * 20, 0, 0, ""))
+    assert [left.get(name) is not None for name in "abc"] == [False, True, True]
+    left.pop("b")
+    left.keep(ModelRecord("d", "", b"s" * 50, b"", 0, 0, ""))
+    assert [left.get(name) is not None for name in "bcd"] == [False, True, True]
+
+
 @pytest.fixture
 def server(tmp_path) -> Iterator[httpx.Client]:
     with ServerProcess(f"sqlite:///{tmp_path / 'many.db'}", ["--models-held", "2"]) as process:
