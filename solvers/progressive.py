@@ -45,6 +45,9 @@ RECENT = 1000
 FADING = 0.999
 """What a row counts for one row later, in the fading view."""
 
+MOST_WAITING, BATCHES_WAITING = 4096, 16
+"""So many rows, in so many batches, wait until somebody asks: they take 100 kB or less."""
+
 LARGEST_TERM = 1e290
 """One absurd row must not make a sum infinite."""
 
@@ -60,13 +63,15 @@ class Progressive:
     """Metrics of a `task`; `log_loss` where scores are log odds."""
 
     __slots__ = (
+        "_drift",
         "_recent",
         "_rows",
         "_seen",
         "_sums",
         "_timeline",
+        "_waiting",
+        "_waiting_rows",
         "_windows",
-        "drift",
         "log_loss",
         "task",
     )
@@ -81,8 +86,11 @@ class Progressive:
         # 40 kB that most models never come to are not cleared: no row is read before it is there.
         self._recent = np.empty((RECENT, columns))
         self._timeline = Timeline(columns + 1)
-        self.drift = DriftWatch()
+        self._drift = DriftWatch()
         self._windows: WindowComparison | None = None
+        # Rows that nobody has asked about yet, in their order: what `update` takes of each batch.
+        self._waiting: list[tuple[Floats, Floats, Floats, Flags, int]] = []
+        self._waiting_rows = 0
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Progressive":
@@ -106,7 +114,14 @@ class Progressive:
     @property
     def rows(self) -> int:
         """Rows counted."""
+        self._catch_up()
         return int(self._rows[0])
+
+    @property
+    def drift(self) -> DriftWatch:
+        """The detectors, which have seen all rows."""
+        self._catch_up()
+        return self._drift
 
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
         """Count the rows of a batch that were learned, in order; the first is at `first_seq`."""
@@ -115,13 +130,33 @@ class Progressive:
             self._windows.learn(batch, first_seq)
 
     def _count(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
-        self.update(batch.labels, outcome.scores, outcome.losses, ~outcome.rejected, first_seq)
+        # Looked at when somebody asks, as nothing that learns depends on them: a model that comes
+        # into memory for one row, and leaves it, has read thousands that are never told of.
+        labels = batch.labels
+        columns = (
+            labels if labels.base is None else labels.copy(),  # not to hold a body of many columns
+            outcome.scores,
+            outcome.losses,
+            ~outcome.rejected,
+        )
+        self._waiting.append((*columns, first_seq))
+        self._waiting_rows += len(labels)
+        if self._waiting_rows > MOST_WAITING or len(self._waiting) > BATCHES_WAITING:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Count the rows that wait, batch by batch."""
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        for labels, scores, losses, learned, first_seq in waiting:
+            self.update(labels, scores, losses, learned, first_seq)
 
     def update(
         self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
     ) -> None:
         """Count the rows that were learned, in order; all arrays are (n,), as in Outcome."""
-        self.drift.watch(losses, learned, first_seq, self.rows)
+        self.drift.watch(losses, learned, first_seq, self.rows)  # behind those that wait
         row, timeline = 0, self._timeline
         if len(labels) > len(timeline.points):
             timeline.make_room(len(labels))
@@ -152,6 +187,7 @@ class Progressive:
         `drift` counts what each detector saw: losses that rose, and losses that fell. `windows` is
         there where they are compared: the same views of the same model under each.
         """
+        self._catch_up()
         total, faded = self._sums
         recent = np.zeros(len(total))
         held = min(self.rows, RECENT)
@@ -173,6 +209,7 @@ class Progressive:
         `since_start` is of all rows up to that one, `rolling` of those since the point before. The
         last point is where the stream stands.
         """
+        self._catch_up()
         points = [*self._timeline.sums, self._sums[0]]
         told, before = [], np.zeros(len(self._sums[0]))
         for sums in points:
@@ -213,6 +250,7 @@ class Progressive:
 
     def state(self) -> State:
         """All of it, as copies."""
+        self._catch_up()
         return {
             "metrics_rows": self._rows.copy(),
             "metrics_labels": self._seen.copy(),
@@ -243,7 +281,8 @@ class Progressive:
         if self._windows is not None:
             self._windows.restore(under("windows.", state))
         timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
-        self._timeline, self.drift = timeline, DriftWatch.of(state)
+        self._waiting, self._waiting_rows = [], 0
+        self._timeline, self._drift = timeline, DriftWatch.of(state)
         self._rows[0] = rows
         self._seen[:] = state["metrics_labels"]
         self._sums[:] = state["metrics_sums"]

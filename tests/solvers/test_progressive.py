@@ -1,12 +1,13 @@
 """Progressive metrics against plain Python sums."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from solvers import CorruptState, Progressive, dump, resolve_spec
+from solvers import Batch, CorruptState, Outcome, Progressive, dump, progressive, resolve_spec
 from solvers._jit import DISABLED
 
 FEW = settings(max_examples=5 if DISABLED else 30, deadline=None)
@@ -192,3 +193,49 @@ def test_no_state_of_another_shape_is_restored():
         with pytest.raises(CorruptState):
             metrics.restore(state)
         assert dump(metrics.state(), {}) == before
+
+
+def counted(cuts, asked, task="binary"):
+    """The bytes of the metrics of a stream, cut into batches there, and asked about after some."""
+    labels, scores, losses, learned = stream(task, 600)
+    metrics = Progressive(task)
+    for first, last in zip([0, *cuts], [*cuts, len(labels)], strict=True):
+        rows = slice(first, last)
+        n = last - first
+        batch = Batch.from_dense(np.zeros((n, 1)), labels[rows])
+        outcome = Outcome(scores[rows], losses[rows], np.ones(n, bool), ~learned[rows])
+        metrics.count(batch, outcome, first + 1)
+        if first in asked:
+            metrics.summary()
+    return dump(metrics.state(), {})
+
+
+@FEW
+@given(st.sets(st.integers(1, 599), max_size=60), st.data())
+def test_rows_that_wait_until_somebody_asks_are_counted_as_if_he_always_did(cuts, data):
+    cuts = sorted(cuts)
+    asked = data.draw(st.sets(st.sampled_from([0, *cuts]))) if cuts else set()
+    assert counted(cuts, asked) == counted(cuts, set()) == counted([], set())
+
+
+def test_few_rows_wait_and_they_hold_nothing_else():
+    """And what reads the metrics counts them first."""
+    labels, scores, losses, _ = stream("binary", 64)
+    metrics = Progressive("binary")
+    table = np.zeros((64, 100))
+    table[:, 0] = labels
+    for n in range(progressive.BATCHES_WAITING + 1):
+        column = table[:, 0]
+        batch = SimpleNamespace(labels=column)
+        outcome = Outcome(scores, losses, np.ones(64, bool), np.zeros(64, bool))
+        assert len(metrics._waiting) == n
+        metrics.count(batch, outcome, 1 + 64 * n)
+        assert all(part[0].base is None for part in metrics._waiting)
+    assert not metrics._waiting
+    metrics.count(batch, outcome, 1)
+    assert metrics._waiting and metrics.drift.counts() and not metrics._waiting
+    metrics.count(batch, outcome, 1)
+    state = metrics.state()
+    metrics.count(batch, outcome, 1)
+    metrics.restore(state)
+    assert metrics.rows == 64 * (progressive.BATCHES_WAITING + 3)
