@@ -26,7 +26,7 @@ from tests.chaos import migrating
 from tests.chaos.failing_over import bring_back, cut_off
 from tests.chaos.report import Run, recorded
 from tests.redis_server import RedisServer
-from tests.redis_sets import cluster_or_skip, sentinels_or_skip, until
+from tests.redis_sets import SentinelSet, cluster_or_skip, sentinels_or_skip, until
 from tests.service.test_migration import bits, changes, everything, learned, opened
 
 KILLS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
@@ -133,18 +133,23 @@ async def kept_in(url: str) -> dict[str, Any]:
         return found | {"identity": await journal.identity(), "changes": await changes(journal)}
 
 
-def can_be_read(url: str) -> bool:
-    """Whether whoever opens the store is led to a server that takes appends."""
+def read_through(sentinels: SentinelSet) -> dict[str, Any]:
+    """What is kept in the store, once whichever Sentinel is asked leads to its primary.
 
-    async def opens() -> None:
-        async with opened(url):
-            pass
+    As long as one of them does not know of a failover, who asks it is led to the former primary,
+    and refused.
+    """
+    found: list[dict[str, Any]] = []
 
-    try:
-        asyncio.run(opens())
-    except JournalUnavailable:
-        return False
-    return True
+    def can_be_read() -> bool:
+        try:
+            found.append(asyncio.run(kept_in(sentinels.url)))
+        except JournalUnavailable:
+            return False
+        return True
+
+    until(can_be_read, "a primary", sentinels.stand)
+    return found[0]
 
 
 async def check_seen(url: str, kept: dict[str, Any]) -> None:
@@ -220,11 +225,8 @@ def test_a_target_that_fails_over_meanwhile_lacks_nothing_in_the_end(places: Pla
             if stands_still:
                 os.kill(process.pid, signal.SIGCONT)
             failed += ended(process)
-            # As long as a Sentinel does not know, whoever asks it is led to the former primary, and
-            # refused: the migration, and who looks at what it left.
             until(lambda: not ended(begun(of, sentinels.url)), "a whole run", sentinels.stand)
-            until(lambda: can_be_read(sentinels.url), "a primary", sentinels.stand)
-            assert asyncio.run(kept_in(sentinels.url)) == kept
+            assert read_through(sentinels) == kept
             run.acknowledged += sum(kept[model][0]["record"].seq for model in MODELS)
         assert came_from.contents(of) == contents
     assert run.verdict == "held" and failed
