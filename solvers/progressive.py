@@ -9,7 +9,8 @@ same rows, however they are cut into batches.
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,9 @@ FADING = 0.999
 
 MOST_WAITING, BATCHES_WAITING = 4096, 16
 """So many rows, in so many batches, wait until somebody asks: they take 100 kB or less."""
+
+Waiting = tuple[Floats, Floats, Floats, Flags, int]
+"""Of a batch labels, scores, losses, which rows were rejected, and where the first one stands."""
 
 LARGEST_TERM = 1e290
 """One absurd row must not make a sum infinite."""
@@ -88,8 +92,8 @@ class Progressive:
         self._timeline = Timeline(columns + 1)
         self._drift = DriftWatch()
         self._windows: WindowComparison | None = None
-        # Rows that nobody has asked about yet, in their order: what `update` takes of each batch.
-        self._waiting: list[tuple[Floats, Floats, Floats, Flags, int]] = []
+        # Rows that nobody has asked about yet, in their order.
+        self._waiting: list[Waiting] = []
         self._waiting_rows = 0
 
     @classmethod
@@ -133,24 +137,23 @@ class Progressive:
         # Looked at when somebody asks, as nothing that learns depends on them: a model that comes
         # into memory for one row, and leaves it, has read thousands that are never told of.
         labels = batch.labels
-        columns = (
-            labels if labels.base is None else labels.copy(),  # not to hold a body of many columns
-            outcome.scores,
-            outcome.losses,
-            ~outcome.rejected,
-        )
-        self._waiting.append((*columns, first_seq))
+        if labels.base is not None:
+            labels = labels.copy()  # not to hold a body of many columns
+        waiting = self._waiting
+        waiting.append((labels, outcome.scores, outcome.losses, outcome.rejected, first_seq))
         self._waiting_rows += len(labels)
-        if self._waiting_rows > MOST_WAITING or len(self._waiting) > BATCHES_WAITING:
+        if self._waiting_rows > MOST_WAITING or len(waiting) > BATCHES_WAITING:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Count the rows that wait, batch by batch."""
+        """Count the rows that wait: those of batches that follow each other at once."""
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
-        for labels, scores, losses, learned, first_seq in waiting:
-            self.update(labels, scores, losses, learned, first_seq)
+        for batches in _consecutive(waiting):
+            columns = zip(*batches, strict=True)
+            labels, scores, losses, rejected = map(_joined, islice(columns, 4))
+            self.update(labels, scores, losses, ~rejected, batches[0][-1])
 
     def update(
         self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
@@ -287,6 +290,21 @@ class Progressive:
         self._seen[:] = state["metrics_labels"]
         self._sums[:] = state["metrics_sums"]
         self._recent[:held] = state["metrics_recent"]
+
+
+def _consecutive(waiting: Sequence[Waiting]) -> Iterator[Sequence[Waiting]]:
+    """The batches in runs in which each begins where the one before it ends."""
+    first, end = 0, waiting[0][-1]
+    for number, (labels, *_, first_seq) in enumerate(waiting):
+        if first_seq != end:
+            yield waiting[first:number]
+            first = number
+        end = first_seq + len(labels)
+    yield waiting[first:]
+
+
+def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def scores_are_log_odds(spec: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,3 +240,20 @@ def test_few_rows_wait_and_they_hold_nothing_else():
     metrics.count(batch, outcome, 1)
     metrics.restore(state)
     assert metrics.rows == 64 * (progressive.BATCHES_WAITING + 3)
+
+
+def test_rows_that_wait_are_counted_in_one_pass_as_far_as_they_follow_each_other(monkeypatch):
+    labels, scores, losses, _ = stream("binary", 6)
+    metrics, passes, update = Progressive("binary"), [], Progressive.update
+
+    def watched(self: Progressive, *columns: Any) -> None:
+        passes.append((len(columns[0]), columns[-1]))
+        update(self, *columns)
+
+    monkeypatch.setattr(Progressive, "update", watched)
+    for n, seq in enumerate((1, 2, 3, 7, 8, 8)):
+        row = slice(n, n + 1)
+        outcome = Outcome(scores[row], losses[row], np.ones(1, bool), np.zeros(1, bool))
+        metrics.count(SimpleNamespace(labels=labels[row]), outcome, seq)
+    assert metrics.rows == 6
+    assert passes == [(3, 1), (2, 7), (1, 8)]
