@@ -48,9 +48,9 @@ class ClassProgressive(Progressive):
         assert outcome.predicted is not None
         mistakes = _places_in(batch.classes, known)[labels] != outcome.predicted
         mistakes |= outcome.predicted < 0
-        self.drift.watch(outcome.losses, learned, first_seq, self.rows)
+        self._to_count_in().drift.watch(outcome.losses, learned, first_seq, self.rows)
         log_losses = np.zeros(len(batch)) if outcome.log_losses is None else outcome.log_losses
-        terms = np.zeros((len(batch), self._recent.shape[1]))
+        terms = np.zeros((len(batch), len(self._names)))
         judge_rows(
             places, mistakes, outcome.losses, log_losses, learned,
             self._counts, self._guesses, terms,

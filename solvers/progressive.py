@@ -10,7 +10,9 @@ same rows, however they are cut into batches.
 import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,34 +65,48 @@ _REGRESSION = ("loss", "mae", "mse", "mean_mae", "mean_mse", "last_mae", "last_m
 _N_NEGATIVE, _N_POSITIVE, _FIRST, _LAST, _SUM = range(5)
 
 
+class _Counted:
+    """What the rows came to so far.
+
+    rows    (1,) int64          how many they are
+    labels  (5,)                what is remembered of their labels
+    sums    (2, columns + 1)    since the start, and fading; last the weight
+    recent  (RECENT, columns)   row t at t mod RECENT
+    """
+
+    __slots__ = ("drift", "labels", "recent", "rows", "sums", "timeline")
+
+    def __init__(self, columns: int) -> None:
+        self.rows = np.zeros(1, np.int64)
+        self.labels = np.zeros(5)
+        self.sums = np.zeros((2, columns + 1))
+        # 40 kB that most models never come to are not cleared: no row is read before it is there.
+        self.recent = np.empty((RECENT, columns))
+        self.timeline = Timeline(columns + 1)
+        self.drift = DriftWatch()
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        arrays = (self.rows, self.labels, self.sums, self.recent)
+        return sum(map(getsizeof, arrays)) + self.timeline.bytes_held + self.drift.bytes_held
+
+
+@cache
+def _nothing_counted(columns: int) -> _Counted:
+    """That of every model of which no row was counted, to be changed by none of them."""
+    return _Counted(columns)
+
+
 class Progressive:
     """Metrics of a `task`; `log_loss` where scores are log odds."""
 
-    __slots__ = (
-        "_drift",
-        "_recent",
-        "_rows",
-        "_seen",
-        "_sums",
-        "_timeline",
-        "_waiting",
-        "_waiting_rows",
-        "_windows",
-        "log_loss",
-        "task",
-    )
+    __slots__ = ("_counted", "_waiting", "_waiting_rows", "_windows", "log_loss", "task")
 
     def __init__(self, task: str, *, log_loss: bool = False) -> None:
         self.task = task
         self.log_loss = log_loss
-        columns = len(self._names)
-        self._rows = np.zeros(1, np.int64)
-        self._seen = np.zeros(5)
-        self._sums = np.zeros((2, columns + 1))
-        # 40 kB that most models never come to are not cleared: no row is read before it is there.
-        self._recent = np.empty((RECENT, columns))
-        self._timeline = Timeline(columns + 1)
-        self._drift = DriftWatch()
+        self._counted = _nothing_counted(len(self._names))
         self._windows: WindowComparison | None = None
         # Rows that nobody has asked about yet, in their order.
         self._waiting: list[Waiting] = []
@@ -119,13 +135,13 @@ class Progressive:
     def rows(self) -> int:
         """Rows counted."""
         self._catch_up()
-        return int(self._rows[0])
+        return int(self._counted.rows[0])
 
     @property
     def drift(self) -> DriftWatch:
         """The detectors, which have seen all rows."""
         self._catch_up()
-        return self._drift
+        return self._counted.drift
 
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
         """Count the rows of a batch that were learned, in order; the first is at `first_seq`."""
@@ -155,18 +171,27 @@ class Progressive:
             labels, scores, losses, rejected = map(_joined, islice(columns, 4))
             self.update(labels, scores, losses, ~rejected, batches[0][-1])
 
+    def _to_count_in(self) -> _Counted:
+        """What was counted, of this model alone."""
+        if self._counted is _nothing_counted(len(self._names)):
+            self._counted = _Counted(len(self._names))
+        return self._counted
+
     def update(
         self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
     ) -> None:
         """Count the rows that were learned, in order; all arrays are (n,), as in Outcome."""
-        self.drift.watch(losses, learned, first_seq, self.rows)  # behind those that wait
-        row, timeline = 0, self._timeline
+        self._catch_up()
+        counted = self._to_count_in()
+        counted.drift.watch(losses, learned, first_seq, int(counted.rows[0]))
+        row, timeline = 0, counted.timeline
         if len(labels) > len(timeline.points):
             timeline.make_room(len(labels))
         while True:
             row = count_rows(
                 labels, scores, losses, learned, row, self.task == "binary", self.log_loss,
-                self._rows, self._seen, self._sums, self._recent, timeline.points, timeline.place,
+                counted.rows, counted.labels, counted.sums, counted.recent,
+                timeline.points, timeline.place,
             )  # fmt: skip
             if row == len(labels):
                 return
@@ -174,11 +199,12 @@ class Progressive:
 
     def _add(self, terms: Floats, learned: Flags) -> None:
         """Count the rows that were learned, of which what is summed stands in `terms` (n, m)."""
-        row, timeline = 0, self._timeline
+        counted = self._to_count_in()
+        row, timeline = 0, counted.timeline
         while True:
             row = add_rows(
                 terms, learned, row,
-                self._rows, self._sums, self._recent, timeline.points, timeline.place,
+                counted.rows, counted.sums, counted.recent, timeline.points, timeline.place,
             )  # fmt: skip
             if row == len(terms):
                 return
@@ -191,10 +217,10 @@ class Progressive:
         there where they are compared: the same views of the same model under each.
         """
         self._catch_up()
-        total, faded = self._sums
+        total, faded = self._counted.sums
         recent = np.zeros(len(total))
         held = min(self.rows, RECENT)
-        sum_rows(self._recent, held, recent)
+        sum_rows(self._counted.recent, held, recent)
         told = {
             "rows": self.rows,
             "since_start": self._view(total),
@@ -213,8 +239,9 @@ class Progressive:
         last point is where the stream stands.
         """
         self._catch_up()
-        points = [*self._timeline.sums, self._sums[0]]
-        told, before = [], np.zeros(len(self._sums[0]))
+        sums = self._counted.sums[0]
+        points = [*self._counted.timeline.sums, sums]
+        told, before = [], np.zeros(len(sums))
         for sums in points:
             if sums[-1] > before[-1]:
                 between = {"rows": int(sums[-1] - before[-1])} | self._view(sums - before)
@@ -254,13 +281,14 @@ class Progressive:
     def state(self) -> State:
         """All of it, as copies."""
         self._catch_up()
+        counted = self._counted
         return {
-            "metrics_rows": self._rows.copy(),
-            "metrics_labels": self._seen.copy(),
-            "metrics_sums": self._sums.copy(),
-            "metrics_recent": self._recent[: min(self.rows, RECENT)].copy(),
-            **self._timeline.state(),
-            **self.drift.state(),
+            "metrics_rows": counted.rows.copy(),
+            "metrics_labels": counted.labels.copy(),
+            "metrics_sums": counted.sums.copy(),
+            "metrics_recent": counted.recent[: min(self.rows, RECENT)].copy(),
+            **counted.timeline.state(),
+            **counted.drift.state(),
             **(
                 {f"windows.{name}": array for name, array in self._windows.state().items()}
                 if self._windows is not None
@@ -272,24 +300,25 @@ class Progressive:
         """Be in this state, to the bit. Raises CorruptState, and then nothing has changed."""
         check_arrays(state, {"metrics_rows": (1,)})
         rows = int(state["metrics_rows"][0])
-        held = min(max(rows, 0), RECENT)
+        held, counted = min(max(rows, 0), RECENT), _Counted(len(self._names))
         check_arrays(
             state,
             {
-                "metrics_labels": self._seen.shape,
-                "metrics_sums": self._sums.shape,
+                "metrics_labels": counted.labels.shape,
+                "metrics_sums": counted.sums.shape,
                 "metrics_recent": (held, len(self._names)),
             },
         )
+        counted.timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
+        counted.drift = DriftWatch.of(state)
         if self._windows is not None:
             self._windows.restore(under("windows.", state))
-        timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
+        counted.rows[0] = rows
+        counted.labels[:] = state["metrics_labels"]
+        counted.sums[:] = state["metrics_sums"]
+        counted.recent[:held] = state["metrics_recent"]
         self._waiting, self._waiting_rows = [], 0
-        self._timeline, self._drift = timeline, DriftWatch.of(state)
-        self._rows[0] = rows
-        self._seen[:] = state["metrics_labels"]
-        self._sums[:] = state["metrics_sums"]
-        self._recent[:held] = state["metrics_recent"]
+        self._counted = counted
 
 
 def _consecutive(waiting: Sequence[Waiting]) -> Iterator[Sequence[Waiting]]:

@@ -257,3 +257,22 @@ def test_rows_that_wait_are_counted_in_one_pass_as_far_as_they_follow_each_other
         metrics.count(SimpleNamespace(labels=labels[row]), outcome, seq)
     assert metrics.rows == 6
     assert passes == [(3, 1), (2, 7), (1, 8)]
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_models_that_have_counted_nothing_share_that_and_change_nothing_of_it(task):
+    untouched = Progressive(task)
+    before = dump(untouched.state(), {})
+    columns = stream(task, 40)
+    told, restored, beside = Progressive(task), Progressive(task), Progressive(task)
+    assert told._counted is restored._counted is untouched._counted
+    told.update(*columns)
+    restored.restore(told.state())
+    with pytest.raises(CorruptState):
+        beside.restore(told.state() | {"metrics_sums": np.zeros(1)})
+    restored.update(*columns)
+    assert told.rows and (restored.rows, beside.rows) == (2 * told.rows, 0)
+    assert len({id(metrics._counted) for metrics in (told, restored, beside)}) == 3
+    assert dump(untouched.state(), {}) == dump(beside.state(), {}) == before
+    # Whoever budgets memory counts it for each of them, as if it were its own already.
+    assert 8 * progressive.RECENT < untouched._counted.bytes_held <= told._counted.bytes_held
