@@ -1,9 +1,11 @@
 """The models that a process holds in memory, within a budget.
 
 What was used but once goes first, then what was used longest ago. Of many models some are used all
-the time and most now and then: these come and go in a tenth of the room, and push none of those
-out. With 500 of 10,000 held by a Zipf law 22.5 % of requests find their model missing so, 29 %
-where only the time of the last use counts; to know what will be used would leave 21 %.
+the time and most now and then: these come and go in a small part of the room, and push none of
+those out. How small, what is missed soon after it went tells. With 500 of 10,000 held by a Zipf law
+it is a twentieth, and 22 % of requests find their model missing, 29 % where only the time of the
+last use counts; to know which are used most would leave 21 %. Where the models that are used change
+all the time, it is more than half, and no more are missing than by the last use alone.
 
 A model that somebody uses is pinned, by its id, from before it is looked for until the answer is
 out; one that appends, applies or writes a snapshot is busy. Neither goes. A model that goes leaves
@@ -20,8 +22,12 @@ from service.model import Model
 
 log = logging.getLogger("dualstream.held")
 
-PROVEN_SHARE = 0.9
-"""Of the models held, that may be those used again."""
+PROVEN_SHARE, LEAST_PROVEN, MOST_PROVEN = 0.9, 0.1, 0.97
+"""Of the models held, that may be those used again: at first, and at least and at most."""
+MORE_PROVEN, LESS_PROVEN = 2, 1
+"""So many models' room moves with each that is missed soon after it went."""
+GONE_SHARE = 0.05
+"""Of the models held; so many of those that went last are remembered, of either kind."""
 MOST_LEAVING = 4
 """So many models at once may write a snapshot before they go; others go without."""
 
@@ -54,6 +60,24 @@ class Pin:
             held.make_room()
 
 
+class Gone:
+    """The ids of the last models that left."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def keep(self, model_id: str, most: int) -> None:
+        self._ids[model_id] = None
+        while len(self._ids) > most:
+            self._ids.popitem(last=False)
+
+    def pop(self, model_id: str) -> bool:
+        """Whether it is among them; it is no longer."""
+        return self._ids.pop(model_id, self) is None
+
+
 class Held:
     """Models by their ids.
 
@@ -76,6 +100,10 @@ class Held:
         # in which they were used last. No model is in both.
         self._new: OrderedDict[str, Model] = OrderedDict()
         self._proven: OrderedDict[str, Model] = OrderedDict()
+        self._proven_share = PROVEN_SHARE
+        # Ids: of new ones those that were proven; and those that went last, of both kinds.
+        self._were_proven: set[str] = set()
+        self._gone_new, self._gone_proven = Gone(), Gone()
         self._last = ""
         self._leaving: dict[str, Model] = {}
 
@@ -100,8 +128,8 @@ class Held:
             if model is None:
                 return None
             self._proven[model_id] = model
-            if len(self._proven) > PROVEN_SHARE * len(self):
-                self._new.update([self._proven.popitem(last=False)])
+            self._were_proven.discard(model_id)
+            self._keep_room_for_new()
         self._last = model_id
         if self._leaving:
             self._leaving.pop(model_id, None)
@@ -115,13 +143,33 @@ class Held:
         self._new[model.record.id] = model
         self._last = model.record.id
         self.bytes += model.bytes
+        self._saw_missing(model.record.id)
         self.make_room()
+
+    def _saw_missing(self, model_id: str) -> None:
+        """Had there been more room for its kind, it would still be here."""
+        if self._gone_proven.pop(model_id):
+            share = self._proven_share + MORE_PROVEN / len(self)
+        elif self._gone_new.pop(model_id):
+            share = self._proven_share - LESS_PROVEN / len(self)
+        else:
+            return
+        self._proven_share = min(max(LEAST_PROVEN, share), MOST_PROVEN)
+        self._keep_room_for_new()
+
+    def _keep_room_for_new(self) -> None:
+        """Of the proven ones those used longest ago are new ones again."""
+        while len(self._proven) > self._proven_share * len(self):
+            model_id, model = self._proven.popitem(last=False)
+            self._new[model_id] = model
+            self._were_proven.add(model_id)
 
     def drop(self, model: Model) -> bool:
         """Hold it no longer, whatever it does; False where it was not held."""
         if self.find(model.record.id) is not model:
             return False
         (self._new if model.record.id in self._new else self._proven).pop(model.record.id)
+        self._were_proven.discard(model.record.id)
         self._leaving.pop(model.record.id, None)
         self.bytes -= model.bytes
         model.stop()
@@ -195,6 +243,9 @@ class Held:
         self.make_room()
 
     def _evict(self, model: Model) -> None:
+        is_proven = model.record.id in self._were_proven or model.record.id in self._proven
+        gone = self._gone_proven if is_proven else self._gone_new
         if self.drop(model):
+            gone.keep(model.record.id, int(GONE_SHARE * len(self)))
             model.release()
             self._on_eviction(model)
