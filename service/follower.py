@@ -1,7 +1,8 @@
 """Keeps the models of this process up with what other processes append, delete and make anew.
 
 One subscription to the store's announcements for all models, and each second a look at the heads
-of those held, for what was not announced.
+of those held, for what was not announced. Where the store tells that nobody has committed anything
+since a model was found at its head, it still stands there.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from service.journal.protocol import (
     JournalError,
     JournalUnavailable,
     ModelChanged,
+    Revision,
     UnknownModel,
 )
 from service.journal.record import RecordError
@@ -31,6 +33,8 @@ RETRY_S = 0.5
 # An own append is announced about when it is answered: in so long it is applied. What others have
 # appended meanwhile is read and learned at once, by one kernel call.
 PAUSE_S = 0.02
+LOOKED_AT = 50
+"""So many heads are asked for at once: requests wait for so many to be looked at."""
 # Of the time, no more than this share goes into looking at heads.
 LOOKING_SHARE = 0.1
 MAX_HEARD = 1000
@@ -47,11 +51,13 @@ class Lag:
     """The heads that this process has heard of and its replica has not applied yet.
 
     fresh_at   when the replica was last known to hold all that the journal held
+    stood      at which revision of the store it stood at its head, and at which seq
     """
 
     def __init__(self) -> None:
         self._heard: list[tuple[int, float]] = []
         self.fresh_at = time.monotonic()
+        self.stood: tuple[Revision, int] | None = None
 
     def hear(self, seq: int) -> None:
         """The journal ends at `seq` or later."""
@@ -137,8 +143,26 @@ class Follower:
             self._pull(model, seq)
 
     async def _look(self) -> None:
-        """Hold each model against its head. Raises JournalUnavailable."""
-        models = [(model, model.replica.seq) for model in self._catalog]
+        """Hold each model against its head, some at a time. Raises JournalUnavailable."""
+        asked_at = time.monotonic()
+        revision = await self._journal.revision()
+        models: list[Model] = []
+        for model in self._catalog:
+            if revision is not None and model.lag.stood == (revision, model.replica.seq):
+                model.lag.fresh_at = max(model.lag.fresh_at, asked_at)
+            else:
+                models.append(model)
+        trouble: JournalUnavailable | None = None
+        for at in range(0, len(models), LOOKED_AT):
+            trouble = await self._look_at(models[at : at + LOOKED_AT], revision) or trouble
+        if trouble is not None:
+            raise trouble
+
+    async def _look_at(
+        self, some: "list[Model]", revision: Revision | None
+    ) -> JournalUnavailable | None:
+        """What kept some of their heads from being told. Raises JournalUnavailable."""
+        models = [(model, model.replica.seq) for model in some if self._is_held(model)]
         asked_at = time.monotonic()
         heads = await self._journal.heads([model.record.id for model, _ in models])
         trouble: JournalUnavailable | None = None
@@ -159,8 +183,12 @@ class Follower:
                 self._pull(model, None)
             else:
                 model.lag.fresh_at = max(model.lag.fresh_at, asked_at)
-        if trouble is not None:
-            raise trouble
+                if revision is not None and head.chain == model.replica.chain:
+                    model.lag.stood = revision, head.seq
+        return trouble
+
+    def _is_held(self, model: "Model") -> bool:
+        return self._catalog.find(model.record.id) is model
 
     def _pull(self, model: "Model", seq: int | None) -> None:
         """Bring the model to `seq`, or without one hold it against the journal, in a task."""
@@ -175,7 +203,7 @@ class Follower:
                 seq = max(seq, model.lag.head())
             await model.refresh(seq)
             while (
-                self._catalog.find(model.record.id) is model
+                self._is_held(model)
                 and model.lag.at(model.replica.seq).records
                 and model.lag.head() != seq
             ):

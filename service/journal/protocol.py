@@ -200,6 +200,10 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     chain: str
 
 
+Revision = tuple[int, int]
+"""To be compared with others that the same journal told: only whether they are equal counts."""
+
+
 class Announced(msgspec.Struct, frozen=True, gc=False):
     """An append to `model` that ends at `seq`; without a model, that any of them may have moved."""
 
@@ -310,6 +314,15 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         Where a store has several servers and some of them cannot be used, the error stands in
         place of each head that they would have told. Not atomic: each stands as it stood when it
         was read.
+        """
+
+    async def revision(self) -> Revision | None:
+        """Return what is another one once anybody, this journal too, has committed anything.
+
+        While it stays the same, so does everything that the store tells. None where a store does
+        not count its commits: Redis.
+
+        Raises JournalUnavailable.
         """
 
     def announcements(self) -> AsyncGenerator[Announced, None]:

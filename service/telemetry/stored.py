@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.journal.protocol import JournalError, ModelChanged
+from service.journal.protocol import JournalError, ModelChanged, Revision
 from service.journal.usage import Usage
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Stored(Collector):
     def __init__(self, catalog: "Catalog", shown: "Shown") -> None:
         self._catalog, self._shown = catalog, shown
         self._found: dict[str, Usage] = {}
+        # Of the store, as each of them was measured.
+        self._revisions: dict[str, Revision | None] = {}
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -45,16 +47,24 @@ class Stored(Collector):
             await asyncio.sleep(LOOK_S)
 
     async def measure(self) -> None:
-        """Measure once each model that is shown and held."""
+        """Measure once each model that is shown and held, unless nothing was committed since."""
         models = [model for model in self._catalog if model.record.id in self._shown.ids]
         held = {model.record.id for model in models}
         self._found = {id_: found for id_, found in self._found.items() if id_ in held}
+        journal = self._catalog.journal
+        try:
+            revision = await journal.revision()
+        except JournalError:
+            return
         for model in models:
             began = time.monotonic()
             record = model.record
+            is_known = record.id in self._found and self._revisions.get(record.id) == revision
+            if is_known and revision is not None:
+                continue
             try:
-                found = await self._catalog.journal.usage(record.id, record.incarnation)
-                self._found[record.id] = found
+                self._found[record.id] = await journal.usage(record.id, record.incarnation)
+                self._revisions[record.id] = revision
             except ModelChanged:
                 self._found.pop(record.id, None)
             except JournalError:  # the store is away, which others say; what was known stays

@@ -1,6 +1,7 @@
 """Hearing of appends, and where many logs end, on every store."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.journal.protocol import Announced, Head, Journal, JournalUnavailable
-from service.journal.sqlite.store import _data_version
+from service.journal.sqlite.watching import ASKED_S, SETTLED_S, LogWatch, data_version
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, rows
 from tests.journal.proxy import running_proxy
@@ -54,7 +55,7 @@ async def test_own_appends_to_sqlite_are_not_announced(tmp_path: Path):
         log = await Log.create(here)
 
         async def version(journal: Any = here) -> int:
-            return await journal._writer.run(_data_version)
+            return await journal._writer.run(data_version)
 
         before = await version()
         await log.append(rows(1))
@@ -62,6 +63,55 @@ async def test_own_appends_to_sqlite_are_not_announced(tmp_path: Path):
         assert await version() == before
         await there.append(log.model, log.incarnation, b"n" * 16, 1, [rows(2)])
         assert await version() != before
+
+
+async def test_a_revision_tells_of_every_commit_and_of_nothing_else(store: Store):
+    async with store.journal() as here, store.journal() as there:
+        log = await Log.create(here)
+        before = await here.revision()
+        if before is None:  # Redis does not count
+            return
+        assert await here.heads([log.model]) and await here.revision() == before
+        for journal in (here, there):
+            appended = journal.append(log.model, log.incarnation, os.urandom(16), 0, [rows(1)])
+            await appended
+            told = await here.revision()
+            assert told != before and told == await here.revision()
+            before = told
+        await here.open()  # what it counts from is not what it counted from before
+        assert await here.revision() != before
+
+
+async def test_sqlite_is_asked_for_commits_once_its_log_has_moved(tmp_path: Path):
+    (tmp_path / "link.db").symlink_to(tmp_path / "one.db")
+    log = tmp_path / "one.db-wal"
+    log.write_bytes(b"1")
+    clock = Clock()
+    watch = LogWatch(str(tmp_path / "link.db"), clock)
+    assert [watch.is_to_ask() for _ in range(3)] == [True] * 3  # it may be just being written
+    clock.now += SETTLED_S
+    assert [watch.is_to_ask() for _ in range(3)] == [False] * 3
+    # Of the same size, and at the same time, as times go by some milliseconds.
+    stamp = log.stat().st_mtime_ns
+    log.write_bytes(b"2")
+    os.utime(log, ns=(stamp, stamp + 1))
+    assert watch.is_to_ask()
+    clock.now += ASKED_S
+    assert watch.is_to_ask() and not watch.is_to_ask()
+    log.unlink()
+    assert watch.is_to_ask() and watch.is_to_ask()
+
+
+async def test_a_commit_that_the_log_does_not_show_is_announced(tmp_path: Path, monkeypatch: Any):
+    store = Store(f"sqlite:///{tmp_path / 'one.db'}")
+    monkeypatch.setattr(LogWatch, "_look", lambda self: (0, 0, 0))
+    async with store.journal() as here, store.journal() as there:
+        log = await Log.create(there)
+        async with aclosing(here.announcements()) as told:
+            await _next(told)
+            await asyncio.sleep(SETTLED_S)
+            await log.append(rows(1))
+            await _until(told, log.model, 1)
 
 
 async def test_a_closed_listener_leaves_nothing_behind(store: Store):
@@ -94,6 +144,15 @@ async def test_a_broken_connection_is_told_and_listening_begins_anew(redis_store
                 assert await _next(told) == Announced()
                 await log.append(rows(2))
                 await _until(told, log.model, 2)
+
+
+class Clock:
+    """A time that stands still until it is moved."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 async def _next(told: AsyncGenerator[Announced, None]) -> Announced:

@@ -1,13 +1,14 @@
 """Replicas of several workers: each follows what the others append, delete and make anew."""
 
+import asyncio
 import time
 
 import httpx
 import pytest
 
-from service import catalog as catalog_module
+from service import catalog as catalog_module, follower as follower_module
 from service.demo.server_process import ServerProcess
-from service.follower import Lag
+from service.follower import Follower, Lag
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.test_replica import bits, loaded, replica_of
 
@@ -89,8 +90,6 @@ def test_min_seq_waits_no_longer_than_it_should(pair, monkeypatch):
     journal = other.app._catalog.journal
 
     async def slow(*_, **__):
-        import asyncio
-
         await asyncio.sleep(1.0)
         return []
 
@@ -142,6 +141,65 @@ def test_lost_entries_are_noticed_without_learning(serve, tmp_path):
     lose_last_entry(sqlite3.connect(path))
     until(lambda: client.get("/models/m/predict?x=1:1").json().get("seq") == 3)
     assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
+
+
+@pytest.fixture
+def nobody_follows(monkeypatch):
+    """By itself: to be asked for first."""
+
+    async def run(follower):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Follower, "run", run)
+
+
+class Asked:
+    """A journal, and of which models it was asked for heads."""
+
+    def __init__(self, journal):
+        self._journal, self.models = journal, []
+
+    async def heads(self, models):
+        self.models += models
+        return await self._journal.heads(models)
+
+    def __getattr__(self, name):
+        return getattr(self._journal, name)
+
+
+def test_heads_are_asked_for_where_something_may_have_been_committed(
+    nobody_follows, pair, store, monkeypatch
+):
+    one, other = pair
+    catalog = other.app._catalog
+    asked = Asked(catalog.journal)
+
+    def look() -> list[str]:
+        asked.models.clear()
+        other.portal.call(Follower(catalog, asked)._look)
+        return asked.models.copy()
+
+    look()
+    counts_commits = store.startswith("sqlite")
+    assert look() == ([] if counts_commits else ["m"])
+    # An append by another worker, of this one, and one that a load that began before has not seen
+    learn(one)
+    assert look() == ["m"]
+    until(lambda: replica_of(other).seq == 1)
+    learn(other)
+    assert look() == ["m"]
+    monkeypatch.setattr(catalog.find("m"), "lag", Lag())
+    assert look() == ["m"]
+    assert look() == ([] if counts_commits else ["m"])
+
+
+def test_heads_of_many_models_are_asked_for_some_at_a_time(nobody_follows, client, monkeypatch):
+    monkeypatch.setattr(follower_module, "LOOKED_AT", 2)
+    for name in "abcde":
+        assert client.put(f"/models/{name}", json=SPEC).status_code == 201
+    catalog = client.app._catalog
+    client.portal.call(Follower(catalog, catalog.journal)._look)
+    assert {model.lag.stood[1] for model in catalog} == {0}
 
 
 def test_lag_is_told(pair, monkeypatch):

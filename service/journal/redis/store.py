@@ -31,6 +31,7 @@ from service.journal.protocol import (
     NotHeld,
     Part,
     Place,
+    Revision,
     Snapshot,
     Trimmed,
     UnknownCopy,
@@ -164,6 +165,9 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
             commands = [("HMGET", keys_of(id_).head, "incarnation", "seq", "chain") for id_ in some]
             found += map(_head, await self._others.call_many(commands))
         return found
+
+    async def revision(self) -> Revision | None:
+        return None
 
     async def announcements(self) -> AsyncGenerator[Announced, None]:
         async with aclosing(self._others.listen(CHANNEL)) as messages:

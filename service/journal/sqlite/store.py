@@ -22,7 +22,6 @@ from service.journal.protocol import (
     CursorMove,
     Entry,
     Head,
-    JournalUnavailable,
     Known,
     Lease,
     Limits,
@@ -31,6 +30,7 @@ from service.journal.protocol import (
     Part,
     Place,
     Remembered,
+    Revision,
     Snapshot,
     StoredCopy,
     ToRemember,
@@ -57,13 +57,11 @@ from service.journal.sqlite.moving import SqliteMoving
 from service.journal.sqlite.schema import connect
 from service.journal.sqlite.transactions import Task, in_read, in_write
 from service.journal.sqlite.trim import Deleted
+from service.journal.sqlite.watching import LogWatch, data_version
 from service.journal.sqlite.worker import Worker
 from service.journal.usage import Usage
 
 T = TypeVar("T")
-
-# How often a look is taken at whether the file has changed: a few microseconds each.
-WATCH_S = 0.05
 
 
 class SqliteJournal(SqliteMoving):
@@ -86,7 +84,7 @@ class SqliteJournal(SqliteMoving):
             raise ValueError(f"SQLite's durability is normal or full, not {durability}")
         self._path = path
         self._limits = limits
-        self._path = path
+        self._openings = 0
         self._connect = partial(connect, path, self._durability.upper(), busy_timeout_s)
         self._make_workers()
 
@@ -98,6 +96,7 @@ class SqliteJournal(SqliteMoving):
     async def open(self) -> None:
         await self.close()  # opened again, after a failure or not, it begins with new threads
         self._make_workers()
+        self._openings += 1
         try:
             await self._writer.start()
             await self._reader.start()
@@ -156,16 +155,22 @@ class SqliteJournal(SqliteMoving):
     async def heads(self, models: Sequence[str]) -> list[Head | None]:
         return await self._read(find_heads(models))
 
+    async def revision(self) -> Revision:
+        # The connection that reads sees what that which writes commits, too.
+        return self._openings, await self._reader.run(data_version)
+
     async def announcements(self) -> AsyncGenerator[Announced, None]:
         # Asked of the connection that writes: it counts what all others have committed. To look at
         # every model for what this process has appended itself would take a tenth of its time.
         seen: int | None = None
+        watch = LogWatch(self._path)
         while True:
-            version = await self._writer.run(_data_version)
-            if version != seen:
-                seen = version
-                yield Announced()
-            await asyncio.sleep(WATCH_S)
+            if watch.is_to_ask():
+                version = await self._writer.run(data_version)
+                if version != seen:
+                    seen = version
+                    yield Announced()
+            await asyncio.sleep(watch.pause_s)
 
     async def count(self) -> int:
         return await self._read(models.count)
@@ -383,15 +388,6 @@ class SqliteJournal(SqliteMoving):
 
 def _made(model: str, spec: bytes, given: bytes) -> ModelRecord:
     return models.new_model(model, secrets.token_hex(16), spec, given, _now_ms())
-
-
-def _data_version(connection: sqlite3.Connection) -> int:
-    """A number that is another one once another connection has committed something."""
-    try:
-        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
-    except sqlite3.Error as error:
-        raise JournalUnavailable(f"SQLite: {error}") from error
-    return version
 
 
 def _now_ms() -> int:
