@@ -176,20 +176,24 @@ class Pressure:
 
     def look(self) -> None:
         """See how long the queue may be, whether a rush is over, and who has waited too long."""
-        idle = self._idle()
-        if not self.rush:
+        if self.rush:
+            idle = self._idle()  # since the last look, if that saw a rush, too
+            if idle is not None and self._was_rush:
+                self._lengthen(idle)
+        else:
             self._short = self._shortest
-        elif idle is not None and self._was_rush:
-            if idle > MUCH_IDLE:
-                self._short = min(2 * self._short, self._few)
-            elif idle < LITTLE_IDLE:
-                self._short = max(self._short // 2, self._shortest)
         self._was_rush = bool(self.rush)
         if self.rush and self._clock() - self._while_began >= WHILE_S:
             may_wait = self._few - self._short
             self.rush -= {kind for kind in self.rush if self._refused <= _BEARS[kind] * may_wait}
             self._begin_while()
         self.give_up()
+
+    def _lengthen(self, idle: float) -> None:
+        if idle > MUCH_IDLE:
+            self._short = min(2 * self._short, self._few)
+        elif idle < LITTLE_IDLE:
+            self._short = max(self._short // 2, self._shortest)
 
     def give_up(self) -> None:
         """Tell those who have waited too long that nobody knows what becomes of their rows."""
