@@ -7,6 +7,8 @@ import math
 import socket
 import ssl
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -21,6 +23,8 @@ from service.telemetry.sharing import Sharing
 
 log = logging.getLogger("dualstream.server")
 
+TICK_S = 0.5
+"""How often the date that answers carry is set."""
 GARBAGE_THRESHOLD = 20_000
 UNSENT_BYTES = 64 * 1024
 """Of an answer the kernel takes so much beyond what is on its way to the client."""
@@ -115,6 +119,20 @@ class Server(uvicorn.Server):
         self.on_listening: Callable[[str, int], None] = lambda host, port: None
         self.on_ready: Callable[[str], None] = lambda durability: None
         self._announcing: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        """Until it is to end: woken by a signal, where uvicorn's looks ten times a second."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), TICK_S)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._leaving.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
