@@ -452,7 +452,7 @@ class Replica:
         """One that learns for itself what this one does not; to be called between two groups."""
         other = copy(self)
         state = ModelState.new(self.spec)
-        state.restore(self.state.arrays())
+        state.restore(by_part(self.state.arrays()))
         other._hold(state)
         other.losses = ServedLosses(self.spec)
         other.losses.restore(self.losses.state())
@@ -483,12 +483,12 @@ class Replica:
         arrays, seq, chain = read_state(snapshot.data, self.incarnation, any_identity)
         if (seq, chain) != (snapshot.seq, snapshot.chain):
             raise CorruptState(f"it is of seq {seq} with chain {chain}")
-        state = self.state
-        state.restore(arrays)
+        state, parts = self.state, by_part(arrays)
+        state.restore(parts)
         self._hold(state)
-        self.answers.restore(by_part(arrays)["answers"])
-        self.losses.restore(by_part(arrays)["served"])
-        self.verdicts.restore(by_part(arrays)["verdicts"])
+        self.answers.restore(parts["answers"])
+        self.losses.restore(parts["served"])
+        self.verdicts.restore(parts["verdicts"])
         if self.guarding is not None and "held.bytes" in arrays:
             check_arrays(arrays, {"held.bytes": ()})
             self.guarding.pauses.held_bytes = int(arrays["held.bytes"])

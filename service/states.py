@@ -27,6 +27,9 @@ from solvers import (
 )
 
 Arrays = Mapping[str, np.ndarray]
+Parts = defaultdict[str, dict[str, np.ndarray]]
+WHOLE = "."
+"""The part of the arrays that are of none."""
 
 
 class UnreadableCopy(RecordError):
@@ -51,9 +54,8 @@ class ModelState:
         parts = make_learner(spec), Progressive.of(spec), FeatureNames(), RetainedIds(spec)
         return cls(*parts, guarding=Guarding.of(spec))
 
-    def restore(self, arrays: Arrays) -> None:
-        """Be what `arrays` gave these arrays. Raises CorruptState, and is of no use then."""
-        parts = by_part(arrays)
+    def restore(self, parts: Parts) -> None:
+        """Be what `arrays` gave these parts. Raises CorruptState, and is of no use then."""
         self.learner.restore(parts["learner"])
         self.progress.restore(parts["progress"])
         self.names.restore(parts["names"])
@@ -61,7 +63,7 @@ class ModelState:
         if self.guarding is not None:
             self.guarding.restore(parts["guard"], parts["pauses"])
         # Snapshots from before there were controls have no count of them.
-        counts = {"refused_controls": np.array(0)} | dict(arrays)
+        counts = {"refused_controls": np.array(0)} | parts[WHOLE]
         check_arrays(counts, {"rejected": (), "refused_controls": ()})
         self.rejected = int(counts["rejected"])
         self.refused_controls = int(counts["refused_controls"])
@@ -165,16 +167,19 @@ def read_copy(
             raise CorruptState("the bytes do not match their SHA-256")
         arrays, seq, chain = read_state(data, incarnation, any_identity=True)
         state = ModelState.new(spec)
-        state.restore(arrays)
+        state.restore(by_part(arrays))
     except CorruptState as error:
         raise UnreadableCopy(f"the copy {digest} cannot be read: {error}") from error
     return state, seq, chain
 
 
-def by_part(arrays: Arrays) -> defaultdict[str, dict[str, np.ndarray]]:
+def by_part(arrays: Arrays) -> Parts:
     """The arrays of each part of a state; a part that has none is empty."""
-    parts: defaultdict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    parts: Parts = defaultdict(dict)
     for name, array in arrays.items():
-        part, _, own = name.partition(".")
-        parts[part][own] = array
+        part, dot, own = name.partition(".")
+        if dot:
+            parts[part][own] = array
+        else:
+            parts[WHOLE][name] = array
     return parts

@@ -24,7 +24,7 @@ from service.journal.record import (
     encode_opening,
     encode_rows,
 )
-from service.states import ModelState, read_state
+from service.states import ModelState, by_part, read_state
 from solvers import (
     Batch,
     CorruptState,
@@ -149,7 +149,7 @@ def snapshot(data: bytes) -> None:
     try:
         arrays, _, _ = read_state(content, INCARNATION, any_identity=True)
         state = ModelState.new(spec)
-        state.restore(arrays)
+        state.restore(by_part(arrays))
     except CorruptState:
         return
     state.arrays()
