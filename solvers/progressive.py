@@ -37,6 +37,7 @@ from solvers._jit import (
 from solvers._scalar import log1pexp
 from solvers.batch import Batch
 from solvers.drift import DriftWatch
+from solvers.fixed_spec import WorkedOut
 from solvers.learner import Outcome, State, check_arrays, under
 from solvers.timeline import HELD, POINTS, SPACING, Timeline
 
@@ -92,10 +93,13 @@ class _Counted:
         return sum(map(getsizeof, arrays)) + self.timeline.bytes_held + self.drift.bytes_held
 
 
-@cache
-def _nothing_counted(columns: int) -> _Counted:
-    """That of every model of which no row was counted, to be changed by none of them."""
-    return _Counted(columns)
+class _NothingCounted(_Counted, WorkedOut):
+    """That of every model of which no row was counted, changed by none of them."""
+
+    __slots__ = ()
+
+
+_nothing_counted = cache(_NothingCounted)
 
 
 class Progressive:
@@ -106,7 +110,7 @@ class Progressive:
     def __init__(self, task: str, *, log_loss: bool = False) -> None:
         self.task = task
         self.log_loss = log_loss
-        self._counted = _nothing_counted(len(self._names))
+        self._counted: _Counted = _nothing_counted(len(self._names))
         self._windows: WindowComparison | None = None
         # Rows that nobody has asked about yet, in their order.
         self._waiting: list[Waiting] = []
@@ -173,7 +177,7 @@ class Progressive:
 
     def _to_count_in(self) -> _Counted:
         """What was counted, of this model alone."""
-        if self._counted is _nothing_counted(len(self._names)):
+        if isinstance(self._counted, _NothingCounted):
             self._counted = _Counted(len(self._names))
         return self._counted
 
