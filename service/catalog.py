@@ -1,10 +1,8 @@
-"""The named models of one process: found, made, loaded from the journal and let go of."""
+"""The named models of one process: found, made and let go of."""
 
 import asyncio
 import json
-import logging
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -12,88 +10,48 @@ from typing import Any
 import msgspec
 
 from service.auditing import SERVER, Author, told_of_spec
-from service.codecs import Door, RowLimits
+from service.codecs import RowLimits
 from service.contact import Contact
-from service.errors import Problem, let_go, unavailable, unknown_model, unreadable
+from service.errors import Problem, let_go, unavailable, unknown_model
 from service.held import Held, Pin
 from service.idleness import Idleness
 from service.journal.protocol import (
     Conflict,
     Journal,
-    JournalError,
     ModelChanged,
     ModelRecord,
     Place,
     UnknownModel,
 )
-from service.journal.record import RecordError
-from service.memory import bytes_before_rows, bytes_of
+from service.known_specs import KnownSpecs
+from service.loading import Loads
+from service.memory import bytes_before_rows
 from service.model import Model
 from service.outside import REAL, Outside
 from service.pressure import Pressure
-from service.recovery import Forked
 from service.refits import Desk
-from service.replica import Replica, fixed_spec
 from service.settings import Settings
 from service.telemetry import Telemetry
-from service.trail import Trail
-from service.unread import Left, Unread
-from solvers import make_learner, resolve_spec
-
-log = logging.getLogger("dualstream.catalog")
+from service.unread import Openings, Unread
+from solvers import resolve_spec
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PAGE = 1000
-UNREADABLE_S = 10.0
-"""How long a model that could not be read is left alone before a request tries it again."""
 REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
 LOADED_AT_START = 100
 """So many models at most are in memory before the process serves; others come when asked for."""
-LOADS_AT_ONCE = 8
-"""Each takes the event loop a millisecond or more at a time: others are answered in between."""
 SHORT_SEQ = 4096
 """A model that stands there at most may learn before it is read; of others it is known once they
 were in memory."""
-MOST_SPECS = 1000
-"""Specs of which is remembered that their kernels are loaded."""
 REPLACED_IN = 50
 """Looks at a model that is to be replaced wherever it stands, and learns between each two steps."""
 NOBODYS = "-"
 """An incarnation that no model has."""
-S_PER_ROW = 1e-6
-"""What a row is taken to cost until some were learned."""
-
-
-class Loading:
-    """One model on its way into memory: who asked first loads it, and the others wait."""
-
-    __slots__ = ("_waiting",)
-
-    def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[Model | None]] = []
-
-    def join(self) -> "asyncio.Future[Model | None]":
-        """The model; None where whoever loads it left, so that it is to be asked for again."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        return future
-
-    def end(self, model: Model | None) -> None:
-        """Whoever loads it has it, or left."""
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(model)
-
-    def fail(self, error: Exception) -> None:
-        """It cannot be loaded."""
-        for future in self._waiting:
-            if not future.done():
-                future.set_exception(error)
 
 
 class Catalog:
-    """Finds, makes and drops models; loads from the journal those it does not hold yet."""
+    """Finds, makes and drops models; those it does not hold yet are loaded, or learn unread."""
 
     def __init__(
         self,
@@ -115,25 +73,13 @@ class Catalog:
             outside.clock,
             Idleness().share,
         )
-        self.row_limits = RowLimits(
-            settings.max_rows, settings.max_nonzeros, settings.max_name_length
-        )
+        limits = RowLimits(settings.max_rows, settings.max_nonzeros, settings.max_name_length)
         self.desk = Desk()
         self.reference_desk = Desk()
         self._held = Held(settings.models_bytes, settings.models_held, self._saw_eviction)
-        self._left = Left()
-        # Those whose first append, which reads them, is under way.
-        self._opening: dict[str, Model] = {}
-        # By the specs whose kernels are loaded: what a row took to learn, where that is known.
-        self._warm: dict[bytes, float] = {}
-        # By the same specs, what a learner takes before its first row.
-        self._first_bytes: dict[bytes, int] = {}
-        self._may_load = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._loading: dict[str, Loading] = {}
-        # Where forks came by that could not be rebuilt, with their incarnations.
-        self._forked: dict[str, tuple[str, Trail]] = {}
-        # Reasons, and when to try again.
-        self._unreadable: dict[str, tuple[str, float]] = {}
+        self._specs = KnownSpecs(limits)
+        self.loads = Loads(self, self._held, self._specs)
+        self.openings = Openings(self, self._held, self._specs)
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._held)
@@ -171,98 +117,22 @@ class Catalog:
         model = self.held(model_id)
         if model is not None:
             return model
-        opening = self._opening.get(model_id)
+        opening = self.openings.under_way(model_id)
         if opening is not None:
             await asyncio.wait([opening.is_read])
             return await self.get(model_id)
         if not MODEL_ID.fullmatch(model_id):
             raise unknown_model(model_id)
-        reason, retry_at = self._unreadable.get(model_id, ("", 0.0))
-        if time.monotonic() < retry_at:
-            raise unreadable(reason)
-        loading = self._loading.get(model_id)
-        if loading is None:
-            return await self._load_for_all(model_id)
-        return await loading.join() or await self.get(model_id)
+        return await self.loads.get(model_id)
 
     async def to_learn(self, model_id: str) -> Model | Unread:
         """What rows are checked by, and submitted to; as `get`, where that is in memory."""
-        return self.held(model_id) or self._unread(model_id) or await self.get(model_id)
-
-    def _unread(self, model_id: str) -> Unread | None:
-        """The model if it is not in memory, and may learn before it is."""
-        opening = self._opening.get(model_id)
-        if opening is not None:
-            return Unread(self, opening.record, opening.door)
-        record = self._left.get(model_id)
-        if record is None or record.spec not in self._warm or model_id in self._unreadable:
-            return None
-        spec = fixed_spec(record.spec)
-        if "guard" in spec or self.settings.adopt:
-            return None  # while it pauses it may take no rows; nor may all that is there be good
-        if spec.get("refit") is not None:
-            return None  # by how many it had learned before these rows it is known what falls due
-        return Unread(self, record, Door(spec, self.row_limits))
-
-    async def open(self, unread: Unread) -> Model:
-        """The model that is held or on its way; else one that has read nothing of its journal, to
-        which rows are submitted in this turn of the event loop."""
-        record = unread.record
-        model = self.held(record.id) or self._opening.get(record.id)
-        if model is not None:
-            return model
-        if record.id in self._loading or self._left.get(record.id) is not record:
-            return await self.get(record.id)
-        self._left.pop(record.id)
-        s_per_row = self._warm.get(record.spec, S_PER_ROW)
-        replica = Replica(record, self.settings.kept_answers, self.outside, s_per_row)
-        model = self._opening[record.id] = Model(self, record, replica, unread.door, is_read=False)
-        return model
-
-    def opened(self, model: Model, took_s: float) -> None:
-        """Hold a model whose first append has brought what it is made of."""
-        if self._end_opening(model):
-            self._warm[model.record.spec] = model.replica.s_per_row
-            self.telemetry.saw_load(took_s)
-            self._held.put(model)
-
-    def not_opened(self, model: Model) -> None:
-        """Whoever asks next loads it."""
-        self._end_opening(model)
-
-    def _end_opening(self, model: Model) -> bool:
-        """False where it was deleted or made anew meanwhile."""
-        if self._opening.get(model.record.id) is not model:
-            return False
-        del self._opening[model.record.id]
-        return True
+        return self.held(model_id) or self.openings.find(model_id) or await self.get(model_id)
 
     def _saw_eviction(self, model: Model) -> None:
         self.telemetry.saw_eviction()
-        if model.comes_by_its_journal and model.record.id not in self._forked:
-            self._left.keep(model.record)
-
-    def unreadable(self) -> dict[str, str]:
-        """The models that cannot be served, each with the reason."""
-        return {model_id: reason for model_id, (reason, _) in sorted(self._unreadable.items())}
-
-    def why_unreadable(self, model_id: str) -> str | None:
-        """Why a model could not be read, as far as that is known."""
-        found = self._unreadable.get(model_id)
-        return None if found is None else found[0]
-
-    def set_aside(self, model_id: str, error: Exception) -> Problem:
-        """Leave a model alone for a while that cannot be read; what its requests are told."""
-        reason = (
-            str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
-        )
-        if isinstance(error, RecordError | Forked):
-            reason = f"{self.journal.log_name(model_id)}: {reason}"
-        if self._unreadable.get(model_id, ("", 0.0))[0] != reason:
-            trace = None if isinstance(error, RecordError) else error
-            log.error("model %r is not served: %s", model_id, reason, exc_info=trace)
-        self._unreadable[model_id] = reason, time.monotonic() + UNREADABLE_S
-        return unreadable(reason)
+        if model.comes_by_its_journal and not self.loads.has_forked(model.record.id):
+            self.openings.keep(model.record)
 
     async def reach(self, model_id: str, seq: int) -> Model:
         """The model at `seq` or beyond, as soon as its replica is there.
@@ -295,34 +165,23 @@ class Catalog:
         broken: dict[bytes, Exception] = {}
         first: list[str] = []
         async for record in self.records():
-            if record.spec not in self._warm and record.spec not in broken:
+            if record.spec not in broken:
                 try:
-                    await self._warm_up(record.spec)
+                    await self._specs.get(record.spec)
                 except Exception as error:
                     broken[record.spec] = error
             if record.spec in broken:
-                self.set_aside(record.id, broken[record.spec])
+                self.loads.set_aside(record.id, broken[record.spec])
                 continue
             if len(first) < LOADED_AT_START:
                 first.append(record.id)
             if record.seq <= SHORT_SEQ and self._held.find(record.id) is None:
-                self._left.keep(record)
+                self.openings.keep(record)
         for model_id in first:
             if not self._held.has_room:
                 return
             with suppress(Problem, ModelChanged):  # set aside, or gone meanwhile
                 await self.get(model_id)
-
-    async def _warm_up(self, spec: bytes) -> None:
-        """Load and warm the family of a resolved spec, so that no request ever compiles."""
-        if spec in self._warm:
-            return
-        learner = await asyncio.to_thread(make_learner, fixed_spec(spec))
-        if len(self._warm) >= MOST_SPECS:
-            self._warm.clear()
-            self._first_bytes.clear()
-        self._first_bytes[spec] = bytes_of(learner)
-        self._warm[spec] = S_PER_ROW
 
     async def records(self) -> Any:
         """All models of the store, in the order of their ids."""
@@ -356,13 +215,13 @@ class Catalog:
             )
         spec = resolve_spec(given)
         await self._check_number(model_id)
-        if canonical(spec) not in self._warm:
+        if self._specs.find(canonical(spec)) is None:
             await self._check_before_building(model_id, spec, given, may_replace)
         try:
-            await self._warm_up(canonical(spec))
+            known = await self._specs.get(canonical(spec))
         except MemoryError:
             raise _beyond_memory() from None
-        self._check_size(self._first_bytes.get(canonical(spec), 0))
+        self._check_size(known.first_bytes)
         if may_replace is not None:
             record, created = await self._replace(model_id, spec, given, may_replace, by)
         else:
@@ -372,9 +231,8 @@ class Catalog:
             if not created and not _is_same(record, spec, given):
                 raise _other_spec(model_id)
         if created:
-            self._unreadable.pop(model_id, None)
-            self._loading.pop(model_id, None)
-            self._forget_unread(model_id)
+            self.loads.forget(model_id)
+            self.openings.forget(model_id)
         held = self._held.find(model_id)
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
@@ -514,20 +372,13 @@ class Catalog:
     def forget(self, model: Model) -> None:
         """Stop holding a model that is not the store's any more; the next request loads anew."""
         if self._held.drop(model) and model.replica.is_forked:
-            self._forked[model.record.id] = model.record.incarnation, model.replica.trail
+            self.loads.remember_fork(model)
 
     def forget_gone(self, model_id: str) -> None:
         """Keep nothing of a model that is no longer in the store, not even a load under way."""
-        self._loading.pop(model_id, None)
-        self._unreadable.pop(model_id, None)
-        self._forked.pop(model_id, None)
-        self._forget_unread(model_id)
+        self.loads.forget_gone(model_id)
+        self.openings.forget(model_id)
         self.telemetry.saw_delete(model_id)
-
-    def _forget_unread(self, model_id: str) -> None:
-        """Those who append to it all the same hear that it has changed."""
-        self._left.pop(model_id)
-        self._opening.pop(model_id, None)
 
     def weigh(self, model: Model, before: int) -> None:
         """A model took `before` bytes of memory and takes other ones now."""
@@ -535,72 +386,10 @@ class Catalog:
 
     async def close(self) -> None:
         """Answer what is under way and finish the snapshots being written."""
-        for model in [*self, *self._opening.values()]:
+        for model in [*self, *self.openings]:
             await model.close()
         self.desk.close()
         self.reference_desk.close()
-
-    async def _load_for_all(self, model_id: str) -> Model:
-        """Load the model, also for those who ask for it meanwhile."""
-        self._loading[model_id] = loading = Loading()
-        model = None
-        try:
-            model = await self._load(model_id, loading)
-        except Exception as error:
-            loading.fail(error)
-            raise
-        finally:
-            self._end_loading(model_id, loading)
-            loading.end(model)
-        return model
-
-    def _end_loading(self, model_id: str, loading: Loading) -> None:
-        """Nobody joins it any more."""
-        if self._loading.get(model_id) is loading:
-            del self._loading[model_id]
-
-    async def _load(self, model_id: str, loading: Loading) -> Model:
-        try:
-            async with self._may_load:
-                began = self.outside.clock()
-                base = await self.journal.base(model_id)
-                record = base.record
-                await self._warm_up(record.spec)
-                s_per_row = self._warm.get(record.spec, S_PER_ROW)
-                replica = Replica(record, self.settings.kept_answers, self.outside, s_per_row)
-                if self._forked_trail(record) is not None:
-                    replica.trail = Trail(kept=None)
-                await replica.load(self.journal, self.settings.adopt, base)
-                self._warm[record.spec] = replica.s_per_row
-                self.telemetry.saw_load(self.outside.clock() - began)
-        except UnknownModel:
-            if self._loading.get(model_id) is loading:
-                self.forget_gone(model_id)
-            raise unknown_model(model_id) from None
-        except JournalError:
-            raise
-        except Exception as error:
-            raise self.set_aside(model_id, error) from error
-        if self._loading.get(model_id) is not loading:
-            # It was overtaken, and may not be used: of what is there now two would be in use.
-            return await self.get(model_id)
-        self._unreadable.pop(model_id, None)
-        model = Model(self, record, replica)
-        forked = self._forked_trail(record)
-        self._forked.pop(model_id, None)
-        if forked is not None:
-            model.count_lost(forked.give_way_to(replica.trail))
-            replica.trail = replica.trail.trimmed()
-        # Who joined now would be given it even where it has left memory again.
-        self._end_loading(model_id, loading)
-        self._left.pop(model_id)
-        self._held.put(model)
-        return model
-
-    def _forked_trail(self, record: ModelRecord) -> Trail | None:
-        """Where a replica of this model came by that was forked when it was forgotten here."""
-        incarnation, trail = self._forked.get(record.id, ("", None))
-        return trail if incarnation == record.incarnation else None
 
 
 def _beyond_memory() -> Problem:

@@ -42,10 +42,12 @@ log = logging.getLogger("dualstream.model")
 
 AnErrand = TypeVar("AnErrand", bound=Errand)
 
-BESIDE_BYTES = 4_000
+BESIDE_BYTES = 3_000
 """Committer, locks and whatever else a model takes beside its state and its door."""
 MEASURED_ROWS = 1000
 """A model's memory is measured again after so many records at most, and sooner while it is new."""
+FEWEST_ROWS = 16
+"""After so many its metrics, which are a small model's half, are there for the first time."""
 MEASURED_GROUPS = 4
 """In bulk, after so many groups."""
 BULK_ROWS = 1000
@@ -66,13 +68,13 @@ class Model:
         catalog: "Catalog",
         record: ModelRecord,
         replica: Replica,
-        door: Door | None = None,
+        door: Door,
         is_read: bool = True,
     ) -> None:
         self._catalog = catalog
         self.record = record
         self.replica = replica
-        self.door = Door(replica.spec, catalog.row_limits) if door is None else door
+        self.door = door
         self._pressure = catalog.pressure
         self._most_bytes = catalog.settings.max_model_bytes
         self._most_held = catalog.settings.max_quarantine
@@ -223,11 +225,11 @@ class Model:
         """
         if not self.is_read.done() and not isinstance(error, NotReplicated):
             self.is_read.set_result(None)
-            self._catalog.not_opened(self)
+            self._catalog.openings.failed(self)
         if isinstance(error, JournalUnavailable | OutcomeUnknown):
             self._catalog.contact.failed(error)
         if isinstance(error, RecordError):
-            self._catalog.set_aside(self.record.id, error)
+            self._catalog.loads.set_aside(self.record.id, error)
             self._catalog.forget(self)
         if self.replica.is_forked or isinstance(error, ModelChanged | UnknownModel):
             self._catalog.forget(self)
@@ -292,7 +294,7 @@ class Model:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""
         if not self.is_read.done():
             self._begin()
-            self._catalog.opened(self, self.outside.clock() - self._began)
+            self._catalog.openings.succeeded(self, self.outside.clock() - self._began)
         every = self._catalog.settings.snapshot_every
         is_bulk = after - before >= BULK_ROWS
         if after // every > before // every and self._snapshot is None:
@@ -318,7 +320,7 @@ class Model:
         lists: Sequence[Sized] = (of.names, of.retained, of.answers, of.losses, of.verdicts)
         held_by = (of.learner, of.progress, of.trail, *filter(len, lists), *self.door.held())
         self.bytes = BESIDE_BYTES + 8 * len(self.record.spec) + bytes_of(*held_by)
-        self._measured_again_at = seq + min(MEASURED_ROWS, max(32, seq // 4))
+        self._measured_again_at = seq + min(MEASURED_ROWS, max(FEWEST_ROWS, seq // 4))
 
     def _weigh(self) -> None:
         before = self.bytes

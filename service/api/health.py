@@ -56,7 +56,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
             "models_bytes": catalog.held_bytes,
             "unreadable": {
                 model_id: reason
-                for model_id, reason in catalog.unreadable().items()
+                for model_id, reason in catalog.loads.unreadable().items()
                 if may_see(request, model_id)
             },
             "lag": _lag(catalog, request),

@@ -405,7 +405,7 @@ async def _listed(catalog: Catalog, record: ModelRecord) -> ModelView | Unreadab
         "seq": record.seq,
         "created": _created(record),
     }
-    reason = catalog.why_unreadable(record.id)
+    reason = catalog.loads.why_unreadable(record.id)
     return StoredView(**known) if reason is None else UnreadableView(**known, unreadable=reason)
 
 

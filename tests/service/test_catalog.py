@@ -97,10 +97,10 @@ def test_nothing_is_kept_of_models_that_are_gone(store):
             await other.delete("m")
             await Follower(catalog, catalog.journal)._look()
             assert not catalog.telemetry._of_model and not len(catalog)
-            catalog._forked["m"] = ("an incarnation", Trail())
+            catalog.loads._forked["m"] = ("an incarnation", Trail())
             with pytest.raises(Exception, match="no model"):
                 await catalog.get("m")
-            assert not catalog._forked
+            assert not catalog.loads._forked
 
     asyncio.run(scenario())
 

@@ -285,7 +285,7 @@ def test_a_loading_goes_on_where_its_client_leaves(store):
             others[0].cancel()
             given = await asyncio.gather(*others[1:])
             assert given == [catalog.find("m0")] * 2 and first.cancelled()
-            assert not catalog._loading
+            assert not catalog.loads._under_way
 
     asyncio.run(run())
 
@@ -297,7 +297,7 @@ def test_who_waits_for_a_loading_is_told_why_it_failed(store):
                 *(catalog.get("m9") for _ in range(3)), return_exceptions=True
             )
             assert [one.status for one in told] == [404] * 3
-            assert not catalog._loading
+            assert not catalog.loads._under_way
 
     asyncio.run(run())
 

@@ -302,8 +302,8 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     assert late.put("/models/m", json=SPEC).status_code == 201
     assert learn(late, 0, 5).json()["seq"] == 5
     assert late.get("/readyz?verbose").json()["unreadable"] == {}
-    monkeypatch.setattr("service.catalog.UNREADABLE_S", 0.0)
-    client.app._catalog._unreadable["m"] = ("tried again", 0.0)
+    monkeypatch.setattr("service.loading.UNREADABLE_S", 0.0)
+    client.app._catalog.loads._unreadable["m"] = ("tried again", 0.0)
     assert client.get("/models/m").json()["seq"] == 5
     assert client.get("/readyz?verbose").json()["unreadable"] == {}
 

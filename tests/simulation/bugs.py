@@ -24,7 +24,7 @@ import service.refit_board
 import service.replica
 import service.versions
 import service.watched
-from service.catalog import Catalog, Loading
+from service.catalog import Catalog
 from service.committer import Committer
 from service.controls import Refit
 from service.entries import as_batch
@@ -32,6 +32,7 @@ from service.held import Held
 from service.journal.chain import next_chain
 from service.journal.protocol import Entry, ModelChanged, Part, Snapshot
 from service.journal.record import Control, KeyKind, Rows, decode_merged, make_key
+from service.loading import Loading
 from service.model import Model
 from service.pausing import Pausing
 from service.recovery import Forked

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import service.catalog
+import service.known_specs
 import service.model
 import service.refit_board
 import service.refits
@@ -518,7 +519,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
     with contextlib.ExitStack() as patched:
         for owner, name, planted in (
             (service.model, "bytes_of", _some_bytes),
-            (service.catalog, "bytes_of", _some_bytes),
+            (service.known_specs, "bytes_of", _some_bytes),
             (service.catalog, "LOADED_AT_START", 0),
             (service.catalog, "resolve_spec", models.resolved_once),
             (solvers.spec, "resolve_spec", models.resolved_once),

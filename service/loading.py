@@ -1,0 +1,190 @@
+"""How models come into memory from the journal, and why some do not."""
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from service.errors import Problem, unknown_model, unreadable
+from service.held import Held
+from service.journal.protocol import JournalError, ModelRecord, UnknownModel
+from service.journal.record import RecordError
+from service.known_specs import KnownSpecs
+from service.model import Model
+from service.recovery import Forked
+from service.replica import Replica
+from service.trail import Trail
+
+if TYPE_CHECKING:
+    from service.catalog import Catalog
+
+log = logging.getLogger("dualstream.catalog")
+
+UNREADABLE_S = 10.0
+"""How long a model that could not be read is left alone before a request tries it again."""
+LOADS_AT_ONCE = 8
+"""Each takes the event loop a millisecond or more at a time: others are answered in between."""
+
+
+class Loading:
+    """One model on its way into memory: who asked first loads it, and the others wait."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[Model | None]] = []
+
+    def join(self) -> "asyncio.Future[Model | None]":
+        """The model; None where whoever loads it left, so that it is to be asked for again."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    def end(self, model: Model | None) -> None:
+        """Whoever loads it has it, or left."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(model)
+
+    def fail(self, error: Exception) -> None:
+        """It cannot be loaded."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+
+
+class Loads:
+    """Those of one catalog; what is known of models that could not be read, and of forked ones."""
+
+    def __init__(self, catalog: "Catalog", held: Held, specs: KnownSpecs) -> None:
+        self._catalog = catalog
+        self._held, self._specs = held, specs
+        self._at_once = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._under_way: dict[str, Loading] = {}
+        # Where forks came by that could not be rebuilt, with their incarnations.
+        self._forked: dict[str, tuple[str, Trail]] = {}
+        # Reasons, and when to try again.
+        self._unreadable: dict[str, tuple[str, float]] = {}
+
+    def __contains__(self, model_id: str) -> bool:
+        """Whether it is on its way."""
+        return model_id in self._under_way
+
+    async def get(self, model_id: str) -> Model:
+        """A model that is not in memory, loaded here or by who is at it. Raises Problem."""
+        reason, retry_at = self._unreadable.get(model_id, ("", 0.0))
+        if time.monotonic() < retry_at:
+            raise unreadable(reason)
+        loading = self._under_way.get(model_id)
+        if loading is None:
+            return await self._load_for_all(model_id)
+        return await loading.join() or await self._catalog.get(model_id)
+
+    def forget(self, model_id: str) -> None:
+        """It is another one now: what is under way is not used."""
+        self._unreadable.pop(model_id, None)
+        self._under_way.pop(model_id, None)
+
+    def forget_gone(self, model_id: str) -> None:
+        """It is no longer in the store."""
+        self.forget(model_id)
+        self._forked.pop(model_id, None)
+
+    # -- those that cannot be read ---------------------------------------------------------------
+
+    def unreadable(self) -> dict[str, str]:
+        """The models that cannot be served, each with the reason."""
+        return {model_id: reason for model_id, (reason, _) in sorted(self._unreadable.items())}
+
+    def why_unreadable(self, model_id: str) -> str | None:
+        """Why a model could not be read, as far as that is known."""
+        found = self._unreadable.get(model_id)
+        return None if found is None else found[0]
+
+    def set_aside(self, model_id: str, error: Exception) -> Problem:
+        """Leave a model alone for a while that cannot be read; what its requests are told."""
+        reason = (
+            str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
+        )
+        if isinstance(error, RecordError | Forked):
+            reason = f"{self._catalog.journal.log_name(model_id)}: {reason}"
+        if self._unreadable.get(model_id, ("", 0.0))[0] != reason:
+            trace = None if isinstance(error, RecordError) else error
+            log.error("model %r is not served: %s", model_id, reason, exc_info=trace)
+        self._unreadable[model_id] = reason, time.monotonic() + UNREADABLE_S
+        return unreadable(reason)
+
+    # -- those that had forked -------------------------------------------------------------------
+
+    def remember_fork(self, model: Model) -> None:
+        """Where it came by, for whoever loads it next."""
+        self._forked[model.record.id] = model.record.incarnation, model.replica.trail
+
+    def has_forked(self, model_id: str) -> bool:
+        """Whether a replica of this id was forked when it was forgotten here."""
+        return model_id in self._forked
+
+    def _forked_trail(self, record: ModelRecord) -> Trail | None:
+        """Where a replica of this model came by that was forked when it was forgotten here."""
+        incarnation, trail = self._forked.get(record.id, ("", None))
+        return trail if incarnation == record.incarnation else None
+
+    # -- loading ---------------------------------------------------------------------------------
+
+    async def _load_for_all(self, model_id: str) -> Model:
+        """Load the model, also for those who ask for it meanwhile."""
+        self._under_way[model_id] = loading = Loading()
+        model = None
+        try:
+            model = await self._load(model_id, loading)
+        except Exception as error:
+            loading.fail(error)
+            raise
+        finally:
+            self._end(model_id, loading)
+            loading.end(model)
+        return model
+
+    def _end(self, model_id: str, loading: Loading) -> None:
+        """Nobody joins it any more."""
+        if self._under_way.get(model_id) is loading:
+            del self._under_way[model_id]
+
+    async def _load(self, model_id: str, loading: Loading) -> Model:
+        catalog = self._catalog
+        try:
+            async with self._at_once:
+                began = catalog.outside.clock()
+                base = await catalog.journal.base(model_id)
+                record = base.record
+                spec = await self._specs.get(record.spec)
+                kept_answers = catalog.settings.kept_answers
+                replica = Replica(record, kept_answers, catalog.outside, spec.s_per_row)
+                if self._forked_trail(record) is not None:
+                    replica.trail = Trail(kept=None)
+                await replica.load(catalog.journal, catalog.settings.adopt, base)
+                spec.s_per_row = replica.s_per_row
+                catalog.telemetry.saw_load(catalog.outside.clock() - began)
+        except UnknownModel:
+            if self._under_way.get(model_id) is loading:
+                catalog.forget_gone(model_id)
+            raise unknown_model(model_id) from None
+        except JournalError:
+            raise
+        except Exception as error:
+            raise self.set_aside(model_id, error) from error
+        if self._under_way.get(model_id) is not loading:
+            # It was overtaken, and may not be used: of what is there now two would be in use.
+            return await catalog.get(model_id)
+        self._unreadable.pop(model_id, None)
+        model = Model(catalog, record, replica, spec.door())
+        forked = self._forked_trail(record)
+        self._forked.pop(model_id, None)
+        if forked is not None:
+            model.count_lost(forked.give_way_to(replica.trail))
+            replica.trail = replica.trail.trimmed()
+        # Who joined now would be given it even where it has left memory again.
+        self._end(model_id, loading)
+        catalog.openings.came(model_id)
+        self._held.put(model)
+        return model
