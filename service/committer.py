@@ -3,6 +3,10 @@
 Requests keep their order. A control is a group of its own, so that it is answered for itself.
 No timer and no added delay: while an append is on its way the next group gathers behind it. Rows in
 bulk behind rows in bulk are appended while those in front of them are learned.
+
+A group goes its way by callbacks as long as all is plain: few rows that follow at once are
+appended, learned and answered without a task. Of many models each group may be of one row, and a
+task would take as long again.
 """
 
 import asyncio
@@ -13,8 +17,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
-from service.codecs import as_batch
+from service.baton import Baton
 from service.controls import Verdict, copy_named_by
+from service.journal.chain import next_chain
 from service.journal.protocol import (
     Appended,
     CursorMoved,
@@ -32,11 +37,10 @@ from service.journal.protocol import (
 from service.journal.record import RecordError
 from service.outliving import outliving
 from service.outside import REAL, Outside
-from service.receipts import New, Receipt, by_request, is_left, receipts_of
+from service.receipts import Receipt, by_request, is_left, new_of, receipts_of
 from service.recovery import Forked
 from service.replica import Replica
 from service.requests import AnyRequest, ControlRequest, Request
-from service.retained import NOBODY, Named
 from service.trail import Lost
 from service.watched import Applied
 
@@ -66,6 +70,8 @@ class _Group(msgspec.Struct):
     rows: int
     nonce: bytes
     began: float
+    sent: "asyncio.Future[Appended] | None" = None
+    """Its first append, where that is under way or answered."""
     appending: "asyncio.Task[Appended] | None" = None
     """Its append, where that was begun before the group in front of it was learned."""
     known: int = 0
@@ -97,12 +103,17 @@ class Committer:
         self._on_failure = on_failure
         self._outside = outside
         self._waiting: deque[tuple[AnyRequest, asyncio.Future[Receipt]]] = deque()
-        self._worker: asyncio.Task[None] | None = None
+        # From the first request that waits until there is none, and what tells of that.
+        self._is_at_work = False
+        self._rests: asyncio.Future[None] | None = None
+        # The group that has its turn, and what works on it where that takes several steps.
+        self._group: _Group | None = None
+        self._working: asyncio.Task[None] | None = None
         # While rows in bulk are learned: the seq at their end, behind which others may be appended.
         self._learned_to: int | None = None
         self._ahead: _Group | None = None
         # Held by whoever moves the replica on: this committer's groups, or `refresh`.
-        self._moving = asyncio.Lock()
+        self._moving = Baton()
         self._wanting = 0  # how many others wait for it
 
     def submit(self, request: AnyRequest) -> "asyncio.Future[Receipt]":
@@ -110,9 +121,10 @@ class Committer:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._waiting.append((request, future))
-        if self._worker is None:
-            self._worker = loop.create_task(self._work())
-        else:
+        if not self._is_at_work:
+            self._is_at_work = True
+            loop.call_soon(self._gather, 0)
+        elif self._learned_to is not None:
             self._append_ahead()
         return future
 
@@ -178,66 +190,144 @@ class Committer:
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits here, and nobody moves the replica."""
-        return self._worker is None and not self._moving.locked()
+        return not self._is_at_work and not self._moving.is_held
 
     @contextlib.asynccontextmanager
     async def between_groups(self) -> AsyncIterator[None]:
         """While held, nobody else moves the replica on: it stands between two groups."""
         self._wanting += 1
         try:
-            await self._moving.acquire()
+            await self._moving.taken()
         finally:
             self._wanting -= 1
         try:
             yield
         finally:
-            self._moving.release()
+            self._moving.hand_on()
 
     async def drain(self) -> None:
         """Wait until all that somebody waits for is answered, and nobody moves the replica."""
         self._waiting = deque(one for one in self._waiting if not one[1].done())
-        while self._worker is not None:
-            await asyncio.wait([self._worker])
-        async with self._moving:
-            pass
+        while self._is_at_work:
+            self._rests = self._rests or asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._rests])
+        await self._moving.taken()
+        self._moving.hand_on()
 
-    async def _work(self) -> None:
-        while self._waiting:
-            # Requests join as long as each turn of the event loop brings more of them: those that
-            # arrived together are handled one after the other, and without this the first one would
-            # be a group of its own. Nobody waits for a request that is not there yet.
-            known = 0
-            while known < len(self._waiting) < GROUP_ROWS:
-                known = len(self._waiting)
-                await asyncio.sleep(0)
-            async with self._moving:
-                # Nobody may wait any more: whoever drains takes those off the line who have left.
-                group = self._next_group() if self._waiting else None
-                while group is not None:
-                    await self._work_on(group)
-                    group, self._ahead = self._ahead, None
-        self._worker = None
+    # -- a group's way --------------------------------------------------------------------------
 
-    async def _work_on(self, group: _Group) -> None:
+    def _gather(self, known: int) -> None:
+        """Begin the next group once a turn of the event loop has brought no more than `known`.
+
+        Requests that arrived together are handled one after the other, and without this the first
+        one would be a group of its own. Nobody waits for a request that is not there yet.
+        """
+        count = len(self._waiting)
+        if known < count < GROUP_ROWS:
+            asyncio.get_running_loop().call_soon(self._gather, count)
+        elif self._moving.take():
+            self._begin()
+        else:
+            self._moving.wait().add_done_callback(self._begin)
+
+    def _begin(self, _: object = None) -> None:
+        """Append the next group, whose turn it is."""
+        if not self._waiting:  # whoever drains takes those off the line who have left
+            self._go_on()
+            return
+        self._group = group = self._next_group()
+        group.sent = self._send(group)
+        group.sent.add_done_callback(self._answered)
+
+    def _answered(self, sent: "asyncio.Future[Appended]") -> None:
+        """Learn and answer the group that was appended, at once or by a task."""
+        if sent.cancelled():
+            return  # the event loop ends
+        group, self._group = self._group, None
+        assert group is not None
+        if sent.exception() is None and self._is_plain(group, sent.result()):
+            self._learn(group, sent.result())
+            self._go_on()
+        else:
+            if sent.exception() is None and self._has_parted(sent.result()):
+                self._replica.is_forked = True  # from now on, not from when the task begins
+            self._working = asyncio.get_running_loop().create_task(self._work_on(group))
+
+    def _go_on(self) -> None:
+        """The group that had its turn is done, if there was one."""
+        self._moving.hand_on()
+        if self._waiting:
+            self._gather(0)
+            return
+        self._is_at_work = False
+        if self._rests is not None:
+            self._rests.set_result(None)
+            self._rests = None
+
+    async def _work_on(self, group: _Group | None) -> None:
+        while group is not None:
+            await self._finish(group)
+            group, self._ahead = self._ahead, None
+        self._working = None
+        self._go_on()
+
+    async def _finish(self, group: _Group) -> None:
         before = self._replica.seq
         try:
-            receipts = await self._commit(group)
-            for future, receipt in zip(group.futures, receipts, strict=True):
-                if not future.done():
-                    future.set_result(receipt)
-            self._on_advance(before, self._replica.seq)
+            self._tell(group, await self._commit(group), before)
         except Exception as error:
-            self._on_failure(error)
-            if isinstance(error, RecordError):  # met behind the append
-                error.is_journalled = True
-            if isinstance(error, NotReplicated):
-                self._on_advance(before, self._replica.seq)
-            elif not isinstance(error, TOLD):
-                failed = len(group.requests)
-                log.exception("model %r: a group of %d failed", self._replica.id, failed)
-            for future in group.futures:
-                if not future.done():
-                    future.set_exception(error)
+            self._fail(group, error, before)
+
+    def _tell(self, group: _Group, receipts: Sequence[Receipt], before: int) -> None:
+        for future, receipt in zip(group.futures, receipts, strict=True):
+            if not future.done():
+                future.set_result(receipt)
+        self._on_advance(before, self._replica.seq)
+
+    def _fail(self, group: _Group, error: Exception, before: int) -> None:
+        self._on_failure(error)
+        if isinstance(error, RecordError):  # met behind the append
+            error.is_journalled = True
+        if isinstance(error, NotReplicated):
+            self._on_advance(before, self._replica.seq)
+        elif not isinstance(error, TOLD):
+            failed = len(group.requests)
+            log.error("model %r: a group of %d failed", self._replica.id, failed, exc_info=error)
+        for future in group.futures:
+            if not future.done():
+                future.set_exception(error)
+
+    def _has_parted(self, appended: Appended) -> bool:
+        """Whether an append shows at once that the replica is forked, as `_apply` will find."""
+        replica = self._replica
+        for entry in appended.entries:
+            if entry.seq > replica.seq:
+                return next_chain(replica.chain, entry.nonce) != entry.chain
+        if appended.entries or appended.more:
+            return False
+        follows = appended.first_seq in (None, replica.seq + 1)
+        return not follows or appended.previous != replica.chain
+
+    def _is_plain(self, group: _Group, appended: Appended) -> bool:
+        """Whether few rows, and nothing else, stand right behind what the replica holds."""
+        return (
+            group.rows < BULK_ROWS
+            and self._is_next(appended)
+            and not isinstance(group.requests[0], ControlRequest)
+            and self._replica.learns_at_once(group.rows)
+        )
+
+    def _learn(self, group: _Group, appended: Appended) -> None:
+        """Learn a plain group's rows, and answer all who wait for it."""
+        replica, requests, before = self._replica, group.requests, self._replica.seq
+        try:
+            self._tell_journalled(group, appended)
+            placed = by_request(requests, appended.placed)
+            assert appended.seq is not None
+            outcome = replica.learn_own(appended.seq, appended.chain, *new_of(requests, placed))
+            self._tell(group, receipts_of(requests, placed, outcome, replica.answers), before)
+        except Exception as error:
+            self._fail(group, error, before)
 
     def _next_group(self) -> _Group:
         waiting = self._waiting
@@ -292,12 +382,15 @@ class Committer:
 
     async def _journal_group(self, group: _Group) -> Appended:
         appended = await self._append(group)
+        self._tell_journalled(group, appended)
+        return appended
+
+    def _tell_journalled(self, group: _Group, appended: Appended) -> None:
         self._on_group(group.rows, self._outside.clock() - group.began)
         for request in group.requests:
             if isinstance(request, Request) and request.on_journalled is not None:
                 if _is_all_there(appended):
                     request.on_journalled()
-        return appended
 
     async def _commit(self, group: _Group) -> list[Receipt]:
         requests, nonce = group.requests, group.nonce
@@ -331,33 +424,44 @@ class Committer:
 
         Raises JournalUnavailable when nothing was done, OutcomeUnknown at the deadline.
         """
-        deadline = self._outside.clock() + self._append_timeout_s
+        sent, group.sent = group.sent, None
+        began = self._outside.clock() if sent is None else group.began
+        deadline = began + self._append_timeout_s
         pause = FIRST_PAUSE_S
         unknown: OutcomeUnknown | None = None
-        replica, first = self._replica, group.requests[0]
-        cursor, copy, change = None, None, None
-        if isinstance(first, Request):
-            cursor = first.cursor
-        else:  # the store has to hold the copy then
-            copy, change = copy_named_by(first.control), first.change
-        beside = (cursor, copy, change)
-        known = 0 if self._ahead is None else self._ahead.known
         while True:
             try:
-                seq = max(known, replica.seq)
-                return await self._journal.append(
-                    replica.id, replica.incarnation, group.nonce, seq, group.parts, *beside
-                )
+                return await (self._send(group) if sent is None else sent)
             except OutcomeUnknown as error:
                 unknown = error
             except JournalUnavailable as error:
                 if unknown is None:
                     raise
                 unknown = OutcomeUnknown(str(error))
+            sent = None
             if self._outside.clock() + pause > deadline:
                 raise unknown
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _send(self, group: _Group) -> "asyncio.Future[Appended]":
+        """Append the group; what is raised, too, is told by the future."""
+        replica, first = self._replica, group.requests[0]
+        cursor, copy, change = None, None, None
+        if isinstance(first, Request):
+            cursor = first.cursor
+        else:  # the store has to hold the copy then
+            copy, change = copy_named_by(first.control), first.change
+        seq = replica.seq if self._ahead is None else max(self._ahead.known, replica.seq)
+        where = (replica.id, replica.incarnation, group.nonce, seq)
+        try:
+            return asyncio.ensure_future(
+                self._journal.append(*where, group.parts, cursor, copy, change)
+            )
+        except Exception as error:
+            failed = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
 
     def _is_next(self, appended: Appended) -> bool:
         """Whether it is durable as asked, and all that stands behind what the replica holds."""
@@ -419,18 +523,8 @@ class Committer:
                 await self._rebuild(cause)
                 self._check_kept(appended)
                 return None
-        own = New()
-        for request, places in zip(requests, placed, strict=True):
-            assert isinstance(request, Request)
-            own.add(request, places)
-        return await replica.apply_own(
-            appended.seq,
-            appended.chain,
-            as_batch(own.rows),
-            own.names,
-            own.asked,
-            Named.of(own.named) if own.named else NOBODY,
-        )
+        new = new_of(requests, placed)
+        return await replica.apply_own(appended.seq, appended.chain, *new)
 
     def _check_kept(self, appended: Appended) -> None:
         """Raise OutcomeUnknown when the journal, just read to its end, ends before what it said."""

@@ -1,6 +1,7 @@
 """What a committed group came to: what of it is new, and the receipt of each of its requests."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -9,9 +10,9 @@ from service.codecs import ListedRows, Rows, as_batch
 from service.controls import Verdict
 from service.journal.protocol import Placed
 from service.requests import AnyRequest, ControlRequest, Request
-from service.retained import names_a_row
+from service.retained import NOBODY, Named, names_a_row
 from service.tallies import FEW, Column
-from solvers import Outcome
+from solvers import Batch, Outcome
 
 
 class Receipt(msgspec.Struct):
@@ -57,7 +58,30 @@ def is_left(place: Placed) -> bool:
     return place.duplicate or place.conflict
 
 
-class New:
+class New(NamedTuple):
+    """What of a group is new, as a replica learns it."""
+
+    batch: Batch
+    names: Sequence[tuple[int, str]] = ()
+    asked: Sequence[Asked] = ()
+    named: Named = NOBODY
+
+
+def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -> New:
+    """What requests of rows, one at least of which is new, bring into the journal."""
+    first = requests[0]
+    if len(requests) == 1 and len(first.parts) == 1 and first.parts[0].key is None:
+        assert isinstance(first, Request)
+        return New(as_batch((first.rows,)), first.names)  # without a key nothing is left out
+    found = _Found()
+    for request, places in zip(requests, placed, strict=True):
+        assert isinstance(request, Request)
+        found.add(request, places)
+    named = Named.of(found.named) if found.named else NOBODY
+    return New(as_batch(found.rows), found.names, found.asked, named)
+
+
+class _Found:
     """What a group brings into the journal: its rows, their names and ids, its keyed requests."""
 
     def __init__(self) -> None:

@@ -177,15 +177,47 @@ class Replica:
 
         `asked` are the requests with a key in it, `named` the rows with an id.
         """
-        first_seq = seq + 1 - len(batch)
         if names:
             self.names.keep(names)
         outcome = await self._learn(batch)
+        self._keep_own(seq, chain, batch, asked, named, outcome)
+        return outcome
+
+    def learn_own(
+        self,
+        seq: int,
+        chain: str,
+        batch: Batch,
+        names: Sequence[tuple[int, str]],
+        asked: Sequence[Asked],
+        named: Named,
+    ) -> Outcome:
+        """As `apply_own`, of rows that are learned at once."""
+        if names:
+            self.names.keep(names)
+        outcome = self._learn_slice(batch)
+        self._keep_own(seq, chain, batch, asked, named, outcome)
+        return outcome
+
+    def _keep_own(
+        self,
+        seq: int,
+        chain: str,
+        batch: Batch,
+        asked: Sequence[Asked],
+        named: Named,
+        outcome: Outcome,
+    ) -> None:
+        """Stand behind rows that were learned, beside which their names and answers are kept."""
+        first_seq = seq + 1 - len(batch)
         if asked:
             self.answers.keep(asked, first_seq, batch, outcome)
         self.retained.keep(named, batch, first_seq, outcome)
         self._stand_at(seq, chain)
-        return outcome
+
+    def learns_at_once(self, rows: int) -> bool:
+        """Whether so many rows are learned in one turn of the event loop, and now."""
+        return rows * self._s_per_row <= INLINE_S and not self._turn.locked()
 
     async def apply_own_control(
         self, seq: int, chain: str, control: Control, journal: Journal

@@ -13,7 +13,7 @@ The values are msgspec structs (frozen and slotted, as a dataclass would be): on
 part of each append, and a frozen dataclass takes five times as long.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -373,7 +373,7 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         when the log does not end `at` the place that is given.
         """
 
-    async def append(
+    def append(
         self,
         model: str,
         incarnation: str,
@@ -383,7 +383,7 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         cursor: CursorMove | None = None,
         copy: str | None = None,
         change: Change | None = None,
-    ) -> Appended:
+    ) -> Awaitable[Appended]:
         """Make the new ones of `parts` durable as one entry, all or none; say where each stands.
 
         One atomic step that checks the incarnation; answers a repeated nonce (the last 1,000 are

@@ -50,11 +50,11 @@ def strike(step: str) -> None:
 
 def plant() -> None:
     """Put the steps into the service's own classes."""
-    _before(Committer, "_commit", "the request is parked")
-    _before(Committer, "_append", "the group is about to be appended")
-    _after(Committer, "_append", "the append is answered")
+    _before(Committer, "_begin", "the request is parked")
+    _before(Committer, "_send", "the group is about to be appended")
+    _before(Committer, "_answered", "the append is answered")
     _after(Replica, "_learn_slice", "the rows are learned, and their place not taken note of")
-    _after(Replica, "apply_own", "the rows are applied")
+    _after(Replica, "_keep_own", "the rows are applied")
     _after(service.api.learning, "answer_new", "the answer is made")
     for store in (SqliteJournal, RedisJournal):
         _before(store, "snapshot_put", "the snapshot is about to be put")

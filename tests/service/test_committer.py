@@ -123,6 +123,26 @@ def test_rows_of_others_and_own_ones_are_learned_in_one_pass(tmp_path, monkeypat
     assert learned == [19, 5, 1]
 
 
+def test_rows_that_follow_at_once_take_no_task(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        tasks = []
+
+        def made(loop: Any, coro: Any, **given: Any) -> Any:
+            tasks.append(coro)
+            return asyncio.Task(coro, loop=loop, **given)
+
+        asyncio.get_running_loop().set_task_factory(made)
+        bench.committer._journal = bench.faulty.journal  # which has no task for an append, either
+        submit = bench.committer.submit
+        seqs = [(await one).placed.seq for one in [*map(submit, map(request, "ab"))]]
+        await bench.committer.drain()
+        asyncio.get_running_loop().set_task_factory(None)
+        assert seqs == [1, 2]
+        assert not tasks
+
+    assert run(tmp_path, scenario).groups == [2]
+
+
 def test_requests_that_arrive_meanwhile_form_the_next_group(tmp_path):
     async def scenario(bench: Bench) -> None:
         first = asyncio.create_task(bench.send("first"))

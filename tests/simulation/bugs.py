@@ -69,26 +69,13 @@ def _standing_in(planted: Callable[..., Any], true: Any) -> Callable[..., Any]:
 # -- appending ---------------------------------------------------------------------------------
 
 
-class _Renonced:
-    """A journal whose appends carry a fresh nonce each, but the first one."""
-
-    def __init__(self, journal: Any, nonce: Callable[[], bytes]) -> None:
-        self._journal, self._nonce = journal, nonce
-        self._is_first = True
-
-    async def append(self, model: str, incarnation: str, nonce: bytes, *given: Any) -> Any:
-        nonce = nonce if self._is_first else self._nonce()
-        self._is_first = False
-        return await self._journal.append(model, incarnation, nonce, *given)
-
-
-async def _fresh_nonce(true: Any, self: Committer, nonce: bytes, *given: Any) -> Any:
+def _fresh_nonce(true: Any, self: Committer, group: Any) -> Any:
     """What is repeated is taken for something new."""
-    journal, self._journal = self._journal, _Renonced(self._journal, self._outside.nonce)
-    try:
-        return await true(self, nonce, *given)
-    finally:
-        self._journal = journal
+    before = getattr(self, "sent_nonce", None)
+    self.sent_nonce = group.nonce  # type: ignore[attr-defined]
+    if group.nonce == before:
+        group = msgspec.structs.replace(group, nonce=self._outside.nonce())
+    return true(self, group)
 
 
 def _keys_seen(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> Any:
@@ -119,21 +106,24 @@ def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
     return true(self, mine)
 
 
-async def _learned_early(true: Any, self: Committer, group: Any) -> Any:
+def _learned_early(true: Any, self: Committer, group: Any) -> Any:
     """Learn first, journal then."""
     replica = self._replica
     _, (block,) = decode_merged(b"".join(part.body for part in group.parts))
     if not isinstance(block, Control):
         stood = replica.seq
-        self.early = await replica._learn(as_batch(block, replica.dim))  # type: ignore[attr-defined]
-        replica.early = self.early  # type: ignore[attr-defined]
+        replica.early = replica._learn_slice(as_batch(block, replica.dim))  # type: ignore[attr-defined]
         replica.seq = stood
-    return await true(self, group)
+    return true(self, group)
 
 
-async def _not_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
+def _not_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
     self.seq, self.chain = seq, chain
     return self.early[: len(given[0])]  # type: ignore[attr-defined]
+
+
+async def _nor_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
+    return _not_again(true, self, seq, chain, *given)
 
 
 def _as_if_new(true: Any, rows: Rows, dim: int) -> Batch:
@@ -428,7 +418,7 @@ def _told_again(true: Any, self: Trail, other: Trail) -> Any:
 
 
 BUGS = {
-    "no nonce on retry": Bug([(Committer, "_append", _fresh_nonce)]),
+    "no nonce on retry": Bug([(Committer, "_send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
     "label key checked outside the append": Bug(
         [(service.late_labels, "request_of", _labels_unkeyed)]
@@ -436,7 +426,11 @@ BUGS = {
     "label learned without what was served": Bug([(service.entries, "as_batch", _as_if_new)]),
     "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
     "apply before append": Bug(
-        [(Committer, "_append", _learned_early), (Replica, "apply_own", _not_again)]
+        [
+            (Committer, "_send", _learned_early),
+            (Replica, "learn_own", _not_again),
+            (Replica, "apply_own", _nor_again),
+        ]
     ),
     "receipts of a group mis-ordered": Bug([(service.committer, "receipts_of", _other_end)]),
     "outcome of another record handed over": Bug([(service.watched, "_within", _one_before)]),
@@ -444,7 +438,10 @@ BUGS = {
     "no chain check": Bug([(Replica, "apply", _any_chain)]),
     "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),
     "no chain check where nothing is new": Bug([(Committer, "_apply", _only_new)]),
-    "fork served until it is rebuilt": Bug([(Committer, "_rebuild", _served_meanwhile)]),
+    "fork served until it is rebuilt": Bug(
+        [(Committer, "_rebuild", _served_meanwhile), (Committer, "_has_parted", _nothing)]
+    ),
+    "fork served for one more turn": Bug([(Committer, "_has_parted", _nothing)]),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),

@@ -128,7 +128,7 @@ class Connection:
         self._network, self._loop = network, loop
         self._at = network.scheduler.at
 
-    async def append(
+    def append(
         self,
         model: str,
         incarnation: str,
@@ -138,12 +138,19 @@ class Connection:
         cursor: CursorMove | None = None,
         copy: str | None = None,
         change: Change | None = None,
-    ) -> Appended:
+    ) -> "asyncio.Future[Appended]":
         given = (model, incarnation, nonce, known_seq, tuple(parts), cursor, copy, change)
-        appended, done_at = await self._call(_APPEND, "append", *given)
-        if parts:  # what moves a cursor alone is not held against a replica
-            self.answered_at[incarnation] = done_at
-        return appended
+        told: asyncio.Future[Appended] = self._loop.create_future()
+        answer = self._sent(_APPEND, "append", *given)
+
+        def see(_: object) -> None:
+            # What moves a cursor alone is not held against a replica.
+            if parts and not told.cancelled() and told.exception() is None:
+                self.answered_at[incarnation] = answer.result()[1]
+
+        told.add_done_callback(see)  # just before whoever waits for it is called back
+        answer.add_done_callback(lambda _: _pass_on(answer, told))
+        return told
 
     async def open(self) -> None:
         await self._call(_READ, "count")
@@ -285,6 +292,10 @@ class Connection:
         """What the store answered, and at which step it did what was asked."""
         if self._loop.is_dying:
             raise asyncio.CancelledError
+        return await self._sent(possible, name, *given)  # type: ignore[no-any-return]
+
+    def _sent(self, possible: Sequence[Fault], name: str, *given: Any) -> "asyncio.Future[Any]":
+        """Told by what `_call` returns, once the call is answered."""
         fault = self._network.fault(possible)
         answer = self._loop.create_future()
         hop = HOP_S * self._network.chance.random()
@@ -304,7 +315,7 @@ class Connection:
                 there = hop if fault is Fault.UNANSWERED else LATE * hop
                 self._at(there, self._do, None, call, 0.0)
             self._at(2 * hop, self._fail, answer, OutcomeUnknown(f"planted: {fault.value}"), name)
-        return await answer
+        return answer
 
     def _fail(self, answer: Any, error: JournalError, name: str) -> None:
         self._tell(name, error)
@@ -369,3 +380,14 @@ def _short(value: Any) -> str:
         case Exception():
             return f"{type(value).__name__}: {value}"
     return str(value)
+
+
+def _pass_on(answer: "asyncio.Future[Any]", told: "asyncio.Future[Any]") -> None:
+    """Tell what a call was answered, without the step, unless nobody waits any more."""
+    if told.cancelled():
+        return
+    error = answer.exception()
+    if error is not None:
+        told.set_exception(error)
+    else:
+        told.set_result(answer.result()[0])

@@ -68,7 +68,7 @@ class Checkpointer:
         await self._worker.stop()
 
     def wrote(self, size: int) -> None:
-        """Take note of one committed write of about `size` bytes."""
+        """Take note of one write of about `size` bytes, which is done or soon will be."""
         self._writes += 1
         self._bytes += size
         if self._writes < SYNCED_WRITES and self._bytes < SYNCED_BYTES:

@@ -202,7 +202,7 @@ class SqliteJournal(SqliteMoving):
         await self._write(task)
         await self._sweep()
 
-    async def append(
+    def append(
         self,
         model: str,
         incarnation: str,
@@ -212,13 +212,13 @@ class SqliteJournal(SqliteMoving):
         cursor: CursorMove | None = None,
         copy: str | None = None,
         change: Change | None = None,
-    ) -> Appended:
+    ) -> "asyncio.Future[Appended]":
         if isinstance(cursor, InputMove):
             raise ValueError("SQLite has no inputs")
         given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change)
         task = append.append(*given, self._limits, _now_ms)
         size = sum([len(part.body) for part in parts])
-        appended = await self._writer.write(task, size)
+        appended = self._writer.write(task, size)
         self._checkpointer.wrote(size)
         return appended
 
