@@ -142,6 +142,10 @@ def receipts_of(
     answers: Answers,
 ) -> list[Receipt]:
     """One receipt for each request, cut from the outcome of the whole group."""
+    if len(requests) == 1 and outcome is not None and len(placed[0]) == 1:
+        place = placed[0][0]
+        if place.count == 1 == len(outcome.scores) and not is_left(place):
+            return [_receipt_of_a_row(place, outcome)]
     scores: Column = []
     losses: Column = []
     rejected: Column = []
@@ -173,6 +177,18 @@ def receipts_of(
             receipt.set_aside = int(outcome.set_aside[first:last].sum())
         first = last
     return receipts
+
+
+def _receipt_of_a_row(place: Placed, outcome: Outcome) -> Receipt:
+    """Of a group of one row: where there are many models most are."""
+    scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
+    predicted: list[str | None] | None = None
+    if outcome.predicted is not None:
+        number = outcome.predicted.item()
+        predicted = [outcome.classes[number] if number >= 0 else None]
+    set_aside = 0 if outcome.set_aside is None else int(outcome.set_aside[0])
+    columns = (scores.tolist(), losses.tolist(), predicted, rejected.tolist())
+    return Receipt(place, *columns, set_aside)
 
 
 def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:

@@ -339,7 +339,10 @@ class Replica:
             outcome = self._as_served.put(batch, outcome)
         self.progress.count(batch, outcome, first_seq)
         self.losses.keep(batch, outcome)
-        self.rejected += int(np.count_nonzero(outcome.rejected))
+        if len(batch.labels) > 1:
+            self.rejected += int(np.count_nonzero(outcome.rejected))
+        elif outcome.rejected[0]:
+            self.rejected += 1
         return outcome
 
     # -- the journal -----------------------------------------------------------------------------

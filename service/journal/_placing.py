@@ -34,6 +34,10 @@ def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
     """
     if len(nonce) != NONCE_BYTES:
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
+    if len(parts) == 1:  # as most do, and mostly without a key
+        part = parts[0]
+        if part.key is None and part.count > 0 and not part.continues:
+            return False
     has_keys = is_open = False
     for number, part in enumerate(parts):
         if part.key is None and part.count > 0 and not part.continues:

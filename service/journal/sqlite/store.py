@@ -215,9 +215,10 @@ class SqliteJournal(SqliteMoving):
     ) -> "asyncio.Future[Appended]":
         if isinstance(cursor, InputMove):
             raise ValueError("SQLite has no inputs")
-        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change)
-        task = append.append(*given, self._limits, _now_ms)
-        size = sum([len(part.body) for part in parts])
+        task = append.append(
+            model, incarnation, nonce, known_seq, parts, cursor, copy, change, self._limits, _now_ms
+        )
+        size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
         appended = self._writer.write(task, size)
         self._checkpointer.wrote(size)
         return appended
