@@ -3,7 +3,7 @@
 What was used but once goes first, then what was used longest ago. Of many models some are used all
 the time and most now and then: these come and go in a small part of the room, and push none of
 those out. How small, what is missed soon after it went tells. With 500 of 10,000 held by a Zipf law
-it is a twentieth, and 22 % of requests find their model missing, 29 % where only the time of the
+it is a fortieth, and 22 % of requests find their model missing, 29 % where only the time of the
 last use counts; to know which are used most would leave 21 %. Where the models that are used change
 all the time, it is more than half, and no more are missing than by the last use alone.
 
@@ -22,7 +22,7 @@ from service.model import Model
 
 log = logging.getLogger("dualstream.held")
 
-PROVEN_SHARE, LEAST_PROVEN, MOST_PROVEN = 0.9, 0.1, 0.97
+PROVEN_SHARE, LEAST_PROVEN, MOST_PROVEN = 0.9, 0.1, 0.99
 """Of the models held, that may be those used again: at first, and at least and at most."""
 MORE_PROVEN, LESS_PROVEN = 2, 1
 """So many models' room moves with each that is missed soon after it went."""
