@@ -132,7 +132,7 @@ class Catalog:
     def _saw_eviction(self, model: Model) -> None:
         self.telemetry.saw_eviction()
         if model.comes_by_its_journal and not self.loads.has_forked(model.record.id):
-            self.openings.keep(model.record)
+            self.openings.keep(model.record, model.measured)
 
     async def reach(self, model_id: str, seq: int) -> Model:
         """The model at `seq` or beyond, as soon as its replica is there.

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence, Sized
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from service.clean_up import LEFT_TO_OTHERS_S, CleanUp
 from service.codecs import Door, Intake, ListedRows
@@ -61,6 +61,14 @@ REPLAYED_ENTRY_S, REPLAYED_ROW_S = 3.5e-6, 2e-7
 WRITTEN_S, WRITTEN_BYTE_S, RESTORED_BYTE_S = 0.0007, 4e-9, 2e-9
 
 
+class Measured(NamedTuple):
+    """What a model took of memory when its journal had just been read."""
+
+    bytes: int
+    until: int
+    """From this seq on it is another one, and measured again."""
+
+
 class Model:
     """One model as this process serves it."""
 
@@ -71,6 +79,7 @@ class Model:
         replica: Replica,
         door: Door,
         is_read: bool = True,
+        measured: Measured | None = None,
     ) -> None:
         self._catalog = catalog
         self.record = record
@@ -103,6 +112,8 @@ class Model:
         self.bytes = 0
         """Of memory, as it was measured last."""
         self._measured_again_at = 0
+        self.measured = measured
+        """As it was read, for whoever reads it next; None where it has grown since."""
         self.is_read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the replica has read its journal; or could not, where that began here."""
         self._began = catalog.outside.clock()
@@ -113,7 +124,11 @@ class Model:
         """Do what follows from the state that was read."""
         self._names_since = self.replica.names_since
         self._snapshot_seq = self.replica.restored_seq
-        self._measure()
+        if self.measured is None or self.replica.seq >= self.measured.until:
+            self._measure()
+            self.measured = Measured(self.bytes, self._measured_again_at)
+        else:  # to look at all of it takes longer than the row that most come for
+            self.bytes, self._measured_again_at = self.measured
         if self.replica.retained.unlearned_seq:  # whoever was asked may have died over it
             self.clean_up.begin(LEFT_TO_OTHERS_S)
         if self.replica.spec.get("refit") is not None:
@@ -326,6 +341,7 @@ class Model:
     def _weigh(self) -> None:
         before = self.bytes
         self._measure()
+        self.measured = None
         self._catalog.weigh(self, before)
 
     # -- snapshots -------------------------------------------------------------------------------

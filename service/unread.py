@@ -1,10 +1,11 @@
 """Models that learn before anything of them is read.
 
-Of a model that left memory the record is kept, as it was then: the model may be gone by now, or
-another one, so that rows are refused by no record. Where its journal is all that it is made of, and
-short, who sends rows to it need not wait for it to be read: the rows are checked by its spec and
-appended, and the answer to an append holds whatever the replica has not seen, which is everything.
-One turn of the store's takes the place of two, and the rows are learned with those before them.
+Of a model that left memory the record is kept, as it was then, and what it took: the model may be
+gone by now, or another one, so that rows are refused by no record. Where its journal is all that it
+is made of, and short, who sends rows to it need not wait for it to be read: the rows are checked by
+its spec and appended, and the answer to an append holds whatever the replica has not seen, which is
+everything. One turn of the store's takes the place of two, and the rows are learned with those
+before them.
 """
 
 from collections import OrderedDict
@@ -15,7 +16,7 @@ from service.codecs import Door
 from service.held import Held
 from service.journal.protocol import ModelChanged, ModelRecord
 from service.known_specs import KnownSpecs
-from service.model import Model
+from service.model import Measured, Model
 from service.replica import Replica
 
 if TYPE_CHECKING:
@@ -53,11 +54,15 @@ class Left:
 
     def __init__(self) -> None:
         self._records: OrderedDict[str, ModelRecord] = OrderedDict()
+        # Of some of them.
+        self._measured: dict[str, Measured] = {}
         self._bytes = 0
 
-    def keep(self, record: ModelRecord) -> None:
+    def keep(self, record: ModelRecord, measured: Measured | None = None) -> None:
         self.pop(record.id)
         self._records[record.id] = record
+        if measured is not None:
+            self._measured[record.id] = measured
         self._bytes += _size(record)
         while len(self._records) > MOST or self._bytes > MOST_BYTES:
             self.pop(next(iter(self._records)))
@@ -65,11 +70,12 @@ class Left:
     def get(self, model_id: str) -> ModelRecord | None:
         return self._records.get(model_id)
 
-    def pop(self, model_id: str) -> None:
-        """Keep none of this id."""
+    def pop(self, model_id: str) -> Measured | None:
+        """Keep none of this id; what it took, where that is known."""
         record = self._records.pop(model_id, None)
         if record is not None:
             self._bytes -= _size(record)
+        return self._measured.pop(model_id, None)
 
 
 def _size(record: ModelRecord) -> int:
@@ -119,12 +125,11 @@ class Openings:
         is_as_it_left = self._left.get(record.id) is record
         if spec is None or not is_as_it_left or record.id in catalog.loads:
             return await catalog.get(record.id)
-        self._left.pop(record.id)
+        measured = self._left.pop(record.id)
         kept_answers = catalog.settings.kept_answers
         replica = Replica(record, kept_answers, catalog.outside, spec.s_per_row)
-        self._under_way[record.id] = model = Model(
-            catalog, record, replica, unread.door, is_read=False
-        )
+        model = Model(catalog, record, replica, unread.door, is_read=False, measured=measured)
+        self._under_way[record.id] = model
         return model
 
     def succeeded(self, model: Model, took_s: float) -> None:
@@ -147,9 +152,9 @@ class Openings:
         del self._under_way[model.record.id]
         return True
 
-    def keep(self, record: ModelRecord) -> None:
+    def keep(self, record: ModelRecord, measured: Measured | None = None) -> None:
         """It is in memory no longer, or was not yet: it may learn as it stands there."""
-        self._left.keep(record)
+        self._left.keep(record, measured)
 
     def came(self, model_id: str) -> None:
         """It came into memory another way."""

@@ -7,12 +7,14 @@ from typing import Any
 import httpx
 import pytest
 
+import service.model as model_module
 from service.catalog import Catalog
 from service.demo.server_process import ServerProcess
 from service.errors import Problem
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, ModelChanged, ModelRecord, Part
 from service.journal.record import encode_control
+from service.memory import bytes_of
 from service.replica import Replica
 from service.requests import Request
 from service.unread import Left, Unread
@@ -115,6 +117,46 @@ def test_who_asks_for_it_meanwhile_waits_for_it_and_who_learns_joins(store, monk
             assert model is catalog.find("m") and model.replica.seq >= 301
             assert set(asked.since()) == {"append"}
             assert bits(model.replica) == await replayed(catalog)
+
+    asyncio.run(scenario())
+
+
+def test_what_it_took_is_known_until_it_has_grown(store, monkeypatch):
+    """So the budget holds as if it were measured each time that it comes."""
+    measured = []
+
+    def counted(*of: Any) -> int:
+        measured.append(of)
+        return bytes_of(*of)
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog, serving(store) as other:
+            await gone(catalog)
+            monkeypatch.setattr(model_module, "bytes_of", counted)
+
+            async def comes_by(first: int, last: int) -> int:
+                """How often it is measured as it comes for these rows."""
+                await leave(catalog, "m", OTHERS)
+                measured.clear()
+                await learn(catalog, "m", rows(first, last))
+                model = catalog.find("m")
+                assert model is not None and model.replica.seq == last
+                times = sum(of[0] is model.replica.learner for of in measured)
+                assert catalog.held_bytes == sum(held.bytes for held in catalog)
+                told = model.bytes, model._measured_again_at
+                model._measure()
+                assert told[0] == pytest.approx(model.bytes, rel=0.02)
+                model.bytes, model._measured_again_at = told
+                return times
+
+            # It was measured as it came for its first rows.
+            assert [await comes_by(seq, seq + 1) for seq in (300, 301, 302)] == [0, 0, 0]
+            # It learns a quarter more while it is away, and then while it is here.
+            await learn(other, "m", rows(303, 380))
+            assert await comes_by(380, 381) == 1
+            assert await comes_by(381, 382) == 0
+            assert await comes_by(382, 500) == 1
+            assert await comes_by(500, 501) == 0
 
     asyncio.run(scenario())
 
