@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-
 from service.answers import AskedIn
 from service.codecs import labels_and_classes
 from service.journal.protocol import Entry
@@ -19,7 +17,7 @@ from service.journal.record import (
     holds_control,
 )
 from service.retained import NOBODY, Named
-from solvers import Batch
+from solvers import Batch, shared_ones
 
 
 class Content(NamedTuple):
@@ -75,11 +73,11 @@ def content_beyond(
 
 def as_batch(rows: Rows, dim: int) -> Batch:
     """Journalled rows as the learner takes them."""
-    weights = np.ones(len(rows)) if rows.weights is None else rows.weights
+    weights = shared_ones(len(rows)) if rows.weights is None else rows.weights
     assert rows.labels is not None  # only rows that wait for their labels have none
     labels, classes = labels_and_classes(rows.labels)
     columns = (rows.indptr, rows.indices, rows.values, labels, weights)
-    return Batch(*columns, dim, classes, rows.served_scores)
+    return Batch.of_columns(*columns, dim, classes, rows.served_scores)
 
 
 def parted_at(

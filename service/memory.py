@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers import FixedSpec, WorkedOut, make_learner, width_of
+from solvers import FixedSpec, WorkedOut, are_shared_ones, make_learner, width_of
 
 LOOKED_AT = 64
 """Of a longer list or dict so many items are looked at, and the others taken to be like them."""
@@ -129,7 +129,9 @@ def _bytes_of(found: Iterable[Any], seen: dict[int, object]) -> int:
 def _with_parts(one: Any, kind: _Kind, seen: dict[int, object]) -> int:
     is_, slots, has_dict = kind
     if is_ == _ARRAY:
-        return ARRAY_BYTES + (one.nbytes if one.base is None else _bytes_of((one.base,), seen))
+        if one.base is None:
+            return ARRAY_BYTES + int(one.nbytes)
+        return ARRAY_BYTES + (0 if are_shared_ones(one) else _bytes_of((one.base,), seen))
     size = getsizeof(one)
     if is_ == _KNOWING:
         return size + int(one.bytes_held)

@@ -1,7 +1,12 @@
 """Online learners for linear models, with duality certificates where a dual exists."""
 
 from solvers._jit import APPLY_VERSION, compiled_signatures, numeric_identity
-from solvers.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
+from solvers.batch import (
+    LARGEST,
+    MAX_DIM,
+    Batch,
+    LibsvmRows,
+)
 from solvers.certificate import Certificate
 from solvers.class_names import MAX_CLASSES, class_label, class_places, class_text
 from solvers.drift import DETECTORS, DriftEvent
@@ -34,6 +39,7 @@ from solvers.members import (
     member_learner,
 )
 from solvers.offline import Progress, Solution, solve
+from solvers.ones import are_shared_ones, shared_ones
 from solvers.progressive import Progressive
 from solvers.refit import (
     DUALS,
@@ -139,6 +145,7 @@ __all__ = [
     "WEIGHTS",
     "WINDOW_ROWS",
     "WorkedOut",
+    "are_shared_ones",
     "as_served",
     "begin_refit",
     "certificates_of_members",
@@ -166,6 +173,7 @@ __all__ = [
     "refit_methods",
     "resolve_spec",
     "served_form",
+    "shared_ones",
     "solve",
     "sorted_row",
     "take_refit",

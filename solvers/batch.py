@@ -30,6 +30,7 @@ from solvers._jit import (
 from solvers._scalar import sort_row
 from solvers.errors import InvalidRow, ShapeMismatch
 from solvers.libsvm import BadLine
+from solvers.ones import are_shared_ones
 
 LARGEST = 1e100
 """No number of a row is beyond this: its square, summed over a row, is still a number."""
@@ -99,13 +100,20 @@ class Batch:
                 raise ShapeMismatch(f"{name} has shape {column.shape}, expected {shape}")
             if column is not given:
                 object.__setattr__(self, name, column)
-        row, fault, at = first_bad_row(
-            self.indptr, self.indices, self.values, self.labels, self.weights, self.dim
-        )
-        if row >= 0:
-            raise InvalidRow(row, _reason(fault, at, self.dim))
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        pointers, labels, weights, dim = self.indptr, self.labels, self.weights, self.dim
+        # Ones are good numbers, and most journalled rows hold nothing else.
+        values = _NO_VALUES if are_shared_ones(self.values) else self.values
+        if not are_good(pointers, self.indices, values, labels, weights, dim):
+            row, fault, at = first_bad_row(
+                pointers, self.indices, self.values, labels, weights, dim
+            )
+            if row >= 0:
+                raise InvalidRow(row, _reason(fault, at, dim))
         if self.classes:
-            _check_classes(self.labels, self.classes)
+            _check_classes(labels, self.classes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -193,6 +201,27 @@ class Batch:
         _put_dim(batch, dim)
         _put_classes(batch, classes)
         _put_served(batch, served)
+        return batch
+
+    @classmethod
+    def of_columns(
+        cls,
+        indptr: Ints,
+        indices: Indices,
+        values: Floats,
+        labels: Floats,
+        weights: Floats,
+        dim: int,
+        classes: tuple[str, ...] = (),
+        served: Floats | None = None,
+    ) -> "Batch":
+        """Of arrays that are known to have the types and lengths said above, and no more.
+
+        Raises InvalidRow.
+        """
+        columns = (indptr, indices, values, labels, weights)
+        batch = cls.of_checked(*columns, dim, classes, served)
+        batch._check_numbers()
         return batch
 
     @classmethod
@@ -342,6 +371,8 @@ class LibsvmRows:
 def _reason(code: int, at: int, dim: int) -> str:
     return _REASONS[code].format(at=at + 1, dim=dim)
 
+
+_NO_VALUES = np.empty(0)
 
 # How a field is set though Batch is frozen.
 (
@@ -512,8 +543,10 @@ def are_good(
 
     Indices increase in every row where they fall between rows only; then a row's first and last one
     tell of the others.
+
+    values  (nnz,), or (0,) where they are known to be good
     """
-    n, nnz = indptr.shape[0] - 1, values.shape[0]
+    n, nnz = indptr.shape[0] - 1, indices.shape[0]
     good = indptr[0] == 0 and indptr[n] == nnz
     for i in range(n):
         good &= indptr[i] <= indptr[i + 1]
@@ -521,7 +554,7 @@ def are_good(
         return False
     for i in range(n):
         good &= (not abs(labels[i]) > _MOST) & (0.0 <= weights[i]) & (weights[i] <= _MOST)
-    for p in range(nnz):
+    for p in range(values.shape[0]):
         good &= (abs(values[p]) <= _MOST) & (values[p] != 0.0)
     falls = 0
     for p in range(nnz - 1):

@@ -13,6 +13,7 @@ from google_crc32c import value as crc32c
 from service.journal import _format as f
 from service.journal._merge import checked_indices, merged_rows
 from service.journal._parts import Parts, find_parts
+from solvers.ones import shared_ones
 
 _NARROW, _WIDE = f.NARROW_HEADER, f.WIDE_HEADER
 _U32 = Struct("<I")
@@ -203,7 +204,7 @@ def _rows(reader: _Reader, columns: int, count: int) -> f.Rows:
     return f.Rows(
         indptr,
         indices,
-        np.ones(nnz) if values is None else values,
+        shared_ones(nnz) if values is None else values,
         _labels(reader, columns >> f.LABELS_SHIFT & 7, count),
         _floats(reader, columns >> f.WEIGHTS_SHIFT & 3, count),
         reader.texts(count) if columns & f.IDS else None,

@@ -253,6 +253,7 @@ def take_rows(
 
     parts    (p, FIELDS)      as find_parts has found them, all of them plain
     indptr   (n + 1,) int64   indices (nnz,) int32   values (nnz,)   labels, weights (n,)
+             values and weights also (0,) where no part has any: all of them are 1
     X_bytes  the memory of X as bytes, through which float64 are copied as they stand
     scratch  (1,) float32, and its bytes
     Cost O(bytes).
@@ -302,8 +303,9 @@ def take_rows(
                     return p
                 indices[entry + i] = index
                 at += width
-        at = take_floats(bytes_, at, columns >> 4 & 3, entry, entries, values, values_bytes,
-                         scratch, scratch_bytes)  # fmt: skip
+        if values.shape[0] > 0:
+            at = take_floats(bytes_, at, columns >> 4 & 3, entry, entries, values, values_bytes,
+                             scratch, scratch_bytes)  # fmt: skip
         kind = columns >> 6 & 7
         if kind == 1:
             for i in range(count):
@@ -313,8 +315,9 @@ def take_rows(
         else:
             at = take_floats(bytes_, at, kind - 1, row, count, labels, labels_bytes,
                              scratch, scratch_bytes)  # fmt: skip
-        at = take_floats(bytes_, at, columns >> 9 & 3, row, count, weights, weights_bytes,
-                         scratch, scratch_bytes)  # fmt: skip
+        if weights.shape[0] > 0:
+            at = take_floats(bytes_, at, columns >> 9 & 3, row, count, weights, weights_bytes,
+                             scratch, scratch_bytes)  # fmt: skip
         row += count
         entry += entries
     return -1

@@ -13,9 +13,11 @@ import numpy.typing as npt
 from google_crc32c import value as crc32c
 
 from service.journal import _format as f, _kernels as k
+from solvers.ones import shared_ones
 
 FEW = 32
 """So many parts are sooner looked at one by one than by sums of numpy's."""
+_VALUES, _WEIGHTS = 3 << f.VALUES_SHIFT, 3 << f.WEIGHTS_SHIFT
 
 
 class Parts(Sequence[f.Header]):
@@ -110,7 +112,9 @@ class Parts(Sequence[f.Header]):
             columns = int(np.bitwise_or.reduce(table[:, k.COLUMNS]))
         if count == 0:
             return None
-        values, labels, weights = np.empty(entries), np.empty(count), np.empty(count)
+        has_values, has_weights = columns & _VALUES, columns & _WEIGHTS
+        values = np.empty(entries if has_values else 0)
+        weights, labels = np.empty(count if has_weights else 0), np.empty(count)
         indptr, indices = np.empty(count + 1, np.int64), np.empty(entries, np.int32)
         scratch = np.empty(1, np.float32)
         wrong = k.take_rows(
@@ -120,7 +124,8 @@ class Parts(Sequence[f.Header]):
         )  # fmt: skip
         if wrong >= 0:
             raise f.CorruptRecord(f"an index over {f.MAX_INDEX}")
-        has_weights = bool(columns >> f.WEIGHTS_SHIFT & 3)
+        if not has_values:
+            values = shared_ones(entries)
         return f.Rows(indptr, indices, values, labels, weights if has_weights else None)
 
 

@@ -20,6 +20,7 @@ from service.journal.record import (
     encode_rows,
     make_key,
 )
+from solvers.ones import are_shared_ones
 from tests.fuzzing import examples
 
 FINGERPRINT = bytes(range(16))
@@ -201,7 +202,11 @@ def test_absent_values_are_ones():
         [0, 2], [3, 5], [1.0, 1.0], [1.0]
     )
     many = list(range(1000))
-    assert encode_rows([0, 1000], many) == encode_rows([0, 1000], many, [1.0] * 1000)
+    body = encode_rows([0, 1000], many, labels=[1.0])
+    assert body == encode_rows([0, 1000], many, [1.0] * 1000, [1.0])
+    [(_, read)], (_, [merged]) = decode(body), decode_merged(body)
+    assert are_shared_ones(read.values) and are_shared_ones(merged.values)
+    assert read.values.tolist() == merged.values.tolist() == [1.0] * 1000
 
 
 @given(st.lists(st.tuples(rows(), st.none() | keys, st.booleans()), min_size=1, max_size=6))

@@ -3,10 +3,11 @@
 import ctypes
 import resource
 
+import numpy as np
 import pytest
 
 from service.memory import bytes_before_rows, bytes_of, keep_freed_blocks
-from solvers import make_learner, resolve_spec
+from solvers import make_learner, resolve_spec, shared_ones
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not the GNU C library")
@@ -43,3 +44,8 @@ def test_what_a_wide_learner_takes_is_told_without_one(spec, monkeypatch):
         resolved = resolve_spec(spec | {"features": features})
         told, is_so = bytes_before_rows(resolved), bytes_of(make_learner(resolved))
         assert told == pytest.approx(is_so, rel=0.02, abs=5000)
+
+
+def test_ones_that_all_share_take_nothing_of_anybody():
+    own = bytes_of(np.ones(3000))
+    assert bytes_of([shared_ones(3000), shared_ones(3000)[5:]]) < 500 < 24_000 < own

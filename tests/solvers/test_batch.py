@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from solvers import Batch, InvalidRow, ShapeMismatch, _scalar
+from solvers import Batch, InvalidRow, ShapeMismatch, _scalar, are_shared_ones, shared_ones
 from solvers._jit import DISABLED
 from solvers.batch import first_bad_row
 from tests.fuzzing import examples
@@ -223,6 +223,34 @@ def test_whatever_number_breaks_a_rule_is_found(batch, column):
         columns[column][place] = edge
         row, _, _ = first_bad_row(*columns, batch.dim)
         assert (row >= 0) == breaks_a_rule(*columns, batch.dim), (place, edge)
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_whatever_breaks_a_rule_beside_ones_that_all_share_is_told(batch, column):
+    good = [batch.indptr, batch.indices, shared_ones(batch.nnz), batch.labels, shared_ones(4)]
+    made = Batch.of_columns(*good, batch.dim)
+    assert made.values is good[2] and are_shared_ones(made.weights)
+    edges = EDGES if good[column].dtype == float else range(-2, 8)
+    for place, edge in product(range(len(good[column])), edges):
+        columns = list(good)
+        columns[column] = good[column].copy()
+        columns[column][place] = edge
+        if breaks_a_rule(*columns, batch.dim):
+            with pytest.raises(InvalidRow) as told:
+                Batch.of_columns(*columns, batch.dim)
+            with pytest.raises(InvalidRow) as told_of_all:
+                Batch(*(array.copy() for array in columns), batch.dim)
+            assert str(told.value) == str(told_of_all.value)
+        else:
+            Batch.of_columns(*columns, batch.dim)
+
+
+def test_ones_are_shared_until_they_are_very_many():
+    few, many = shared_ones(5), shared_ones(1 << 18)
+    assert few.tolist() == [1.0] * 5 and len(many) == many.sum() == 1 << 18
+    assert are_shared_ones(few) and are_shared_ones(few[2:]) and not are_shared_ones(many)
+    with pytest.raises(ValueError, match="read-only"):
+        few[0] = 2.0
 
 
 def test_arrays_from_bytes_are_taken(batch):

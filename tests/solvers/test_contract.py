@@ -12,11 +12,13 @@ from solvers import (
     InvalidRow,
     Progressive,
     ShapeMismatch,
+    are_shared_ones,
     compiled_signatures,
     dump,
     load,
     make_learner,
     resolve_spec,
+    shared_ones,
     warm,
 )
 from solvers._jit import DISABLED
@@ -68,6 +70,21 @@ def rescaled(batch, rows, factor):
 def relabelled(batch, labels, weights=None):
     weights = batch.weights if weights is None else weights
     return Batch(batch.indptr, batch.indices, batch.values, labels, weights, batch.dim)
+
+
+def test_ones_that_all_rows_share_are_learned_as_any_others(spec):
+    batch = stream(spec, N // 4)
+    rows, about = (batch.indptr, batch.indices), (batch.dim, batch.classes)
+    ones, weights = shared_ones(batch.nnz), shared_ones(len(batch))
+    of_shared = Batch(*rows, ones, batch.labels, weights, *about)
+    of_own = Batch(*rows, ones.copy(), batch.labels, weights.copy(), *about)
+    assert are_shared_ones(of_shared.values)
+    one, other = make_learner(spec), make_learner(spec)
+    for learner, rows in ((one, of_shared), (other, of_own)):
+        learner.learn(rows[: N // 8])
+        learner.learn(rows[N // 8 :])
+    assert one.predict(of_shared).tobytes() == other.predict(of_own).tobytes()
+    assert content(one) == content(other)
 
 
 def test_learners_of_one_specification_share_nothing_that_changes(spec):
