@@ -525,53 +525,6 @@ def learn_rows(
     return i
 
 
-@kernel(types.UniTuple(i8, 3)(RO_I8, RO_F8, i8))
-def last_rows(indptr: Ints, taus: Floats, most: int) -> tuple[int, int, int]:
-    """Where the last `most` rows that have a tau begin, how many they are, and their entries."""
-    start, count, entries = taus.shape[0], 0, 0
-    while start > 0 and count < most:
-        start -= 1
-        if taus[start] == taus[start]:
-            count += 1
-            entries += indptr[start + 1] - indptr[start]
-    return start, count, entries
-
-
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, RO_F8, I8, I8, I4, F8, F8_2D), apart=True)
-def retain_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    start: int,
-    taus: Floats,
-    k: Ints,
-    ring_starts: Ints,
-    ring_indices: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
-) -> None:
-    """Put the rows from `start` on that have a tau behind those retained; there is room."""
-    last, n, i = k[LAST], labels.shape[0], start
-    while i < n:
-        # All entries of a run of rows at once.
-        stop = i
-        while stop < n and taus[stop] == taus[stop]:
-            stop += 1
-        shift = np.uint64(ring_starts[last]) - np.uint64(indptr[i])
-        for p in range(np.uint64(indptr[i]), np.uint64(indptr[stop])):
-            ring_indices[p + shift] = indices[p]
-            ring_values[p + shift] = values[p]
-        for row in range(i, stop):
-            y = -1.0 if k[BINARY] != 0 and labels[row] == 0.0 else labels[row]
-            ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, weights[row], taus[row]
-            ring_starts[last + 1] = ring_starts[last] + indptr[row + 1] - indptr[row]
-            last += 1
-        i = stop + 1
-    k[LAST] = last
-
-
 @kernel(void(i8, f8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
 def visit_row(
     row: int,

@@ -92,10 +92,7 @@ def sum_of(
 ) -> tuple[float, float, float, int]:
     """The sums of sum_rows; u is added to."""
     out = np.empty(4)
-    sum_rows(
-        first, last, only, f[BETA], f[BIAS], f[LOSS:], ring.starts, ring.indices,
-        ring.values, ring.rows, u, out,
-    )  # fmt: skip
+    sum_rows(first, last, only, f[BETA], f[BIAS], f[LOSS:], *ring.arrays, u, out)
     delta, conjugate, size, steps = out.tolist()
     return delta, conjugate, size, int(steps)
 

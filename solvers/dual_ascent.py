@@ -87,6 +87,8 @@ STATE_INTS = {
 _AHEAD = 65_536
 # So many rows at once are in bulk.
 _BULK_ROWS = 256
+# The arrays of a ring, for a kernel that leaves them alone: those of a real one may wait.
+_NOWHERE = (np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0), np.empty((0, 3)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +221,11 @@ class DualAscent:
             if is_bulk:
                 saved = np.empty(n)
                 saved.fill(np.nan)
+            starts, indices, values, rows = _NOWHERE if is_bulk else ring.arrays
             stopped: int = _odca.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
                 scores, losses, updated, rejected, self._w, self._floats, self._ints,
-                ring.starts, ring.indices, ring.values, ring.rows, saved,
+                starts, indices, values, rows, saved,
             )  # fmt: skip
             if is_bulk and stopped == n:
                 self._retain(batch, saved)
@@ -232,24 +235,15 @@ class DualAscent:
         stopped = self._kernels.learn_and_replay(
             batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, visits,
             scores, losses, updated, rejected, self._w, self._floats, self._ints,
-            ring.starts, ring.indices, ring.values, ring.rows, self._saved,
+            *ring.arrays, self._saved,
         )  # fmt: skip
         return stopped
 
     def _retain(self, batch: Batch, taus: Floats) -> None:
         """Retain the last of the rows that have a tau, and of those retained before what fits."""
-        ring, ints = self._ring, self._ints
-        start, count, entries = _odca.last_rows(batch.indptr, taus, ring.retain)
-        last = int(ints[LAST])
-        first = max(int(ints[FIRST]), last - (ring.retain - count))
-        if last + count > len(ring.rows) or ring.starts[last] + entries > len(ring.values):
-            ring.make_room(first, last, entries, count)
-            first, last = 0, last - first
-        ints[FIRST], ints[LAST] = first, last
-        _odca.retain_rows(
-            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, start, taus,
-            ints, ring.starts, ring.indices, ring.values, ring.rows,
-        )  # fmt: skip
+        ints = self._ints
+        first, last, is_binary = int(ints[FIRST]), int(ints[LAST]), bool(ints[BINARY])
+        ints[FIRST], ints[LAST] = self._ring.keep_last(batch, taus, is_binary, first, last)
 
     def _draw(self, count: int) -> Floats:
         return draw_visits(self.spec["seed"], int(self._ints[VISITS]), count)
@@ -266,9 +260,8 @@ class DualAscent:
                 return
             visits = self._draw(replay["every"])
             self._kernels.replay(
-                visits, 0, len(visits), ring.starts, ring.indices, ring.values, ring.rows,
-                self._w, self._floats, self._ints,
-            )  # fmt: skip
+                visits, 0, len(visits), *ring.arrays, self._w, self._floats, self._ints
+            )
 
     def _make_room(self, entries: int) -> None:
         """Room in the ring for one more row of so many entries, if there is none."""
@@ -351,8 +344,8 @@ class DualAscent:
                 self._w, w[:, 0], floats, ints, float(floats[SCALE]) / room, regularizer
             )
         row_sums(
-            ring.starts, ring.indices, ring.values, ring.rows, first, last,
-            w, fv, fz, floats[BIAS], floats[BETA], self._loss.numbers, sums,
+            *ring.arrays, first, last, w, fv, fz, floats[BIAS], floats[BETA],
+            self._loss.numbers, sums,
         )  # fmt: skip
         share, gap, primal, conjugate = sums.tolist()
         r_served, r_dual, r_excess = (rho * number for number in regularizer.tolist())

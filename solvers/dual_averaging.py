@@ -112,8 +112,7 @@ class DualAveraging(TableLearner):
             row = learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
                 out.scores, out.losses, out.updated, out.rejected,
-                self._w, self._signs, self._floats, ints,
-                ring.starts, ring.indices, ring.values, ring.rows, self._listed,
+                self._w, self._signs, self._floats, ints, *ring.arrays, self._listed,
             )  # fmt: skip
             if ints[WANTS] == ROOM:
                 first, last = int(ints[FIRST]), int(ints[LAST])

@@ -130,8 +130,8 @@ class WindowProblem(DualAscent):
                 if is_cancelled():
                     return False
                 self._kernels.replay(
-                    visits, begin, min(begin + piece, len(visits)), ring.starts, ring.indices,
-                    ring.values, ring.rows, self._w, self._floats, self._ints,
+                    visits, begin, min(begin + piece, len(visits)), *ring.arrays,
+                    self._w, self._floats, self._ints,
                 )  # fmt: skip
         return True
 
@@ -203,8 +203,8 @@ class WindowProblem(DualAscent):
         floats, ring, w = self._floats, self._ring, weights.reshape(-1, 1)
         sums, regularizer = np.empty(4), np.empty(3)
         row_sums(
-            ring.starts, ring.indices, ring.values, ring.rows, self.first, self.first + self.rows,
-            w, 1.0, 0.0, floats[BIAS], self._window.beta, self._loss.numbers, sums,
+            *ring.arrays, self.first, self.first + self.rows, w, 1.0, 0.0,
+            floats[BIAS], self._window.beta, self._loss.numbers, sums,
         )  # fmt: skip
         if self._is_l2:
             l2_sums(w, 1.0, 0.0, 0.0, regularizer)
@@ -220,10 +220,7 @@ class WindowProblem(DualAscent):
         """out (rows,) += the loss of each row at the iterate."""
         self._restart_average()
         ring, floats = self._ring, self._floats
-        row_losses(
-            ring.starts, ring.indices, ring.values, ring.rows, self.first,
-            self._weights(), floats[BIAS], floats[LOSS:], out,
-        )  # fmt: skip
+        row_losses(*ring.arrays, self.first, self._weights(), floats[BIAS], floats[LOSS:], out)
 
 
 class Refitting:

@@ -240,8 +240,8 @@ class Fused:
                 self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers,
                 self._duals, plan.inputs, plan.bases, plan.starts, self._slots, self._e,
                 self._h, self._d, self._squares, self._factors, self._steps, self._lanes, self._own,
-                ring.starts, ring.indices, ring.values, ring.rows, columns, scores,
-                rule.roles, rule.r, rule.g, rule.recent, rule.pairs, rule.scratch, out,
+                *ring.arrays, columns, scores, rule.roles, rule.r, rule.g, rule.recent, rule.pairs,
+                rule.scratch, out,
             )  # fmt: skip
             if row == n:
                 return out
@@ -320,9 +320,8 @@ class Fused:
             return Certificate(0.0, 0.0, 0.0, 0.0, 0, 0.0, False)
         sums, scale = np.empty(3), self._weight_scale(place)
         _fused.member_sums(
-            ring.starts, ring.indices, ring.values, ring.rows, self._k, self._table,
-            plan.what, plan.numbers, place, scale, sums,
-        )  # fmt: skip
+            *ring.arrays, self._k, self._table, plan.what, plan.numbers, place, scale, sums
+        )
         share, gap, square = sums.tolist()
         gap = gap / share
         strength = self._strength(place)

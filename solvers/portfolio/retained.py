@@ -32,7 +32,7 @@ class RetainedRows:
         while True:
             row = retain_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
-                self._retain, k, buffer.starts, buffer.indices, buffer.values, buffer.rows,
+                self._retain, k, *buffer.arrays,
             )  # fmt: skip
             if row == n:
                 return

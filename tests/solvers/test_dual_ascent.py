@@ -12,10 +12,13 @@ from solvers import (
     _odca,
     dual_ascent,
     dump,
+    enter_refit,
     make_learner,
 )
 from solvers._jit import DISABLED
 from solvers.losses import LOSSES, MARGIN_LOSSES
+from solvers.refit import problems_of
+from solvers.window_problem import Refitting
 from tests.solvers import reference
 
 FEW = settings(max_examples=5 if DISABLED else 25, deadline=None)
@@ -494,6 +497,85 @@ def test_rows_in_bulk_leave_the_state_that_single_rows_leave(window, retain, mon
         for i in range(len(some)):
             single.learn(some[i : i + 1])
         assert bytes_of(bulk) == bytes_of(single)
+
+
+def rows_in_bulk(n, regression):
+    """In arrays of their own: two weigh nothing, and in a regression one is rejected."""
+    batch, _ = rows_of(n, regression=regression, weighted=False)
+    labels, values, weights = batch.labels.copy(), batch.values.copy(), batch.weights.copy()
+    weights[[3, 14]] = 0.0
+    if regression:
+        labels[[9, 11]] = 1e100, 0.0
+        values[batch.indptr[11] : batch.indptr[12]] = 1e100
+    else:
+        labels[labels < 0.0] = 0.0
+    return Batch(batch.indptr.copy(), batch.indices.copy(), values, labels, weights, batch.dim)
+
+
+def _but_weights(batch):
+    return batch.indptr, batch.indices, batch.values, batch.labels
+
+
+def refit_it(learner):
+    refitting = Refitting(problems_of(learner), 1e-3, 20)
+    assert refitting.run()
+    found = refitting.refitted()
+    return enter_refit(learner, found.arrays), found.certificate
+
+
+LOOKS = {
+    "nobody": lambda learner, batch: learner.retained,
+    "a row": lambda learner, batch: learner.learn(batch[3:4]).scores.tolist(),
+    "some rows": lambda learner, batch: learner.learn(batch[:7]).losses.tolist(),
+    "rows in bulk": lambda learner, batch: learner.learn(batch).updated.tolist(),
+    "rows in bulk, most of weight 0": lambda learner, batch: learner.learn(
+        Batch(*_but_weights(batch), np.where(np.arange(len(batch)) < 15, 0.0, 1.0), batch.dim)
+    ).updated.tolist(),
+    "certificate": lambda learner, batch: learner.certificate(),
+    "unlearning": lambda learner, batch: learner.unlearn(2),
+    "refit": lambda learner, batch: refit_it(learner),
+    "prediction": lambda learner, batch: learner.predict(batch).tolist(),
+    "state": lambda learner, batch: learner.restore(learner.state()),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(
+    ("retain", "n", "before", "waits"),
+    [(20, 24, 4, True), (24, 24, 0, True), (24, 24, 4, False), (20, 60, 4, False)],
+)
+@pytest.mark.parametrize(
+    ("loss", "window", "kappa"),
+    [
+        ("hinge", ("infinite",), 0.9),
+        ("logistic", ("exponential", 0.9), None),
+        ("squared", ("infinite",), None),
+        ("squared", ("exponential", 0.99), 0.9),
+    ],
+)
+def test_whoever_looks_at_rows_that_wait_finds_what_single_rows_leave(
+    loss, window, kappa, retain, n, before, waits, look, monkeypatch
+):
+    monkeypatch.setattr("solvers.dual_ascent._BULK_ROWS", 8)
+    batch = rows_in_bulk(n, loss not in MARGIN_LOSSES)
+    spec = spec_of(loss, window, kappa, retain=retain)
+    bulk, single = make_learner(spec), make_learner(spec)
+    for some in (batch[:before], batch):
+        outcome = bulk.learn(some)
+        for i in range(len(some)):
+            single.learn(some[i : i + 1])
+    assert outcome.rejected.sum() == (loss not in MARGIN_LOSSES)
+    assert (bulk._ring._waiting is not None) == waits
+    held = bulk.bytes_held
+    assert repr(LOOKS[look](bulk, batch)) == repr(LOOKS[look](single, batch))
+    assert bulk.retained == single.retained
+    assert bytes_of(bulk) == bytes_of(single)
+    assert bulk._ring._waiting is None
+    assert look == "rows in bulk" or bulk.bytes_held <= held + 1000
+    for i in range(9):
+        bulk.learn(batch[i : i + 1])
+        single.learn(batch[i : i + 1])
+    assert bytes_of(bulk) == bytes_of(single)
 
 
 def test_a_long_row_does_not_keep_its_room_for_ever():
