@@ -17,7 +17,7 @@ from service.journal.protocol import (
 )
 from service.journal.sqlite import answers, audit, copies, remembering
 from service.journal.sqlite.answers import Result
-from service.journal.sqlite.heads import Head, find_head
+from service.journal.sqlite.heads import Head, KnownHeads, find_head
 from service.journal.sqlite.keys import find_keys, keep_keys
 from service.journal.sqlite.plain import PlainAppend
 from service.journal.sqlite.transactions import Task
@@ -34,13 +34,14 @@ def append(
     change: Change | None,
     limits: Limits,
     now_ms: Callable[[], int],
+    heads: KnownHeads,
 ) -> Task[Appended]:
     """The task behind `Journal.append`, to be run in a write transaction."""
     has_keys = check_parts(nonce, parts)
     is_first = OURS.is_first(nonce)
     is_alone = cursor is None and copy is None and change is None
     if is_first and is_alone and parts and not has_keys:
-        return PlainAppend(model, incarnation, nonce, known_seq, parts, limits, now_ms)
+        return PlainAppend(model, incarnation, nonce, known_seq, parts, limits, now_ms, heads)
 
     def task(connection: sqlite3.Connection) -> Appended:
         head = find_head(connection, model, incarnation)

@@ -1,12 +1,13 @@
 """Where a model's log, keys and nonces stand."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from service.journal.protocol import ModelChanged
+from service.journal.sqlite.watching import data_version
 
 
 class Head(NamedTuple):
@@ -63,3 +64,43 @@ def find_heads(
         for id_, incarnation, head in _decode_heads(heads):
             found[id_] = incarnation, head
     return found
+
+
+class KnownHeads:
+    """Heads as appends left them, in the memory of the connection that writes.
+
+    They stand as long as no other connection commits anything and this one changes no other row.
+    """
+
+    MOST = 8192
+
+    def __init__(self) -> None:
+        self._heads: dict[str, tuple[str, Head]] = {}
+        self._version = 0
+        # What was committed by others, and changed by this connection, when they were kept.
+        self._as_of = (0, 0)
+
+    def find(
+        self, connection: sqlite3.Connection, models: Sequence[str]
+    ) -> dict[str, tuple[str, Head]]:
+        """As `find_heads`, in a transaction that writes."""
+        self._version = data_version(connection)
+        if self._as_of != (self._version, connection.total_changes):
+            self.forget()
+        heads = self._heads
+        found = {model: heads[model] for model in models if model in heads}
+        unknown = [model for model in models if model not in found]
+        return found | find_heads(connection, unknown) if unknown else found
+
+    def keep(self, connection: sqlite3.Connection, moved: Mapping[str, tuple[str, Head]]) -> None:
+        """Where these models stand now, once all that this transaction writes is written."""
+        heads = self._heads
+        for model, stands in moved.items():
+            heads.pop(model, None)  # so that those that were moved longest ago go first
+            heads[model] = stands
+        while len(heads) > self.MOST:
+            del heads[next(iter(heads))]
+        self._as_of = self._version, connection.total_changes
+
+    def forget(self) -> None:
+        self._heads.clear()

@@ -2,8 +2,8 @@
 
 What an append without keys under a first nonce writes follows from its model's head alone, and
 nothing but a model that is not there refuses it. So many of them look up their heads in one
-statement, and write in two. Each statement hands Python to other threads and takes it back, which
-is most of what it costs where all have one core.
+statement, those that are not known from before, and write in two. Each statement hands Python to
+other threads and takes it back, which is most of what it costs where all have one core.
 """
 
 import sqlite3
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from service.journal.chain import next_chain
 from service.journal.protocol import Appended, Limits, ModelChanged, Part
 from service.journal.sqlite.answers import Result, answer, keep
-from service.journal.sqlite.heads import Head, find_heads
+from service.journal.sqlite.heads import Head, KnownHeads
 from service.journal.sqlite.keys import keep_keys
 from service.journal.sqlite.transactions import Joined
 
@@ -29,7 +29,7 @@ _NONE = "", Head(0, 0, "", 0, 0, 0, 0)
 class PlainAppend(Joined[Appended]):
     """The task behind `Journal.append` of parts without keys, at least one, under a first nonce."""
 
-    __slots__ = "incarnation", "known_seq", "limits", "model", "nonce", "now_ms", "parts"
+    __slots__ = "heads", "incarnation", "known_seq", "limits", "model", "nonce", "now_ms", "parts"
 
     def __init__(
         self,
@@ -40,26 +40,31 @@ class PlainAppend(Joined[Appended]):
         parts: Sequence[Part],
         limits: Limits,
         now_ms: Callable[[], int],
+        heads: KnownHeads,
     ) -> None:
         self.model, self.incarnation = model, incarnation
         self.nonce, self.known_seq, self.parts = nonce, known_seq, parts
-        self.limits, self.now_ms = limits, now_ms
+        self.limits, self.now_ms, self.heads = limits, now_ms, heads
+
+    def undone(self) -> None:
+        self.heads.forget()
 
     @staticmethod
     def together(
         connection: sqlite3.Connection, tasks: "Sequence[PlainAppend]"
     ) -> list[Appended | BaseException]:
-        found = find_heads(connection, [task.model for task in tasks])
+        known = tasks[0].heads
+        found = known.find(connection, [task.model for task in tasks])
         time_ms = tasks[0].now_ms()
         entries: list[tuple[object, ...]] = []
         results: list[tuple[Head, Result] | None] = []
-        moved: dict[str, Head] = {}
+        moved: dict[str, tuple[str, Head]] = {}
         for task in tasks:
             incarnation, head = found.get(task.model, _NONE)
             if incarnation != task.incarnation:
                 results.append(None)
                 continue
-            head = moved.get(task.model, head)
+            _, head = moved.get(task.model, (incarnation, head))
             seq = head.seq + sum([part.count for part in task.parts])
             chain = next_chain(head.chain, task.nonce)
             body = b"".join([part.body for part in task.parts])
@@ -67,8 +72,10 @@ class PlainAppend(Joined[Appended]):
             result = Result(head.seq, seq, head.chain, chain, [])
             results.append((head, result))
             keep(connection, head, task.nonce, result, task.limits)
-            moved[task.model] = _moved(connection, head, seq, chain, task.limits, time_ms)
-        _write(connection, entries, moved.values())
+            following = _moved(connection, head, seq, chain, task.limits, time_ms)
+            moved[task.model] = incarnation, following
+        _write(connection, entries, [head for _, head in moved.values()])
+        known.keep(connection, moved)
         return [
             ModelChanged(task.model)
             if result is None

@@ -51,7 +51,7 @@ from service.journal.sqlite import (
     usage,
 )
 from service.journal.sqlite.checkpoint import Checkpointer
-from service.journal.sqlite.heads import find_head
+from service.journal.sqlite.heads import KnownHeads, find_head
 from service.journal.sqlite.models import find_heads
 from service.journal.sqlite.moving import SqliteMoving
 from service.journal.sqlite.schema import connect
@@ -89,6 +89,7 @@ class SqliteJournal(SqliteMoving):
         self._make_workers()
 
     def _make_workers(self) -> None:
+        self._heads = KnownHeads()
         self._writer = Worker("journal-writer", self._connect, self._path)
         self._reader = Worker("journal-reader", self._connect, self._path)
         self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run)
@@ -215,9 +216,8 @@ class SqliteJournal(SqliteMoving):
     ) -> "asyncio.Future[Appended]":
         if isinstance(cursor, InputMove):
             raise ValueError("SQLite has no inputs")
-        task = append.append(
-            model, incarnation, nonce, known_seq, parts, cursor, copy, change, self._limits, _now_ms
-        )
+        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change)
+        task = append.append(*given, self._limits, _now_ms, self._heads)
         size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
         appended = self._writer.write(task, size)
         self._checkpointer.wrote(size)

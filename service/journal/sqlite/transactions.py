@@ -28,12 +28,12 @@ def in_write(task: Task[T], path: str) -> Task[T]:
             connection.execute("BEGIN IMMEDIATE")
             result = task(connection)
         except sqlite3.Error as error:
-            _roll_back(connection)
+            _undo(connection, [task])
             raise JournalUnavailable(f"SQLite, {path}: {error}") from error
         except BaseException:
-            _roll_back(connection)
+            _undo(connection, [task])
             raise
-        _commit(connection, path)
+        _commit(connection, [task], path)
         return result
 
     return transaction
@@ -59,6 +59,10 @@ class Joined(ABC, Generic[T]):
         Where it raises itself, what it has done is to be undone.
         """
 
+    @abstractmethod
+    def undone(self) -> None:
+        """What it did in a transaction was undone, or may have been."""
+
 
 def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
     """The tasks one after the other in one transaction: what each returns, or raises.
@@ -78,9 +82,9 @@ def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
         try:
             outcomes = _outcomes(connection, tasks)
         except BaseException:
-            _roll_back(connection)
+            _undo(connection, tasks)
             return [_outcome(connection, in_write(task, path)) for task in tasks]
-        _commit(connection, path)
+        _commit(connection, tasks, path)
         return outcomes
 
     return transaction
@@ -168,16 +172,23 @@ def _unavailable(path: str, error: sqlite3.Error) -> JournalUnavailable:
     return unavailable
 
 
-def _commit(connection: sqlite3.Connection, path: str) -> None:
+def _commit(connection: sqlite3.Connection, tasks: Sequence[Task[Any]], path: str) -> None:
     """Raises JournalUnavailable (nothing was done), OutcomeUnknown."""
     try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        _roll_back(connection)
+        _undo(connection, tasks)
         # A failed write or sync may leave the commit in the file, to be found after a crash.
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR:
             raise OutcomeUnknown(f"SQLite, {path}: {error}") from error
         raise JournalUnavailable(f"SQLite, {path}: {error}") from error
+
+
+def _undo(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> None:
+    _roll_back(connection)
+    for task in tasks:
+        if isinstance(task, Joined):
+            task.undone()
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
