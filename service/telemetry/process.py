@@ -55,11 +55,26 @@ class Observed:
         self._histogram._sum.inc(total)
 
 
+class Summed:
+    """What a counter is told of together, as it is read."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter, self._sum = counter, 0.0
+
+    def see(self, amount: float) -> None:
+        self._sum += amount
+
+    def tell(self) -> None:
+        """The counter knows all that was seen."""
+        amount, self._sum = self._sum, 0.0
+        self._counter.inc(amount)
+
+
 class _Telling(Collector):
-    """Comes before the histograms, and lets them be told."""
+    """Comes before the histograms and counters, and lets them be told."""
 
     def __init__(self) -> None:
-        self.observed: list[Observed] = []
+        self.observed: list[Observed | Summed] = []
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -157,14 +172,16 @@ class ProcessCounts:
         self._delays_of: dict[str, tuple[int, float]] = {}
         self._see_group = self._observer(self._groups)
         self._see_append = self._observer(self._appends)
+        self._see_load = self._observer(self._loads)
+        self._see_eviction = self._observer(self._evictions)
         self._by_request: dict[tuple[str, int], Callable[[float], None]] = {}
         self._of_model: dict[tuple[str, str], Counter] = {}
 
-    def _observer(self, histogram: Histogram) -> Callable[[float], None]:
+    def _observer(self, metric: Histogram | Counter) -> Callable[[float], None]:
         """What shows it one amount after the other. Files are read by others at any time."""
         if self._outlives:
-            return histogram.observe
-        observed = Observed(histogram)
+            return metric.inc if isinstance(metric, Counter) else metric.observe
+        observed = Summed(metric) if isinstance(metric, Counter) else Observed(metric)
         self._telling.observed.append(observed)
         return observed.see
 
@@ -180,10 +197,10 @@ class ProcessCounts:
         self._see_append(seconds)
 
     def saw_load(self, seconds: float) -> None:
-        self._loads.observe(seconds)
+        self._see_load(seconds)
 
     def saw_eviction(self) -> None:
-        self._evictions.inc()
+        self._see_eviction(1)
 
     def saw_closed(self, reason: str) -> None:
         self._closed.labels(reason).inc()

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from service.telemetry import text
-from service.telemetry.process import Observed
+from service.telemetry.process import Observed, Summed
 from service.telemetry.shown import Folded, Shown
 from solvers import Progressive
 from tests.service.conftest import SPEC
@@ -84,11 +84,14 @@ def test_what_is_told_together_counts_as_if_it_were_told_at_once():
     for is_together in (False, True):
         registry = CollectorRegistry()
         histogram = Histogram("h", "x", buckets=(1, 2), registry=registry)
-        observed = Observed(histogram)
+        counter = Counter("c", "x", registry=registry)
+        observed, summed = Observed(histogram), Summed(counter)
         for amount in amounts:
             (observed.see if is_together else histogram.observe)(amount)
-        observed.tell()
-        observed.tell()
+            (summed.see if is_together else counter.inc)(amount)
+        for _ in range(2):
+            observed.tell()
+            summed.tell()
         text_of_it = generate_latest(registry).splitlines()
         told.append([line for line in text_of_it if b"_created" not in line])
     assert told[0] == told[1]
