@@ -1,6 +1,7 @@
 """What only the SQLite store does."""
 
 import asyncio
+import os
 import sqlite3
 from pathlib import Path
 
@@ -240,6 +241,24 @@ async def test_the_log_is_synced_often_and_moved_seldom(
             if journal._checkpointer._running is not None:
                 await journal._checkpointer._running
     assert done == ["synced", "synced", "moved"] * 2
+
+
+async def test_the_log_of_a_file_behind_a_link_is_synced(
+    sqlite_store: Store, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    (tmp_path / "link.db").symlink_to(path)
+    async with Store(f"sqlite:///{tmp_path / 'link.db'}").journal() as journal:
+        assert isinstance(journal, SqliteJournal)
+        await Log.create(journal)
+        monkeypatch.setattr(journal._checkpointer, "empty", _busy)
+        await journal.settle()
+        assert synced == [os.stat(f"{path}-wal").st_ino]
+
+
+async def _busy() -> bool:
+    return False
 
 
 async def test_the_log_starts_over_though_writes_never_cease(

@@ -19,6 +19,7 @@ from contextlib import suppress
 from service.giving_way import give_way
 from service.journal.protocol import JournalUnavailable
 from service.journal.sqlite.transactions import Task
+from service.journal.sqlite.watching import log_of
 from service.journal.sqlite.worker import Worker
 
 SYNCED_WRITES = 256
@@ -50,7 +51,7 @@ class Checkpointer:
         connect: Callable[[], sqlite3.Connection],
         in_writer: Callable[[Task[int]], Awaitable[int]],
     ) -> None:
-        self._log = f"{path}-wal"
+        self._log = log_of(path)
         self._in_writer = in_writer
         self._worker = Worker("journal-checkpointer", connect)
         self._writes = 0

@@ -23,12 +23,16 @@ ASKED_S = 0.5
 """SQLite is asked so often at least."""
 
 
+def log_of(path: str) -> str:
+    """The path of the write-ahead log: SQLite has it beside the file that links lead to."""
+    return f"{os.path.realpath(path)}-wal"
+
+
 class LogWatch:
     """The write-ahead log of the file at `path`."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        # SQLite follows links, and has its log beside the file that they lead to.
-        self._log = f"{os.path.realpath(path)}-wal"
+        self._log = log_of(path)
         self._clock = clock
         self._seen: tuple[int, int, int] | None = None
         self._changed_at = self._asked_at = -math.inf
