@@ -166,11 +166,13 @@ class Held:
 
     def drop(self, model: Model) -> bool:
         """Hold it no longer, whatever it does; False where it was not held."""
-        if self.find(model.record.id) is not model:
+        model_id = model.record.id
+        kind = self._new if model_id in self._new else self._proven
+        if kind.get(model_id) is not model:
             return False
-        (self._new if model.record.id in self._new else self._proven).pop(model.record.id)
-        self._were_proven.discard(model.record.id)
-        self._leaving.pop(model.record.id, None)
+        del kind[model_id]
+        self._were_proven.discard(model_id)
+        self._leaving.pop(model_id, None)
         self.bytes -= model.bytes
         model.stop()
         return True
@@ -184,12 +186,15 @@ class Held:
     @property
     def is_over(self) -> bool:
         """Whether more is held than should be, those on their way out not counted."""
-        if not self._leaving:
-            return self._is_over(len(self), self.bytes)
-        return self._is_over(
-            len(self) - len(self._leaving),
-            self.bytes - sum(model.bytes for model in self._leaving.values()),
-        )
+        return self._is_over(*self._staying())
+
+    def _staying(self) -> tuple[int, int]:
+        """How many are held and what they take, those on their way out not counted."""
+        count, size = len(self._new) + len(self._proven), self.bytes
+        if self._leaving:
+            count -= len(self._leaving)
+            size -= sum(model.bytes for model in self._leaving.values())
+        return count, size
 
     def _is_over(self, count: int, size: int) -> bool:
         if count <= 1:
@@ -208,10 +213,9 @@ class Held:
 
         Where all are in use, more is held until one is not. The one used last always stays.
         """
-        if not self.is_over:
+        count, size = self._staying()
+        if not self._is_over(count, size):
             return
-        count = len(self) - len(self._leaving)
-        size = self.bytes - sum(model.bytes for model in self._leaving.values())
         going = []
         for model_id, model in chain(self._new.items(), self._proven.items()):
             if not self._is_over(count, size):
@@ -243,9 +247,10 @@ class Held:
         self.make_room()
 
     def _evict(self, model: Model) -> None:
-        is_proven = model.record.id in self._were_proven or model.record.id in self._proven
-        gone = self._gone_proven if is_proven else self._gone_new
+        model_id = model.record.id
+        was_new = model_id in self._new and model_id not in self._were_proven
         if self.drop(model):
-            gone.keep(model.record.id, int(GONE_SHARE * len(self)))
+            gone = self._gone_new if was_new else self._gone_proven
+            gone.keep(model_id, int(GONE_SHARE * len(self)))
             model.release()
             self._on_eviction(model)
