@@ -5,7 +5,6 @@ that was started since, has the first answer. It is bookkeeping beside the state
 learned depends on it, and how much is kept is a setting.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,10 +115,12 @@ class AskedIn:
 class Answers:
     """The last answers of one model, by the keys of their requests."""
 
+    __slots__ = ("_by_key", "_kept", "_rows", "_task")
+
     def __init__(self, task: str, kept: int = KEPT) -> None:
         self._task = task
         self._kept = kept
-        self._by_key: OrderedDict[bytes, Answer] = OrderedDict()
+        self._by_key: dict[bytes, Answer] = {}
         self._rows = 0
 
     def __len__(self) -> int:
@@ -195,7 +196,7 @@ class Answers:
 
     def _let_go(self) -> None:
         while len(self._by_key) > self._kept:
-            _, oldest = self._by_key.popitem(last=False)
+            oldest = self._by_key.pop(next(iter(self._by_key)))
             self._rows -= oldest.count if oldest.rows is not None else 0
         if self._rows > KEPT_ROWS:
             for answer in self._by_key.values():

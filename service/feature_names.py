@@ -19,6 +19,8 @@ _PLACE_BYTES = 28
 class FeatureNames:
     """place -> name."""
 
+    __slots__ = ("_by_place", "_text_bytes")
+
     def __init__(self) -> None:
         self._by_place: dict[int, str] = {}
         self._text_bytes = 0

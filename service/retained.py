@@ -8,7 +8,7 @@ on it. An id is kept as a digest, of which there is one for each retained row th
 
 import hashlib
 import struct
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,15 +84,17 @@ class RetainedIds:
     A model that cannot unlearn keeps none, and one without ids spends no time on them.
     """
 
+    __slots__ = ("_entered", "_retain", "_rows", "_unlearned", "why_not")
+
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.why_not = why_not_unlearn(spec)
         """Why the model cannot unlearn a row; None where it can."""
         self._retain: int = 0 if self.why_not is not None else spec["retain"]
         # Number, seq and digest of each row with an id, packed, the oldest first. Rows are numbered
-        # as they enter the learner's ring; from where does not matter.
-        self._rows: deque[bytes] = deque()
+        # as they enter the learner's ring; from where does not matter. Most models never have any.
+        self._rows: deque[bytes] | tuple[()] = ()
         self._entered = 0
-        self._unlearned: OrderedDict[bytes, int] = OrderedDict()
+        self._unlearned: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         """Ids that are known: of rows, and unlearned."""
@@ -119,8 +121,9 @@ class RetainedIds:
             self._keep_one(named, batch, first_seq, outcome)
         else:
             self._keep_all(named, batch, first_seq, outcome)
-        while self._rows and self._age(self._rows[0]) >= self._retain:
-            self._rows.popleft()
+        rows = self._rows
+        while rows and self._age(rows[0]) >= self._retain:
+            rows.popleft()
 
     def _keep_one(self, named: Named, batch: Batch, first_seq: int, outcome: Outcome) -> None:
         """As `_keep_all`, in less time: of single rows there may be many."""
@@ -128,7 +131,7 @@ class RetainedIds:
             return
         self._entered += 1
         if len(named.seqs) and named.seqs[0] == first_seq:
-            self._rows.append(_ROW.pack(self._entered, first_seq, digest_of(named.key(0))))
+            self._append(self._entered, first_seq, digest_of(named.key(0)))
 
     def _keep_all(self, named: Named, batch: Batch, first_seq: int, outcome: Outcome) -> None:
         enters = ~outcome.rejected & (batch.weights > 0.0)
@@ -139,7 +142,11 @@ class RetainedIds:
         stays = enters[places] & (self._entered - numbers[places] < self._retain)
         for at in np.flatnonzero(stays).tolist():
             place, digest = int(places[at]), digest_of(named.key(begin + at))
-            self._rows.append(_ROW.pack(int(numbers[place]), first_seq + place, digest))
+            self._append(int(numbers[place]), first_seq + place, digest)
+
+    def _append(self, number: int, seq: int, digest: bytes) -> None:
+        rows = self._rows = self._rows or deque()
+        rows.append(_ROW.pack(number, seq, digest))
 
     def _age(self, row: bytes) -> int:
         number: int = _ROW.unpack(row)[0]
@@ -167,7 +174,7 @@ class RetainedIds:
         self._unlearned.pop(digest, None)
         self._unlearned[digest] = seq
         while len(self._unlearned) > REMEMBERED:
-            self._unlearned.popitem(last=False)
+            del self._unlearned[next(iter(self._unlearned))]
 
     def _close_up(self, digest: bytes) -> None:
         """Number the other rows as if those of this id had never entered."""
@@ -195,15 +202,13 @@ class RetainedIds:
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Hold these; without arrays there are none. Raises CorruptState."""
-        self._rows.clear()
-        self._unlearned.clear()
-        self._entered = 0
+        self._rows, self._entered, self._unlearned = (), 0, {}
         if not state:
             return
         try:
             ages, seqs, digests = (state[name] for name in ("ages", "seqs", "digests"))
             for age, seq, digest in zip(ages.tolist(), seqs.tolist(), digests, strict=True):
-                self._rows.append(_ROW.pack(-age, seq, digest.tobytes()))
+                self._append(-age, seq, digest.tobytes())
             unlearned = state["unlearned_digests"]
             if not digests.shape[1:] == unlearned.shape[1:] == (DIGEST_BYTES,):
                 raise ValueError(f"digests of shape {digests.shape}, {unlearned.shape}")

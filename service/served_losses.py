@@ -16,14 +16,17 @@ from solvers import Batch, CorruptState, Outcome, why_no_reference
 from solvers.fixed_spec import worked_out_once
 
 _LEAST_ROOM = 64
+_NO_LOSSES = np.empty(0)
 
 
 class ServedLosses:
     """Of the last rows that entered the window; none of a model without a reference."""
 
+    __slots__ = ("_entered", "_most", "_ring")
+
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._most = _most_of(spec)
-        self._ring = np.empty(0)
+        self._ring = _NO_LOSSES
         # Rows that entered since the ring was made; number n stands at n mod its length.
         self._entered = 0
 
@@ -86,7 +89,7 @@ class ServedLosses:
 
     def forget(self) -> None:
         """Know none."""
-        self._ring, self._entered = np.empty(0), 0
+        self._ring, self._entered = _NO_LOSSES, 0
 
     def state(self) -> dict[str, np.ndarray]:
         """As arrays."""

@@ -32,6 +32,8 @@ class Trail:
     done once, no loss is counted twice, in whatever order its committer and its successor come.
     """
 
+    __slots__ = ("_chains", "_kept", "_seqs", "is_parted")
+
     def __init__(self, kept: int | None = KEPT) -> None:
         self._kept = kept
         self._seqs, self._chains = array("Q"), array("Q")

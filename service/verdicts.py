@@ -4,7 +4,6 @@ Kept beside the state, as first answers are, and carried along by snapshots: so 
 repetition meets knows whether the control was done or refused.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,9 +31,11 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 class Verdicts:
     """Those of the last controls, by their seqs; `kept` of them."""
 
+    __slots__ = ("_by_seq", "_kept")
+
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        self._by_seq: OrderedDict[int, Told] = OrderedDict()
+        self._by_seq: dict[int, Told] = {}
 
     def __len__(self) -> int:
         return len(self._by_seq)
@@ -50,7 +51,7 @@ class Verdicts:
     def _put(self, told: Told) -> None:
         self._by_seq[told.seq] = told
         while len(self._by_seq) > self._kept:
-            self._by_seq.popitem(last=False)
+            del self._by_seq[next(iter(self._by_seq))]
 
     def state(self) -> dict[str, np.ndarray]:
         """As arrays; none where nothing is kept."""
