@@ -79,7 +79,7 @@ class Catalog:
         self._held = Held(settings.models_bytes, settings.models_held, self._saw_eviction)
         self._specs = KnownSpecs(limits)
         self.loads = Loads(self, self._held, self._specs)
-        self.openings = Openings(self, self._held, self._specs)
+        self.openings = Openings(self, self._held)
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._held)
@@ -132,7 +132,7 @@ class Catalog:
     def _saw_eviction(self, model: Model) -> None:
         self.telemetry.saw_eviction()
         if model.comes_by_its_journal and not self.loads.has_forked(model.record.id):
-            self.openings.keep(model.record, model.measured)
+            self.openings.keep(model.record, model.spec, model.measured)
 
     async def reach(self, model_id: str, seq: int) -> Model:
         """The model at `seq` or beyond, as soon as its replica is there.
@@ -167,7 +167,7 @@ class Catalog:
         async for record in self.records():
             if record.spec not in broken:
                 try:
-                    await self._specs.get(record.spec)
+                    spec = await self._specs.get(record.spec)
                 except Exception as error:
                     broken[record.spec] = error
             if record.spec in broken:
@@ -176,7 +176,7 @@ class Catalog:
             if len(first) < LOADED_AT_START:
                 first.append(record.id)
             if record.seq <= SHORT_SEQ and self._held.find(record.id) is None:
-                self.openings.keep(record)
+                self.openings.keep(record, spec)
         for model_id in first:
             if not self._held.has_room:
                 return

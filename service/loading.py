@@ -177,7 +177,7 @@ class Loads:
             # It was overtaken, and may not be used: of what is there now two would be in use.
             return await catalog.get(model_id)
         self._unreadable.pop(model_id, None)
-        model = Model(catalog, record, replica, spec.door())
+        model = Model(catalog, record, replica, spec, spec.door())
         forked = self._forked_trail(record)
         self._forked.pop(model_id, None)
         if forked is not None:

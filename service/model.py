@@ -24,6 +24,7 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.record import RecordError
+from service.known_specs import KnownSpec
 from service.memory import bytes_of
 from service.pausing import Pausing
 from service.receipts import Receipt
@@ -77,6 +78,7 @@ class Model:
         catalog: "Catalog",
         record: ModelRecord,
         replica: Replica,
+        spec: KnownSpec,
         door: Door,
         is_read: bool = True,
         measured: Measured | None = None,
@@ -84,7 +86,7 @@ class Model:
         self._catalog = catalog
         self.record = record
         self.replica = replica
-        self.door = door
+        self.spec, self.door = spec, door
         self._pressure = catalog.pressure
         self._most_bytes = catalog.settings.max_model_bytes
         self._most_held = catalog.settings.max_quarantine

@@ -12,10 +12,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from service.codecs import Door
 from service.held import Held
 from service.journal.protocol import ModelChanged, ModelRecord
-from service.known_specs import KnownSpecs
+from service.known_specs import KnownSpec
 from service.model import Measured, Model
 from service.replica import Replica
 
@@ -49,33 +51,36 @@ class Unread:
         return model
 
 
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """Of a model that left memory: its record, what is known of its spec, and what it took."""
+
+    record: ModelRecord
+    spec: KnownSpec
+    measured: Measured | None = None
+
+
 class Left:
-    """The records of models that left memory, by their ids; the last ones that did."""
+    """What is kept of models that left memory, by their ids; of the last ones that did."""
 
     def __init__(self) -> None:
-        self._records: OrderedDict[str, ModelRecord] = OrderedDict()
-        # Of some of them.
-        self._measured: dict[str, Measured] = {}
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._bytes = 0
 
-    def keep(self, record: ModelRecord, measured: Measured | None = None) -> None:
-        self.pop(record.id)
-        self._records[record.id] = record
-        if measured is not None:
-            self._measured[record.id] = measured
-        self._bytes += _size(record)
-        while len(self._records) > MOST or self._bytes > MOST_BYTES:
-            self.pop(next(iter(self._records)))
+    def keep(self, kept: Kept) -> None:
+        self.pop(kept.record.id)
+        self._kept[kept.record.id] = kept
+        self._bytes += _size(kept.record)
+        while len(self._kept) > MOST or self._bytes > MOST_BYTES:
+            self.pop(next(iter(self._kept)))
 
-    def get(self, model_id: str) -> ModelRecord | None:
-        return self._records.get(model_id)
+    def get(self, model_id: str) -> Kept | None:
+        return self._kept.get(model_id)
 
-    def pop(self, model_id: str) -> Measured | None:
-        """Keep none of this id; what it took, where that is known."""
-        record = self._records.pop(model_id, None)
-        if record is not None:
-            self._bytes -= _size(record)
-        return self._measured.pop(model_id, None)
+    def pop(self, model_id: str) -> None:
+        """Keep nothing of this id."""
+        kept = self._kept.pop(model_id, None)
+        if kept is not None:
+            self._bytes -= _size(kept.record)
 
 
 def _size(record: ModelRecord) -> int:
@@ -85,9 +90,8 @@ def _size(record: ModelRecord) -> int:
 class Openings:
     """Those of one catalog that may learn so, and those whose first append is under way."""
 
-    def __init__(self, catalog: "Catalog", held: Held, specs: KnownSpecs) -> None:
-        self._catalog = catalog
-        self._held, self._specs = held, specs
+    def __init__(self, catalog: "Catalog", held: Held) -> None:
+        self._catalog, self._held = catalog, held
         self._left = Left()
         self._under_way: dict[str, Model] = {}
 
@@ -104,15 +108,12 @@ class Openings:
         opening = self._under_way.get(model_id)
         if opening is not None:
             return Unread(self, opening.record, opening.door)
-        record = self._left.get(model_id)
-        if record is None or self._catalog.settings.adopt:
-            return None  # of what is there not all may be good
-        spec = self._specs.find(record.spec)
-        if spec is None or not spec.learns_first:
-            return None
+        kept = self._left.get(model_id)
+        if kept is None or not kept.spec.learns_first or self._catalog.settings.adopt:
+            return None  # and where snapshots are adopted, not all that is there may be good
         if self._catalog.loads.why_unreadable(model_id) is not None:
             return None
-        return Unread(self, record, spec.door())
+        return Unread(self, kept.record, kept.spec.door())
 
     async def open(self, unread: Unread) -> Model:
         """The model that is held or on its way; else one that has read nothing of its journal, to
@@ -121,23 +122,20 @@ class Openings:
         model = catalog.held(record.id) or self._under_way.get(record.id)
         if model is not None:
             return model
-        spec = self._specs.find(record.spec)
-        is_as_it_left = self._left.get(record.id) is record
-        if spec is None or not is_as_it_left or record.id in catalog.loads:
+        kept = self._left.get(record.id)
+        if kept is None or kept.record is not record or record.id in catalog.loads:
             return await catalog.get(record.id)
-        measured = self._left.pop(record.id)
-        kept_answers = catalog.settings.kept_answers
+        self._left.pop(record.id)
+        spec, kept_answers = kept.spec, catalog.settings.kept_answers
         replica = Replica(record, kept_answers, catalog.outside, spec.s_per_row)
-        model = Model(catalog, record, replica, unread.door, is_read=False, measured=measured)
+        model = Model(catalog, record, replica, spec, unread.door, False, kept.measured)
         self._under_way[record.id] = model
         return model
 
     def succeeded(self, model: Model, took_s: float) -> None:
         """Hold a model whose first append has brought what it is made of."""
         if self._end(model):
-            spec = self._specs.find(model.record.spec)
-            if spec is not None:
-                spec.s_per_row = model.replica.s_per_row
+            model.spec.s_per_row = model.replica.s_per_row
             self._catalog.telemetry.saw_load(took_s)
             self._held.put(model)
 
@@ -152,9 +150,9 @@ class Openings:
         del self._under_way[model.record.id]
         return True
 
-    def keep(self, record: ModelRecord, measured: Measured | None = None) -> None:
+    def keep(self, record: ModelRecord, spec: KnownSpec, measured: Measured | None = None) -> None:
         """It is in memory no longer, or was not yet: it may learn as it stands there."""
-        self._left.keep(record, measured)
+        self._left.keep(Kept(record, spec, measured))
 
     def came(self, model_id: str) -> None:
         """It came into memory another way."""

@@ -9,21 +9,25 @@ import pytest
 
 import service.model as model_module
 from service.catalog import Catalog
+from service.codecs.door import DEFAULT_LIMITS
 from service.demo.server_process import ServerProcess
 from service.errors import Problem
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, ModelChanged, ModelRecord, Part
 from service.journal.record import encode_control
+from service.known_specs import KnownSpec
 from service.memory import bytes_of
 from service.replica import Replica
 from service.requests import Request
-from service.unread import Left, Unread
+from service.unread import Kept, Left, Unread
+from solvers import FixedSpec, resolve_spec
 from tests.service.conftest import assert_problem
 from tests.service.snapshots import bits
 from tests.service.test_many_models import ADULT, bits_of, create, learn, leave, rows, serving
 
 WIDER = ADULT | {"features": {"kind": "indexed", "dim": 200}}
 OTHERS = ["x", "y"]
+SPEC = KnownSpec(FixedSpec(resolve_spec(ADULT)), 0, DEFAULT_LIMITS)
 
 
 class Asked:
@@ -352,7 +356,7 @@ def test_of_models_that_left_the_last_ones_are_known(monkeypatch):
     monkeypatch.setattr("service.unread.MOST", 2)
     left = Left()
     for name in "abcb":
-        left.keep(ModelRecord(name, "", b"", b"", 0, 0, ""))
+        left.keep(Kept(ModelRecord(name, "", b"", b"", 0, 0, ""), SPEC))
     assert [left.get(name) is not None for name in "abc"] == [False, True, True]
 
 
@@ -360,10 +364,10 @@ def test_of_models_with_large_specs_fewer_are_known(monkeypatch):
     monkeypatch.setattr("service.unread.MOST_BYTES", 100)
     left = Left()
     for name in "abcc":
-        left.keep(ModelRecord(name, "", b"s" * 20, b"g" * 20, 0, 0, ""))
+        left.keep(Kept(ModelRecord(name, "", b"s" * 20, b"g" * 20, 0, 0, ""), SPEC))
     assert [left.get(name) is not None for name in "abc"] == [False, True, True]
     left.pop("b")
-    left.keep(ModelRecord("d", "", b"s" * 50, b"", 0, 0, ""))
+    left.keep(Kept(ModelRecord("d", "", b"s" * 50, b"", 0, 0, ""), SPEC))
     assert [left.get(name) is not None for name in "bcd"] == [False, True, True]
 
 
