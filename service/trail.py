@@ -66,8 +66,14 @@ class Trail:
 
     def pass_entries(self, entries: Sequence[Entry]) -> None:
         """The replica has applied these entries."""
-        for entry in entries if self._kept is None else entries[-self._kept :]:
+        if self._kept is not None:
+            entries = entries[-self._kept :]
+        for entry in entries[:1]:
             self.pass_by(entry.seq, entry.chain)
+        self._seqs.extend([entry.seq for entry in entries[1:]])
+        self._chains.extend([int(entry.chain[:16], 16) for entry in entries[1:]])
+        if self._kept is not None and len(self._seqs) > 2 * self._kept:
+            self._cut(self._kept)
 
     def entries_after(self, seq: int) -> int:
         """How many entries end after `seq`, as far back as is remembered."""
