@@ -285,12 +285,15 @@ class Committer:
         self._on_advance(before, self._replica.seq)
 
     def _fail(self, group: _Group, error: Exception, before: int) -> None:
-        self._on_failure(error)
+        try:
+            self._on_failure(error)
+            if isinstance(error, NotReplicated):
+                self._on_advance(before, self._replica.seq)
+        except Exception:  # whoever hears of it keeps nobody from his turn
+            log.exception("model %r: what follows a group that failed", self._replica.id)
         if isinstance(error, RecordError):  # met behind the append
             error.is_journalled = True
-        if isinstance(error, NotReplicated):
-            self._on_advance(before, self._replica.seq)
-        elif not isinstance(error, TOLD):
+        if not isinstance(error, (*TOLD, NotReplicated)):
             failed = len(group.requests)
             log.error("model %r: a group of %d failed", self._replica.id, failed, exc_info=error)
         for future in group.futures:
@@ -446,15 +449,15 @@ class Committer:
 
     def _send(self, group: _Group) -> "asyncio.Future[Appended]":
         """Append the group; what is raised, too, is told by the future."""
-        replica, first = self._replica, group.requests[0]
-        cursor, copy, change = None, None, None
-        if isinstance(first, Request):
-            cursor = first.cursor
-        else:  # the store has to hold the copy then
-            copy, change = copy_named_by(first.control), first.change
-        seq = replica.seq if self._ahead is None else max(self._ahead.known, replica.seq)
-        where = (replica.id, replica.incarnation, group.nonce, seq)
         try:
+            replica, first = self._replica, group.requests[0]
+            cursor, copy, change = None, None, None
+            if isinstance(first, Request):
+                cursor = first.cursor
+            else:  # the store has to hold the copy then
+                copy, change = copy_named_by(first.control), first.change
+            seq = replica.seq if self._ahead is None else max(self._ahead.known, replica.seq)
+            where = (replica.id, replica.incarnation, group.nonce, seq)
             return asyncio.ensure_future(
                 self._journal.append(*where, group.parts, cursor, copy, change)
             )

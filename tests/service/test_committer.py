@@ -10,12 +10,13 @@ import pytest
 
 from service.catalog import canonical
 from service.committer import BULK_ROWS, GROUP_ROWS, Committer
+from service.controls import Demote
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from service.journal.record import KeyKind, make_key
 from service.outliving import outliving
 from service.replica import Replica
-from service.requests import Request
+from service.requests import ControlRequest, Request
 from solvers import Batch, resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.journal.faulty import Fault, FaultyJournal
@@ -307,6 +308,37 @@ def test_same_key_with_other_rows_is_a_conflict(tmp_path):
         assert receipt.placed.conflict and receipt.scores is None
 
     assert run(tmp_path, scenario).replica.seq == 1
+
+
+@pytest.mark.parametrize(
+    "broken", [("_on_group",), ("_on_advance",), ("_on_advance", "_on_failure")]
+)
+def test_who_hears_of_groups_and_raises_keeps_nobody_from_his_turn(tmp_path, monkeypatch, broken):
+    async def scenario(bench: Bench) -> None:
+        async with asyncio.timeout(10):
+            with monkeypatch.context() as planted:
+                for name in broken:
+                    planted.setattr(bench.committer, name, _breaks)
+                await asyncio.wait([bench.committer.submit(request("first"))])
+            assert (await bench.send("next")).placed.seq == 2
+
+    run(tmp_path, scenario)
+
+
+def test_a_group_that_cannot_even_be_sent_fails_alone(tmp_path, monkeypatch):
+    async def scenario(bench: Bench) -> None:
+        async with asyncio.timeout(10):
+            with monkeypatch.context() as planted:
+                planted.setattr(ControlRequest, "change", property(_breaks))
+                with pytest.raises(ValueError, match="planted"):
+                    await bench.committer.submit(ControlRequest.of(Demote()))
+            assert (await bench.send("next")).placed.seq == 1
+
+    run(tmp_path, scenario)
+
+
+def _breaks(*_: Any) -> None:
+    raise ValueError("planted")
 
 
 def test_what_waits_may_be_drained_when_all_who_waited_for_it_have_left(tmp_path):
