@@ -1,6 +1,7 @@
 """Where a model's log, keys and nonces stand."""
 
 import sqlite3
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -75,7 +76,8 @@ class KnownHeads:
     MOST = 8192
 
     def __init__(self) -> None:
-        self._heads: dict[str, tuple[str, Head]] = {}
+        # In the order in which they were moved last.
+        self._heads: OrderedDict[str, tuple[str, Head]] = OrderedDict()
         self._version = 0
         # What was committed by others, and changed by this connection, when they were kept.
         self._as_of = (0, 0)
@@ -96,10 +98,10 @@ class KnownHeads:
         """Where these models stand now, once all that this transaction writes is written."""
         heads = self._heads
         for model, stands in moved.items():
-            heads.pop(model, None)  # so that those that were moved longest ago go first
             heads[model] = stands
+            heads.move_to_end(model)
         while len(heads) > self.MOST:
-            del heads[next(iter(heads))]
+            heads.popitem(last=False)
         self._as_of = self._version, connection.total_changes
 
     def forget(self) -> None:
