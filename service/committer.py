@@ -78,6 +78,10 @@ class _Group(msgspec.Struct):
     """Where the replica stands then."""
 
 
+def _nobody(*told: object) -> None:
+    """Who hears of what nobody is to be told."""
+
+
 class Committer:
     """Appends one model's requests in their order of arrival."""
 
@@ -86,11 +90,11 @@ class Committer:
         journal: Journal,
         replica: Replica,
         append_timeout_s: float,
-        on_group: Callable[[int, float], None] = lambda rows, seconds: None,
-        on_fork: Callable[[str], None] = lambda model: None,
-        on_loss: Callable[[Lost], None] = lambda lost: None,
-        on_advance: Callable[[int, int], None] = lambda before, after: None,
-        on_failure: Callable[[Exception], None] = lambda error: None,
+        on_group: Callable[[int, float], None] = _nobody,
+        on_fork: Callable[[str], None] = _nobody,
+        on_loss: Callable[[Lost], None] = _nobody,
+        on_advance: Callable[[int, int], None] = _nobody,
+        on_failure: Callable[[Exception], None] = _nobody,
         outside: Outside = REAL,
     ) -> None:
         self._journal = journal
@@ -181,11 +185,8 @@ class Committer:
 
     def tell_nobody(self) -> None:
         """Let go of those who were to hear of groups, forks, losses and failures."""
-        self._on_group = lambda rows, seconds: None
-        self._on_fork = lambda model: None
-        self._on_loss = lambda lost: None
-        self._on_advance = lambda before, after: None
-        self._on_failure = lambda error: None
+        self._on_group = self._on_advance = _nobody
+        self._on_fork = self._on_loss = self._on_failure = _nobody
 
     @property
     def is_idle(self) -> bool:
