@@ -556,15 +556,19 @@ def are_good(
         good &= (not abs(labels[i]) > _MOST) & (0.0 <= weights[i]) & (weights[i] <= _MOST)
     for p in range(values.shape[0]):
         good &= (abs(values[p]) <= _MOST) & (values[p] != 0.0)
-    falls = 0
-    for p in range(nnz - 1):
-        falls += indices[p + 1] <= indices[p]
+    # Unsigned, so that no index is looked at for counting from the end; and as wide as what is
+    # compared, so that eight are at a time.
+    falls, one = np.uint32(0), np.uint64(1)
+    for p in range(one, np.uint64(nnz)):
+        falls = np.uint32(falls + np.uint32(indices[p] <= indices[p - one]))
+    between = 0
     for i in range(n):
-        begin, end = indptr[i], indptr[i + 1]
+        begin, end = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
         if begin < end:
-            good &= (indices[begin] >= 0) & (indices[end - 1] < dim)
-            falls -= begin > 0 and indices[begin] <= indices[begin - 1]
-    return good and falls == 0
+            good &= (indices[begin] >= 0) & (indices[end - one] < dim)
+            if begin > 0:
+                between += indices[begin] <= indices[begin - one]
+    return bool(good and falls == between)
 
 
 @kernel(types.UniTuple(i8, 3)(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8))

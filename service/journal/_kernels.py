@@ -125,9 +125,13 @@ def plain_entries(bytes_: Bytes, at: int, end: int, columns: int, count: int) ->
         width = 1 << lengths
         if count > room or count * width > room:
             return -1
-        for _ in range(count):
-            entries += number(bytes_, at, width)
-            at += width
+        if width == 1:  # as mostly, and then many are added at a time
+            for k in range(np.uint64(at), np.uint64(at + count)):
+                entries = int(entries + np.int64(bytes_[k]))
+        else:
+            for k in range(count):
+                entries += number(bytes_, at + k * width, width)
+        at += count * width
     if indices == 3 and values == 0:
         return -1
     if entries > room:
