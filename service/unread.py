@@ -28,6 +28,8 @@ MOST = 10_000
 """Records that are kept; each takes about a kilobyte."""
 MOST_BYTES = 32 << 20
 """Of their specs: those of large portfolios have tens of kilobytes."""
+KNOWN_TIMES = 16
+"""What is known of a spec takes so many times its text; most models share it."""
 
 
 class Unread:
@@ -65,11 +67,15 @@ class Left:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._bytes = 0
+        # How many of them have what is known of a spec in common.
+        self._having: dict[KnownSpec, int] = {}
 
     def keep(self, kept: Kept) -> None:
         self.pop(kept.record.id)
         self._kept[kept.record.id] = kept
-        self._bytes += _size(kept.record)
+        having = self._having.get(kept.spec, 0)
+        self._having[kept.spec] = having + 1
+        self._bytes += _size(kept.record, is_alone=not having)
         while len(self._kept) > MOST or self._bytes > MOST_BYTES:
             self.pop(next(iter(self._kept)))
 
@@ -79,12 +85,17 @@ class Left:
     def pop(self, model_id: str) -> None:
         """Keep nothing of this id."""
         kept = self._kept.pop(model_id, None)
-        if kept is not None:
-            self._bytes -= _size(kept.record)
+        if kept is None:
+            return
+        others = self._having.pop(kept.spec) - 1
+        if others:
+            self._having[kept.spec] = others
+        self._bytes -= _size(kept.record, is_alone=not others)
 
 
-def _size(record: ModelRecord) -> int:
-    return len(record.spec) + len(record.given)
+def _size(record: ModelRecord, is_alone: bool) -> int:
+    times = KNOWN_TIMES + 1 if is_alone else 1
+    return times * len(record.spec) + len(record.given)
 
 
 class Openings:

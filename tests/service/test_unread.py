@@ -360,15 +360,18 @@ def test_of_models_that_left_the_last_ones_are_known(monkeypatch):
     assert [left.get(name) is not None for name in "abc"] == [False, True, True]
 
 
-def test_of_models_with_large_specs_fewer_are_known(monkeypatch):
-    monkeypatch.setattr("service.unread.MOST_BYTES", 100)
+@pytest.mark.parametrize(("shares", "stay"), [(True, "bcd"), (False, "d")])
+def test_of_models_with_large_specs_fewer_are_known(monkeypatch, shares, stay):
+    """And of those that share what is known of their spec more."""
+    monkeypatch.setattr("service.unread.MOST_BYTES", 16 * 20 + 3 * 40)
     left = Left()
-    for name in "abcc":
-        left.keep(Kept(ModelRecord(name, "", b"s" * 20, b"g" * 20, 0, 0, ""), SPEC))
-    assert [left.get(name) is not None for name in "abc"] == [False, True, True]
-    left.pop("b")
-    left.keep(Kept(ModelRecord("d", "", b"s" * 50, b"", 0, 0, ""), SPEC))
-    assert [left.get(name) is not None for name in "bcd"] == [False, True, True]
+    for name in "abccd":
+        known = SPEC if shares else KnownSpec(FixedSpec(resolve_spec(ADULT)), 0, DEFAULT_LIMITS)
+        left.keep(Kept(ModelRecord(name, "", b"s" * 20, b"g" * 20, 0, 0, ""), known))
+    assert [name for name in "abcd" if left.get(name) is not None] == list(stay)
+    for name in "abcd":
+        left.pop(name)
+    assert not left._bytes and not left._having
 
 
 @pytest.fixture
