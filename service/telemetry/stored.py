@@ -51,6 +51,7 @@ class Stored(Collector):
         models = [model for model in self._catalog if model.record.id in self._shown.ids]
         held = {model.record.id for model in models}
         self._found = {id_: found for id_, found in self._found.items() if id_ in held}
+        self._revisions = {id_: at for id_, at in self._revisions.items() if id_ in held}
         journal = self._catalog.journal
         try:
             revision = await journal.revision()
