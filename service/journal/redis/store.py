@@ -162,8 +162,13 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         found: list[Head | JournalUnavailable | None] = []
         for at in range(0, len(models), _HEADS_AT_ONCE):
             some = models[at : at + _HEADS_AT_ONCE]
-            commands = [("HMGET", keys_of(id_).head, "incarnation", "seq", "chain") for id_ in some]
-            found += map(_head, await self._others.call_many(commands))
+            keys = [keys_of(id_).head for id_ in some]
+            if isinstance(self._others, Line):
+                told = await self._others.run(scripts.HEADS, keys, (), is_read=True)
+                found += map(_told_head, told.decode().split("\n"))
+            else:  # whose scripts have the keys of one slot
+                commands = [("HMGET", key, "incarnation", "seq", "chain") for key in keys]
+                found += map(_head, await self._others.call_many(commands))
         return found
 
     async def revision(self) -> Revision | None:
@@ -494,6 +499,13 @@ def _server(address: Address, timeout_s: float) -> Server:
     if address.kind == "sentinel":
         return Watched(address, timeout_s)
     return Standing(address, address.hosts[0], timeout_s)
+
+
+def _told_head(line: str) -> Head | None:
+    if not line:
+        return None
+    incarnation, seq, chain = line.split(" ")
+    return Head(incarnation, int(seq), chain)
 
 
 def _head(answer: list[bytes | None] | JournalUnavailable) -> Head | JournalUnavailable | None:
