@@ -40,24 +40,30 @@ class ServedLosses:
 
     def keep(self, batch: Batch, outcome: Outcome) -> None:
         """Keep those of the rows that were learned and have a weight."""
-        if not self._most:
+        most, losses = self._most, outcome.losses
+        if not most:
             return
-        if len(outcome) == 1:
+        if len(losses) == 1:
             if not outcome.rejected[0] and batch.weights[0] > 0.0:
-                self._make_room(1)
-                self._ring[self._entered % len(self._ring)] = outcome.losses[0]
-                self._entered += 1
+                entered = self._entered
+                if entered >= len(self._ring) != most:
+                    self._make_room(1)
+                    entered = self._entered
+                self._ring[entered % len(self._ring)] = losses[0]
+                self._entered = entered + 1
             return
         # Where all of the last rows enter, those before them are not kept anyway.
-        losses = outcome.losses[-self._most :]
-        enters = batch.weights[-self._most :] > 0.0
-        enters &= ~outcome.rejected[-self._most :]
-        if not enters.all():
-            losses = outcome.losses[~outcome.rejected & (batch.weights > 0.0)]
+        enters = batch.weights[-most:] > 0.0
+        enters &= ~outcome.rejected[-most:]
+        if np.count_nonzero(enters) < len(enters):
+            losses = losses[~outcome.rejected & (batch.weights > 0.0)]
         self._put(losses)
 
     def _put(self, losses: np.ndarray) -> None:
         kept = losses[-self._most :]
+        if len(kept) == self._most:
+            self._ring, self._entered = kept.copy(), len(kept)
+            return
         if not len(kept):
             return
         self._make_room(len(kept))
