@@ -34,7 +34,7 @@ from service.journal.protocol import (
     Trimmed,
     UnknownCopy,
 )
-from service.journal.record import RecordError
+from service.journal.record import RecordError, holds_control
 from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.receipts import Receipt, by_request, is_left, new_of, receipts_of
@@ -246,12 +246,9 @@ class Committer:
             return  # the event loop ends
         group, self._group = self._group, None
         assert group is not None
-        if sent.exception() is None and self._is_plain(group, sent.result()):
-            self._learn(group, sent.result())
+        if sent.exception() is None and self._settle(group, sent.result()):
             self._go_on()
         else:
-            if sent.exception() is None and self._has_parted(sent.result()):
-                self._replica.is_forked = True  # from now on, not from when the task begins
             self._working = asyncio.get_running_loop().create_task(self._work_on(group))
 
     def _go_on(self) -> None:
@@ -301,6 +298,46 @@ class Committer:
             if not future.done():
                 future.set_exception(error)
 
+    def _settle(self, group: _Group, appended: Appended) -> bool:
+        """Learn and answer a group at once, if all is plain.
+
+        A replica that shows to be forked is known as such from now on, not from when the task
+        begins that rebuilds it.
+        """
+        replica = self._replica
+        if not self._is_plain(group, appended):
+            if self._has_parted(appended):
+                replica.is_forked = True
+            return False
+        entries = []
+        if appended.entries:
+            # One pass over rows of others and own ones takes less than two.
+            entries = [*appended.entries, _own_entry(group, appended)]
+            try:
+                replica.check_order(entries)
+            except Forked:
+                replica.is_forked = True
+                return False
+            except RecordError:
+                return False
+        self._learn(group, appended, entries)
+        return True
+
+    def _is_plain(self, group: _Group, appended: Appended) -> bool:
+        """Whether it is of few rows, behind what the replica holds, or told rows of others."""
+        if appended.seq is None or group.rows >= BULK_ROWS:
+            return False
+        if isinstance(group.requests[0], ControlRequest):
+            return False
+        if not appended.entries:
+            if not self._is_next(appended):
+                return False
+        elif appended.shortfall is not None or not _is_whole(appended, group.requests):
+            return False
+        elif any(holds_control(entry.body) for entry in appended.entries):
+            return False
+        return self._replica.learns_at_once(appended.seq - self._replica.seq)
+
     def _has_parted(self, appended: Appended) -> bool:
         """Whether an append shows at once that the replica is forked, as `_apply` will find."""
         replica = self._replica
@@ -312,23 +349,17 @@ class Committer:
         follows = appended.first_seq in (None, replica.seq + 1)
         return not follows or appended.previous != replica.chain
 
-    def _is_plain(self, group: _Group, appended: Appended) -> bool:
-        """Whether few rows, and nothing else, stand right behind what the replica holds."""
-        return (
-            group.rows < BULK_ROWS
-            and self._is_next(appended)
-            and not isinstance(group.requests[0], ControlRequest)
-            and self._replica.learns_at_once(group.rows)
-        )
-
-    def _learn(self, group: _Group, appended: Appended) -> None:
-        """Learn a plain group's rows, and answer all who wait for it."""
+    def _learn(self, group: _Group, appended: Appended, entries: Sequence[Entry]) -> None:
+        """Learn a plain group, which is the last of `entries` if others were told, and answer."""
         replica, requests, before = self._replica, group.requests, self._replica.seq
+        assert appended.seq is not None
         try:
             self._tell_journalled(group, appended)
             placed = by_request(requests, appended.placed)
-            assert appended.seq is not None
-            outcome = replica.learn_own(appended.seq, appended.chain, *new_of(requests, placed))
+            if entries:
+                outcome = replica.learn_entries(entries)
+            else:
+                outcome = replica.learn_own(appended.seq, appended.chain, *new_of(requests, placed))
             self._tell(group, receipts_of(requests, placed, outcome, replica.answers), before)
         except Exception as error:
             self._fail(group, error, before)

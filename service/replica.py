@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 import msgspec
 import numpy as np
 
-from service.answers import KEPT, Answers, Asked
+from service.answers import KEPT, Answers, Asked, AskedIn
 from service.beside import beside
 from service.controls import Verdict, check_control, stands_alone
 from service.entries import Content, content_beyond, parted_at
@@ -43,7 +43,7 @@ from service.states import (
 )
 from service.trail import Lost, Trail
 from service.verdicts import Verdicts
-from service.watched import Applied, hand_over
+from service.watched import Applied, hand_over, within
 from solvers import (
     AsServed,
     Batch,
@@ -237,6 +237,30 @@ class Replica:
         CorruptRecord, UnknownRecord for what is of a later version (both name the entry) and
         UnreadableCopy and Trimmed for a rollback, standing at an entry's end before it.
         """
+        self.check_order(entries)
+        for some in parted_at(entries, stands_alone):
+            await self.apply_run(some, journal)
+
+    def learn_entries(self, entries: Sequence[Entry]) -> Outcome:
+        """Apply entries that are known to follow, without controls; what became of the last one.
+
+        To be called where all their rows are learned at once.
+        """
+        names, records, asked, named = self._beyond(entries)
+        self.names.keep(names)
+        done: list[tuple[int, Applied]] = []
+        for record in records:
+            assert isinstance(record, Batch)
+            first_seq = self.seq + 1
+            outcome = self._kept(record, self._learn_slice(record), asked, named)
+            done.append((first_seq, outcome))
+        self._pass_entries(entries, done)
+        last = within(done, entries[-1].first_seq, entries[-1].seq)
+        assert isinstance(last, Outcome)
+        return last
+
+    def check_order(self, entries: Sequence[Entry]) -> None:
+        """Raise Forked, or CorruptRecord, unless each entry follows the one before it."""
         chain, seq = self.chain, self.trail.end
         for entry in entries:
             chain = next_chain(chain, entry.nonce)
@@ -251,8 +275,6 @@ class Replica:
                     f"the one before it ends at seq {seq}"
                 )
             seq = entry.seq
-        for some in parted_at(entries, stands_alone):
-            await self.apply_run(some, journal)
 
     def pass_by(self, entry: Entry) -> None:
         """Leave out an entry: stand behind it as if it changed nothing."""
@@ -286,10 +308,19 @@ class Replica:
                 done.append((first_seq, await obey_in_place(self, record, journal)))
             else:
                 outcome = await self._learn(record)
-                whole = asked.within(first_seq, self.seq, self._kept_answers)
-                self.answers.keep(whole, first_seq, record, outcome)
-                self.retained.keep(named, record, first_seq, outcome)
-                done.append((first_seq, outcome))
+                done.append((first_seq, self._kept(record, outcome, asked, named)))
+        self._pass_entries(entries, done)
+
+    def _kept(self, rows: Batch, outcome: Outcome, asked: AskedIn, named: Named) -> Outcome:
+        """The outcome of rows that were just learned, beside which answers and ids are kept."""
+        first_seq = self.seq + 1 - len(rows)
+        whole = asked.within(first_seq, self.seq, self._kept_answers)
+        self.answers.keep(whole, first_seq, rows, outcome)
+        self.retained.keep(named, rows, first_seq, outcome)
+        return outcome
+
+    def _pass_entries(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
+        """Stand behind entries that were applied."""
         self.seq, self.chain = entries[-1].seq, entries[-1].chain
         self.trail.pass_entries(entries)
         hand_over(self.watched, entries, done)

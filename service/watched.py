@@ -22,12 +22,12 @@ def hand_over(
     """Keep what a committer waits for; `done` holds what was applied, by its first seq."""
     for entry in entries:
         if entry.nonce in watched:
-            found = _within(done, entry.first_seq, entry.seq)
+            found = within(done, entry.first_seq, entry.seq)
             if found is not None:
                 watched[entry.nonce] = found
 
 
-def _within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:
+def within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:
     """What became of the records first_seq .. seq, all rows or one control; None where unknown."""
     outcomes = []
     for begins, applied in done:

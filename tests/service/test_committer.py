@@ -96,18 +96,18 @@ def test_rows_of_others_and_own_ones_are_learned_in_one_pass(tmp_path, monkeypat
 
     async def scenario(bench: Bench) -> None:
         replica = bench.replica
-        learn = replica._learn
+        learn = replica._learn_slice
 
         async def append_another(number: int) -> None:
             nonce = number.to_bytes(16, "big")
             parts = request(f"other{number}", 5).parts
             await bench.faulty.append(replica.id, replica.incarnation, nonce, 10**9, parts)
 
-        async def watched(batch: Batch) -> Any:
+        def watched(batch: Batch) -> Any:
             learned.append(len(batch))
-            return await learn(batch)
+            return learn(batch)
 
-        monkeypatch.setattr(replica, "_learn", watched)
+        monkeypatch.setattr(replica, "_learn_slice", watched)
         for number in range(3):
             await append_another(number)
         receipt = await bench.send("own", 4)
@@ -124,7 +124,7 @@ def test_rows_of_others_and_own_ones_are_learned_in_one_pass(tmp_path, monkeypat
     assert learned == [19, 5, 1]
 
 
-def test_rows_that_follow_at_once_take_no_task(tmp_path):
+def test_few_rows_take_no_task_behind_known_ones_or_those_that_are_told(tmp_path):
     async def scenario(bench: Bench) -> None:
         tasks = []
 
@@ -136,12 +136,16 @@ def test_rows_that_follow_at_once_take_no_task(tmp_path):
         bench.committer._journal = bench.faulty.journal  # which has no task for an append, either
         submit = bench.committer.submit
         seqs = [(await one).placed.seq for one in [*map(submit, map(request, "ab"))]]
+        journal, replica = bench.faulty.journal, bench.replica
+        other = request("other", 5).parts
+        await journal.append(replica.id, replica.incarnation, bytes(16), 10**9, other)
+        seqs.append((await submit(request("c"))).placed.seq)
         await bench.committer.drain()
         asyncio.get_running_loop().set_task_factory(None)
-        assert seqs == [1, 2]
+        assert seqs == [1, 2, 8]
         assert not tasks
 
-    assert run(tmp_path, scenario).groups == [2]
+    assert run(tmp_path, scenario).groups == [2, 1]
 
 
 def test_requests_that_arrive_meanwhile_form_the_next_group(tmp_path):

@@ -433,9 +433,12 @@ BUGS = {
         ]
     ),
     "receipts of a group mis-ordered": Bug([(service.committer, "receipts_of", _other_end)]),
-    "outcome of another record handed over": Bug([(service.watched, "_within", _one_before)]),
+    "outcome of another record handed over": Bug(
+        [(service.watched, "within", _one_before), (service.replica, "within", _one_before)]
+    ),
     "acknowledged though known to be lost": Bug([(Committer, "_check_kept", _nothing)]),
     "no chain check": Bug([(Replica, "apply", _any_chain)]),
+    "no chain check at once": Bug([(Replica, "check_order", _nothing)]),
     "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),
     "no chain check where nothing is new": Bug([(Committer, "_apply", _only_new)]),
     "fork served until it is rebuilt": Bug(
