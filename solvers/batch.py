@@ -61,7 +61,8 @@ class Batch:
     """n rows of width `dim`: compressed sparse rows beside their labels and weights.
 
     Made by `from_dense`, `from_csr` or `from_libsvm`. Made directly, the arrays must already be
-    what is said here, else InvalidRow or ShapeMismatch; `of_checked` looks at nothing again.
+    what is said here, else InvalidRow or ShapeMismatch, and are to stay so: a learner may keep them
+    as they are. `of_checked` looks at nothing again.
     """
 
     indptr: Ints
@@ -162,8 +163,11 @@ class Batch:
         )
 
     def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
-        """The same rows with other labels. Raises InvalidRow, ShapeMismatch."""
-        column = _column(labels, np.float64)
+        """The same rows with other labels, of which it takes a copy.
+
+        Raises InvalidRow, ShapeMismatch.
+        """
+        column = np.array(labels, np.float64, order="C")
         if column.shape != self.labels.shape:
             raise ShapeMismatch(f"labels has shape {column.shape}, expected {self.labels.shape}")
         too_large = np.flatnonzero(np.abs(column) > LARGEST)

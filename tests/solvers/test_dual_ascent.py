@@ -578,6 +578,16 @@ def test_whoever_looks_at_rows_that_wait_finds_what_single_rows_leave(
     assert bytes_of(bulk) == bytes_of(single)
 
 
+def test_labels_that_their_owner_writes_over_later_are_learned_as_they_were():
+    rows, labels = rows_in_bulk(300, regression=False), np.where(np.arange(300) % 3, 1.0, -1.0)
+    learner = make_learner(spec_of("squared", retain=300))
+    learner.learn(rows.with_labels(labels))
+    assert learner._ring._waiting is not None
+    kept = labels[rows.weights > 0.0].tolist()
+    labels[:] = 7.0
+    assert learner.state()["ring_labels"].tolist() == kept
+
+
 def test_a_long_row_does_not_keep_its_room_for_ever():
     learner = make_learner(spec_of("hinge", dim=100_000, retain=4))
     wide = Batch.from_dense(np.ones((1, 100_000)), np.ones(1))
