@@ -93,11 +93,13 @@ class _Crew:
             worker.hear()
             if worker.process.exitcode is not None:
                 log.warning("a worker ended with %s; starting another", worker.process.exitcode)
-                worker.pipe.close()
                 if time.monotonic() - worker.started_at < SHORT_LIFE_S:
                     time.sleep(LOOK_S)
                 forget_worker(self._shared, number)
-                self._workers[number] = self._started(number)
+                # Whoever forks them may have been killed, too, and is another one at the next look.
+                with suppress(EOFError, OSError):
+                    self._workers[number] = self._started(number)
+                    worker.pipe.close()
 
     def stop(self) -> None:
         """Let every worker finish what is under way, and wait for it, if not for ever."""

@@ -10,12 +10,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 
 from service.demo.server_process import ServerProcess
+from service.forks import forks
 from service.journal import open_journal
 from service.settings import Settings
+from service.workers import _Crew, _Worker
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
 from tests.service.test_following import ROW, until
@@ -148,6 +151,30 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
     assert workers
     until(lambda: not any(map(is_alive, workers)), 30)
     assert not list(tmp_path.glob("dualstream-workers-*"))
+
+
+def test_a_start_that_comes_to_nothing_is_made_again_at_the_next_look(tmp_path, monkeypatch):
+    """As where the process that forks workers was killed, too."""
+    ends, other = os.pipe()
+    os.close(other)
+    hears, _ = forks.Pipe(duplex=False)
+    dead = _Worker(SimpleNamespace(exitcode=-9, sentinel=ends), hears)
+    alive = _Worker(SimpleNamespace(exitcode=None, sentinel=ends), hears)
+    starts: Iterator[_Worker | type[Exception]] = iter([dead, EOFError, ConnectionError, alive])
+
+    def started(self: _Crew, number: int) -> _Worker:
+        found = next(starts)
+        if isinstance(found, type):
+            raise found
+        return found
+
+    monkeypatch.setattr(_Crew, "_started", started)
+    with socket.socket() as at:
+        crew = _Crew(Settings(workers=1), at, str(tmp_path))
+        for _ in range(3):
+            crew.look()
+    assert crew._workers == [alive]
+    os.close(ends)
 
 
 def test_one_worker_adopts(tmp_path):
