@@ -19,6 +19,7 @@ import msgspec
 
 from service.baton import Baton
 from service.controls import Verdict, copy_named_by
+from service.entries import Content
 from service.journal.chain import next_chain
 from service.journal.protocol import (
     Appended,
@@ -34,7 +35,7 @@ from service.journal.protocol import (
     Trimmed,
     UnknownCopy,
 )
-from service.journal.record import RecordError, holds_control
+from service.journal.record import RecordError
 from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.receipts import Receipt, by_request, is_left, new_of, receipts_of
@@ -309,18 +310,22 @@ class Committer:
             if self._has_parted(appended):
                 replica.is_forked = True
             return False
-        entries = []
+        entries: list[Entry] = []
+        content: Content | None = None
         if appended.entries:
             # One pass over rows of others and own ones takes less than two.
             entries = [*appended.entries, _own_entry(group, appended)]
             try:
                 replica.check_order(entries)
+                content = replica.rows_of(entries)
             except Forked:
                 replica.is_forked = True
                 return False
-            except RecordError:
+            except Exception:  # nothing has changed: the task meets it again, and tells
                 return False
-        self._learn(group, appended, entries)
+            if content is None:
+                return False
+        self._learn(group, appended, entries, content)
         return True
 
     def _is_plain(self, group: _Group, appended: Appended) -> bool:
@@ -333,8 +338,6 @@ class Committer:
             if not self._is_next(appended):
                 return False
         elif appended.shortfall is not None or not _is_whole(appended, group.requests):
-            return False
-        elif any(holds_control(entry.body) for entry in appended.entries):
             return False
         return self._replica.learns_at_once(appended.seq - self._replica.seq)
 
@@ -349,15 +352,21 @@ class Committer:
         follows = appended.first_seq in (None, replica.seq + 1)
         return not follows or appended.previous != replica.chain
 
-    def _learn(self, group: _Group, appended: Appended, entries: Sequence[Entry]) -> None:
-        """Learn a plain group, which is the last of `entries` if others were told, and answer."""
+    def _learn(
+        self,
+        group: _Group,
+        appended: Appended,
+        entries: Sequence[Entry],
+        content: Content | None,
+    ) -> None:
+        """Learn a plain group and answer; it is the last of `entries` where others were told."""
         replica, requests, before = self._replica, group.requests, self._replica.seq
         assert appended.seq is not None
         try:
             self._tell_journalled(group, appended)
             placed = by_request(requests, appended.placed)
-            if entries:
-                outcome = replica.learn_entries(entries)
+            if content is not None:
+                outcome = replica.learn_entries(entries, content)
             else:
                 outcome = replica.learn_own(appended.seq, appended.chain, *new_of(requests, placed))
             self._tell(group, receipts_of(requests, placed, outcome, replica.answers), before)

@@ -241,19 +241,27 @@ class Replica:
         for some in parted_at(entries, stands_alone):
             await self.apply_run(some, journal)
 
-    def learn_entries(self, entries: Sequence[Entry]) -> Outcome:
-        """Apply entries that are known to follow, without controls; what became of the last one.
+    def rows_of(self, entries: Sequence[Entry]) -> Content | None:
+        """What entries that are known to follow hold; None where a control is in it.
+
+        Raises CorruptRecord, UnknownRecord, which name the entry.
+        """
+        content = self._beyond(entries)
+        if any(isinstance(record, Control) for record in content.records):
+            return None
+        return content
+
+    def learn_entries(self, entries: Sequence[Entry], content: Content) -> Outcome:
+        """Apply entries of the rows that `rows_of` has found; what became of the last one.
 
         To be called where all their rows are learned at once.
         """
-        names, records, asked, named = self._beyond(entries)
-        self.names.keep(names)
+        self.names.keep(content.names)
         done: list[tuple[int, Applied]] = []
-        for record in records:
+        for record in content.records:
             assert isinstance(record, Batch)
-            first_seq = self.seq + 1
-            outcome = self._kept(record, self._learn_slice(record), asked, named)
-            done.append((first_seq, outcome))
+            first_seq, outcome = self.seq + 1, self._learn_slice(record)
+            done.append((first_seq, self._kept(record, outcome, content.asked, content.named)))
         self._pass_entries(entries, done)
         last = within(done, entries[-1].first_seq, entries[-1].seq)
         assert isinstance(last, Outcome)
