@@ -14,6 +14,7 @@ from typing import Any
 import redis.asyncio
 
 import service.api.learning
+from service.appending import Appending
 from service.committer import Committer
 from service.journal.redis import scripts
 from service.journal.redis.store import RedisJournal
@@ -51,7 +52,7 @@ def strike(step: str) -> None:
 def plant() -> None:
     """Put the steps into the service's own classes."""
     _before(Committer, "_begin", "the request is parked")
-    _before(Committer, "_send", "the group is about to be appended")
+    _before(Appending, "send", "the group is about to be appended")
     _before(Committer, "_answered", "the append is answered")
     _after(Replica, "_learn_slice", "the rows are learned, and their place not taken note of")
     _after(Replica, "_keep_own", "the rows are applied")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from service.catalog import canonical
-from service.committer import BULK_ROWS, GROUP_ROWS, Committer
+from service.committer import Committer
 from service.controls import Demote
+from service.groups import BULK_ROWS, GROUP_ROWS
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from service.journal.record import KeyKind, make_key
@@ -133,7 +134,8 @@ def test_few_rows_take_no_task_behind_known_ones_or_those_that_are_told(tmp_path
             return asyncio.Task(coro, loop=loop, **given)
 
         asyncio.get_running_loop().set_task_factory(made)
-        bench.committer._journal = bench.faulty.journal  # which has no task for an append, either
+        # Which has no task for an append, either.
+        bench.committer._appending._journal = bench.faulty.journal
         submit = bench.committer.submit
         seqs = [(await one).placed.seq for one in [*map(submit, map(request, "ab"))]]
         journal, replica = bench.faulty.journal, bench.replica

@@ -36,7 +36,7 @@ async def append_elsewhere(bench: Bench, times: int, first: int = 0) -> int:
 
 
 def count_calls(bench: Bench) -> Counter[str]:
-    counted = bench.committer._journal = Counted(bench.faulty)  # type: ignore[assignment]
+    counted = bench.committer._applying._journal = Counted(bench.faulty)  # type: ignore[assignment]
     return counted.calls
 
 
@@ -96,7 +96,7 @@ def test_a_fork_is_found_by_what_is_read_or_by_the_head(tmp_path: Path, grown: i
     """The journal ends before the replica, at its seq with other entries, or beyond it."""
 
     async def scenario(bench: Bench) -> None:
-        bench.committer._on_fork = forks.append
+        bench.committer._applying.on_fork = forks.append
         seq = await append_elsewhere(bench, 3)
         await bench.committer.refresh(seq)
         lose_last_entry(sqlite3.connect(next(tmp_path.glob("*.db"))))

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.committer import ControlRequest
 from service.controls import Rollback
 from service.journal.protocol import Trimmed, Version
+from service.requests import ControlRequest
 from service.states import Captured
 from service.time_travel import state_at
 from tests.service.conftest import assert_problem

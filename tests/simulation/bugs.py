@@ -24,6 +24,8 @@ import service.refit_board
 import service.replica
 import service.versions
 import service.watched
+from service.appending import Appending
+from service.applying import Applying
 from service.catalog import Catalog
 from service.committer import Committer
 from service.controls import Refit
@@ -69,10 +71,10 @@ def _standing_in(planted: Callable[..., Any], true: Any) -> Callable[..., Any]:
 # -- appending ---------------------------------------------------------------------------------
 
 
-def _fresh_nonce(true: Any, self: Committer, group: Any) -> Any:
+def _fresh_nonce(true: Any, self: Appending, group: Any) -> Any:
     """What is repeated is taken for something new."""
-    before = getattr(self, "sent_nonce", None)
-    self.sent_nonce = group.nonce  # type: ignore[attr-defined]
+    before = getattr(self._replica, "sent_nonce", None)
+    self._replica.sent_nonce = group.nonce  # type: ignore[attr-defined]
     if group.nonce == before:
         group = msgspec.structs.replace(group, nonce=self._outside.nonce())
     return true(self, group)
@@ -106,7 +108,7 @@ def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
     return true(self, mine)
 
 
-def _learned_early(true: Any, self: Committer, group: Any) -> Any:
+def _learned_early(true: Any, self: Appending, group: Any) -> Any:
     """Learn first, journal then."""
     replica = self._replica
     _, (block,) = decode_merged(b"".join(part.body for part in group.parts))
@@ -170,14 +172,14 @@ def _controls_first(true: Any, self: Replica, entries: Any) -> Any:
     return names, sorted(records, key=lambda record: not isinstance(record, Control)), *others
 
 
-async def _only_new(true: Any, self: Committer, group: Any, appended: Any, *given: Any) -> Any:
+async def _only_new(true: Any, self: Applying, group: Any, appended: Any, *given: Any) -> Any:
     """The chain is looked at only where something was new."""
     if appended.seq is None:
         appended = msgspec.structs.replace(appended, more=True)
     return await true(self, group, appended, *given)
 
 
-async def _looked_once(true: Any, self: Committer, read_already: bool) -> None:
+async def _looked_once(true: Any, self: Applying, read_already: bool) -> None:
     """What the head tells of and a read does not find is left to the next refresh."""
     replica = self._replica
     record = await self._journal.get(replica.id)
@@ -188,10 +190,10 @@ async def _looked_once(true: Any, self: Committer, read_already: bool) -> None:
         await replica.catch_up(self._journal)
 
 
-async def _served_meanwhile(true: Any, self: Committer, fork: Exception) -> None:
+async def _served_meanwhile(true: Any, self: Applying, fork: Exception) -> None:
     """A fork is served until the rebuilding begins."""
     if isinstance(fork, Forked):
-        self._on_fork(self._replica.id)
+        self.on_fork(self._replica.id)
     record = await self._journal.get(self._replica.id)
     if record.incarnation != self._replica.incarnation:
         raise ModelChanged(self._replica.id)
@@ -418,7 +420,7 @@ def _told_again(true: Any, self: Trail, other: Trail) -> Any:
 
 
 BUGS = {
-    "no nonce on retry": Bug([(Committer, "_send", _fresh_nonce)]),
+    "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
     "label key checked outside the append": Bug(
         [(service.late_labels, "request_of", _labels_unkeyed)]
@@ -427,7 +429,7 @@ BUGS = {
     "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
     "apply before append": Bug(
         [
-            (Committer, "_send", _learned_early),
+            (Appending, "send", _learned_early),
             (Replica, "learn_own", _not_again),
             (Replica, "apply_own", _nor_again),
         ]
@@ -436,15 +438,15 @@ BUGS = {
     "outcome of another record handed over": Bug(
         [(service.watched, "within", _one_before), (service.replica, "within", _one_before)]
     ),
-    "acknowledged though known to be lost": Bug([(Committer, "_check_kept", _nothing)]),
+    "acknowledged though known to be lost": Bug([(Applying, "_check_kept", _nothing)]),
     "no chain check": Bug([(Replica, "apply", _any_chain)]),
     "no chain check at once": Bug([(Replica, "check_order", _nothing)]),
     "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),
-    "no chain check where nothing is new": Bug([(Committer, "_apply", _only_new)]),
+    "no chain check where nothing is new": Bug([(Applying, "apply", _only_new)]),
     "fork served until it is rebuilt": Bug(
-        [(Committer, "_rebuild", _served_meanwhile), (Committer, "_has_parted", _nothing)]
+        [(Applying, "_rebuild", _served_meanwhile), (Applying, "_has_parted", _nothing)]
     ),
-    "fork served for one more turn": Bug([(Committer, "_has_parted", _nothing)]),
+    "fork served for one more turn": Bug([(Applying, "_has_parted", _nothing)]),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
@@ -483,6 +485,6 @@ BUGS = {
 RARE = {
     "rollback goes on where its model was let go": Bug([(Pausing, "stop", _nothing)]),
     "copy gone with its record": Bug([(service.replica, "obey_in_place", _not_asked_again)]),
-    "head lost before it is read": Bug([(Committer, "_hold_against_head", _looked_once)]),
+    "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
 }
 """No seed is known that finds them: tests of test_replay.py and test_many_models.py do."""

@@ -1,0 +1,75 @@
+"""One append of a group, sent with the same nonce until its outcome is known.
+
+A store whose answer is lost may have done what it was asked to, or not: the nonce makes it
+harmless to ask again.
+"""
+
+import asyncio
+
+from service.controls import copy_named_by
+from service.groups import Group
+from service.journal.protocol import Appended, Journal, JournalUnavailable, OutcomeUnknown
+from service.outside import Outside
+from service.replica import Replica
+from service.requests import Request
+
+FIRST_PAUSE_S = 0.01
+LONGEST_PAUSE_S = 0.5
+
+
+class Appending:
+    """Appends the groups of one model, behind what its replica has seen."""
+
+    __slots__ = ("_journal", "_outside", "_replica", "_timeout_s")
+
+    def __init__(
+        self, journal: Journal, replica: Replica, timeout_s: float, outside: Outside
+    ) -> None:
+        self._journal = journal
+        self._replica = replica
+        self._timeout_s = timeout_s
+        self._outside = outside
+
+    def send(self, group: Group) -> "asyncio.Future[Appended]":
+        """Append the group once; what is raised, too, is told by the future."""
+        try:
+            replica, first = self._replica, group.requests[0]
+            cursor, copy, change = None, None, None
+            if isinstance(first, Request):
+                cursor = first.cursor
+            else:  # the store has to hold the copy then
+                copy, change = copy_named_by(first.control), first.change
+            seq = max(group.known, replica.seq) if group.known else replica.seq
+            where = (replica.id, replica.incarnation, group.nonce, seq)
+            return asyncio.ensure_future(
+                self._journal.append(*where, group.parts, cursor, copy, change)
+            )
+        except Exception as error:
+            failed = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
+    async def until_known(self, group: Group) -> Appended:
+        """Append the group, or go on with what is sent of it, until the outcome is known.
+
+        Raises JournalUnavailable when nothing was done, OutcomeUnknown at the deadline.
+        """
+        sent, group.sent = group.sent, None
+        began = self._outside.clock() if sent is None else group.began
+        deadline = began + self._timeout_s
+        pause = FIRST_PAUSE_S
+        unknown: OutcomeUnknown | None = None
+        while True:
+            try:
+                return await (self.send(group) if sent is None else sent)
+            except OutcomeUnknown as error:
+                unknown = error
+            except JournalUnavailable as error:
+                if unknown is None:
+                    raise
+                unknown = OutcomeUnknown(str(error))
+            sent = None
+            if self._outside.clock() + pause > deadline:
+                raise unknown
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -1,0 +1,233 @@
+"""What moves a replica on: past an append, or to its journal's end.
+
+Few rows that follow what it holds are learned in the turn of the event loop in which their append
+is answered; all else is applied step by step. Where the journal is another than the replica has
+learned, the replica is thrown away for it.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from service.entries import Content
+from service.groups import BULK_ROWS, Group, is_whole, own_entry
+from service.journal.chain import next_chain
+from service.journal.protocol import (
+    Appended,
+    Entry,
+    Journal,
+    ModelChanged,
+    OutcomeUnknown,
+    Placed,
+    Trimmed,
+)
+from service.receipts import new_of
+from service.recovery import Forked
+from service.replica import Replica
+from service.requests import ControlRequest
+from service.trail import Lost
+from service.watched import Applied
+from solvers import Outcome
+
+log = logging.getLogger("dualstream.committer")
+
+Others = tuple[Sequence[Entry], Content] | tuple[()]
+"""Entries of others that an append has told, its own behind them, and what they hold; or none."""
+
+
+class Applying:
+    """Moves one replica on, for whoever sees to it that nobody else does meanwhile."""
+
+    __slots__ = ("_journal", "_replica", "on_fork", "on_loss")
+
+    def __init__(
+        self,
+        journal: Journal,
+        replica: Replica,
+        on_fork: Callable[[str], None],
+        on_loss: Callable[[Lost], None],
+    ) -> None:
+        self._journal = journal
+        self._replica = replica
+        self.on_fork = on_fork
+        self.on_loss = on_loss
+
+    def is_next(self, appended: Appended) -> bool:
+        """Whether it is durable as asked, and all that stands behind what the replica holds."""
+        is_alone = not appended.entries and not appended.more and appended.shortfall is None
+        follows = appended.previous == self._replica.chain
+        return is_alone and follows and appended.first_seq == self._replica.seq + 1
+
+    # -- in the turn of an append ----------------------------------------------------------------
+
+    def at_once(self, group: Group, appended: Appended) -> Others | None:
+        """What `learn` takes, if the group is of few rows that follow; else it is for `apply`.
+
+        A replica that shows to be forked is known as such from now on, not from when the task
+        begins that rebuilds it.
+        """
+        replica, seq = self._replica, appended.seq
+        is_of_rows = not isinstance(group.requests[0], ControlRequest)
+        if is_of_rows and seq is not None and group.rows < BULK_ROWS:
+            if not appended.entries:
+                follows = self.is_next(appended)
+            else:
+                follows = appended.shortfall is None and is_whole(group, appended)
+            if follows and replica.learns_at_once(seq - replica.seq):
+                return self._told(group, appended) if appended.entries else ()
+        if self._has_parted(appended):
+            replica.is_forked = True
+        return None
+
+    def _told(self, group: Group, appended: Appended) -> Others | None:
+        """What was told and the group's own entry, if all are of rows that follow.
+
+        One pass over rows of others and own ones takes less than two.
+        """
+        entries = [*appended.entries, own_entry(group, appended)]
+        try:
+            self._replica.check_order(entries)
+            content = self._replica.rows_of(entries)
+        except Forked:
+            self._replica.is_forked = True
+            return None
+        except Exception:  # nothing has changed: `apply` meets it again, and tells
+            return None
+        return None if content is None else (entries, content)
+
+    def _has_parted(self, appended: Appended) -> bool:
+        """Whether an append shows at once that the replica is forked, as `apply` will find."""
+        replica = self._replica
+        for entry in appended.entries:
+            if entry.seq > replica.seq:
+                return next_chain(replica.chain, entry.nonce) != entry.chain
+        if appended.entries or appended.more:
+            return False
+        follows = appended.first_seq in (None, replica.seq + 1)
+        return not follows or appended.previous != replica.chain
+
+    def learn(
+        self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]], others: Others
+    ) -> Outcome:
+        """Learn a group's rows, behind those of others that `at_once` has found."""
+        if others:
+            return self._replica.learn_entries(*others)
+        assert appended.seq is not None
+        new = new_of(group.requests, placed)
+        return self._replica.learn_own(appended.seq, appended.chain, *new)
+
+    # -- step by step ----------------------------------------------------------------------------
+
+    async def apply(
+        self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
+    ) -> Applied | None:
+        """Bring the replica past the append; what became of what is new, None without any.
+
+        The group's nonce is watched. Raises OutcomeUnknown when the journal has lost it again.
+        """
+        replica, requests, nonce = self._replica, group.requests, group.nonce
+        try:
+            if appended.entries:
+                unseen = [e for e in appended.entries if e.seq > replica.seq]
+                if is_whole(group, appended):
+                    # One pass over rows of others and own ones takes less than two.
+                    unseen.append(own_entry(group, appended))
+                await replica.apply(unseen, self._journal)
+            if appended.more and not replica.seq:
+                await replica.load(self._journal)  # there may be a snapshot to begin from
+                if appended.seq is not None and replica.restored_seq >= appended.seq:
+                    return None  # even one of what was appended since, whose rows it has learned
+            elif appended.more:
+                await replica.catch_up(self._journal)
+            handed_over = replica.watched[nonce]
+            if handed_over is not None:
+                return handed_over
+            if appended.seq is None and appended.more:
+                self._check_kept(appended)
+                return None
+            # Nothing new: the answer tells the chain all the same. A replica that stands beyond
+            # the append without having seen it is forked, too.
+            follows = appended.first_seq in (None, replica.seq + 1)
+            if not follows or appended.previous != replica.chain:
+                raise Forked(
+                    f"model {replica.id!r}: what was appended follows {appended.previous}, "
+                    f"this replica stands at seq {replica.seq} with {replica.chain}"
+                )
+            if appended.seq is None:
+                return None
+        except (Forked, Trimmed) as cause:
+            await self._rebuild(cause)
+            self._check_kept(appended)
+            return replica.watched[nonce]
+        if isinstance(requests[0], ControlRequest):
+            control = requests[0].control
+            try:
+                return await replica.apply_own_control(
+                    appended.seq, appended.chain, control, self._journal
+                )
+            except (Forked, Trimmed) as cause:
+                await self._rebuild(cause)
+                self._check_kept(appended)
+                return None
+        new = new_of(requests, placed)
+        return await replica.apply_own(appended.seq, appended.chain, *new)
+
+    def _check_kept(self, appended: Appended) -> None:
+        """Raise OutcomeUnknown when the journal, just read to its end, ends before what it said."""
+        if any(placed.seq > self._replica.seq for placed in appended.placed):
+            raise OutcomeUnknown("the store has lost what it had appended")
+
+    async def catch_up(self, seq: int | None) -> None:
+        """Bring the replica to the journal's end; with `seq`, to the read that reaches it.
+
+        Raises JournalUnavailable, ModelChanged, UnknownModel.
+        """
+        replica = self._replica
+        try:
+            if seq is not None:
+                # Entries show by themselves that they follow, and of which incarnation.
+                await replica.catch_up(self._journal, seq)
+            if seq is None or replica.seq < seq:
+                await self._hold_against_head(read_already=seq is not None)
+        except (Forked, Trimmed) as cause:
+            await self._rebuild(cause)
+
+    async def _hold_against_head(self, read_already: bool) -> None:
+        """Bring the replica to the journal's end, wherever that is. Raises Forked, Trimmed.
+
+        Where it was `read_already` and has not grown since, it is not read again.
+        """
+        replica = self._replica
+        while True:
+            record = await self._journal.get(replica.id)
+            if record.incarnation != replica.incarnation:
+                raise ModelChanged(replica.id)
+            replica.check_head(record)
+            if not read_already or record.seq > replica.seq:
+                await replica.catch_up(self._journal)
+            if replica.seq >= record.seq:
+                return
+            # The head was lost before it was read: what of it was here the new head tells.
+
+    async def _rebuild(self, cause: Forked | Trimmed) -> None:
+        """Throw the replica's state away for the journal's. Raises ModelChanged.
+
+        One that was overtaken by the trimming may have been forked as well: nobody is served of
+        it, either.
+        """
+        replica = self._replica
+        replica.is_forked = True
+        if isinstance(cause, Forked):
+            log.warning("%s; rebuilding it from the journal", cause)
+            replica.trail.is_parted = True
+            self.on_fork(replica.id)
+        else:
+            log.warning(
+                "model %r: %s, this replica stands at seq %d; loading it anew",
+                replica.id,
+                cause,
+                replica.seq,
+            )
+        record = await self._journal.get(replica.id)
+        if record.incarnation != replica.incarnation:
+            raise ModelChanged(replica.id) from None
+        self.on_loss(await replica.rebuild(record, self._journal))

@@ -1,0 +1,102 @@
+"""Groups: requests that are committed together, as they are taken off the line; and their appends.
+
+What waits joins in its order until a group holds enough. A control is a group of its own, and so
+are rows that move a cursor.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from service.journal.protocol import Appended, Entry, Part
+from service.outside import Outside
+from service.receipts import Receipt, is_left
+from service.requests import AnyRequest, ControlRequest, Request
+
+# Requests join a group until it holds this much; a larger request is a group of its own.
+GROUP_BYTES = 1024 * 1024
+GROUP_ROWS = 4096
+BULK_ROWS = 1000
+"""So many rows take about as long to learn as to append."""
+
+Line = deque[tuple[AnyRequest, "asyncio.Future[Receipt]"]]
+"""Requests that wait for one model, and who waits for each."""
+
+
+class Group(msgspec.Struct):
+    """Requests that are committed together."""
+
+    requests: list[AnyRequest]
+    futures: "list[asyncio.Future[Receipt]]"
+    parts: Sequence[Part]
+    rows: int
+    nonce: bytes
+    began: float
+    sent: "asyncio.Future[Appended] | None" = None
+    """Its first append, where that is under way or answered."""
+    appending: "asyncio.Task[Appended] | None" = None
+    """Its append, where that was begun before the group in front of it was learned."""
+    known: int = 0
+    """Where the replica stands then, as long as that is still to come."""
+
+
+def next_group(line: Line, outside: Outside) -> Group:
+    """Take the first requests off the line, on which there is one at least."""
+    first, future = line.popleft()
+    requests, futures, parts, rows = [first], [future], first.parts, _rows(first)
+    if line and not _is_alone(first):
+        parts, size = list(parts), _size(first)
+        while line:
+            following, future = line[0]
+            size += _size(following)
+            rows += _rows(following)
+            if size > GROUP_BYTES or rows > GROUP_ROWS or _is_alone(following):
+                rows -= _rows(following)
+                break
+            line.popleft()
+            requests.append(following)
+            futures.append(future)
+            parts += following.parts
+    return Group(requests, futures, parts, rows, outside.nonce(), outside.clock())
+
+
+def is_bulk(request: AnyRequest) -> bool:
+    """Whether the request alone makes a group of rows in bulk."""
+    return not _is_alone(request) and _rows(request) >= BULK_ROWS
+
+
+def is_all_there(appended: Appended) -> bool:
+    """Whether all of it is durable as asked, and stands under its own keys."""
+    return appended.shortfall is None and not any(placed.conflict for placed in appended.placed)
+
+
+def is_whole(group: Group, appended: Appended) -> bool:
+    """Whether the append made an entry of these rows that follows the entries that it tells."""
+    is_of_rows = not isinstance(group.requests[0], ControlRequest)
+    is_told = appended.seq is not None and not appended.more
+    return is_of_rows and is_told and not any(map(is_left, appended.placed))
+
+
+def own_entry(group: Group, appended: Appended) -> Entry:
+    """As the journal has it, but for the time, which is the store's."""
+    assert appended.first_seq is not None
+    assert appended.seq is not None
+    body = b"".join([part.body for part in group.parts])
+    return Entry(appended.first_seq, appended.seq, group.nonce, appended.chain, 0, body)
+
+
+def _is_alone(request: AnyRequest) -> bool:
+    """Whether the request is a group of its own."""
+    return isinstance(request, ControlRequest) or request.cursor is not None
+
+
+def _rows(request: AnyRequest) -> int:
+    """How many rows it brings; a control brings none."""
+    return len(request.rows) if isinstance(request, Request) else 0
+
+
+def _size(request: AnyRequest) -> int:
+    """Bytes of a request."""
+    return sum([len(part.body) for part in request.parts])
