@@ -276,6 +276,8 @@ end
 local known_seq, unseen, last = tonumber(ARGV[3]), '', tonumber(ARGV[3])
 local through = cmsgpack.unpack(result)[1]
 if known_seq >= trimmed and known_seq < through then
-  unseen, last = entries_after(KEYS[2], known_seq, through, tonumber(ARGV[14]))
+  local texts
+  texts, last = entries_after(KEYS[2], known_seq, through, tonumber(ARGV[14]))
+  unseen = table.concat(texts)
 end
 return struct.pack('<I8I8I4', last, trimmed, #result) .. result .. unseen

@@ -71,34 +71,45 @@ local function parts_of(log, entry)
   return #entry + bytes, string.sub(log, 1, -#'log' - 1) .. 'body:' .. string.sub(entry, 25, 40)
 end
 
--- The entries (80 bytes and a body) with after < last seq <= through, joined, up to limit bytes, at least one if any;
--- and the last seq among them. Fetches no more at once than the mean size so far lets expect.
+local FETCHED = 64
+
+-- The entries (80 bytes and a body) with after < last seq <= through, up to limit bytes, at least one if any, as texts
+-- that are to be joined; and the last seq among them. Fetches no more at once than the mean size so far lets expect.
+-- Joined here, each byte would be copied and hashed at every step by which Lua's buffer grows; those that were fetched
+-- at once make a text, because Python takes longer to read an array of them.
 local function entries_after(log, after, through, limit)
-  local found, count, size, last, step = {}, 0, 0, after, 1
+  local texts, count, size, last, step = {}, 0, 0, after, 1
   while last < through do
     local batch = redis.call('XRANGE', log, stream_id(last + 1), stream_id(through), 'COUNT', step)
     if #batch == 0 then
       break
     end
+    local found = {}
     for number = 1, #batch do
       local entry = batch[number][2][2]
       local bytes, key = parts_of(log, entry)
       size = size + bytes
       if count > 0 and size > limit then
-        return table.concat(found), number > 1 and seq_of(batch[number - 1]) or last
+        texts[#texts + 1] = table.concat(found)
+        return texts, number > 1 and seq_of(batch[number - 1]) or last
       end
       count = count + 1
       found[#found + 1] = entry
-      local body = not key or redis.call('GET', key)
-      if not body then  -- damaged: it is told as cut off
-        return table.concat(found), seq_of(batch[number])
+      if key then
+        texts[#texts + 1] = table.concat(found)
+        found = {}
+        local body = redis.call('GET', key)
+        if not body then  -- damaged: it is told as cut off
+          return texts, seq_of(batch[number])
+        end
+        texts[#texts + 1] = body
       end
-      found[#found + 1] = key and body
     end
+    texts[#texts + 1] = table.concat(found)
     last = seq_of(batch[#batch])
-    step = math.max(1, math.min(256, 2 * step, math.floor((limit - size) * count / size)))
+    step = math.max(1, math.min(FETCHED, 2 * step, math.floor((limit - size) * count / size)))
   end
-  return table.concat(found), last
+  return texts, last
 end
 
 -- Whether the log leads on from seq with this chain, or ends there. head: its seq and chain.

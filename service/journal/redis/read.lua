@@ -1,5 +1,5 @@
 -- KEYS: head, log   ARGV: incarnation, after, limit in bytes
--- Answers {0, entries}, {1} another incarnation, {3, trimmed}.
+-- Answers {0, the last seq among the entries, {texts of entries}}, {1} another incarnation, {3, trimmed}.
 
 local head = redis.call('HMGET', KEYS[1], 'incarnation', 'seq', 'trimmed')
 if head[1] ~= ARGV[1] then
@@ -9,4 +9,5 @@ local after = tonumber(ARGV[2])
 if after < tonumber(head[3]) then
   return {3, tonumber(head[3])}
 end
-return {0, (entries_after(KEYS[2], after, tonumber(head[2]), tonumber(ARGV[3])))}
+local texts, last = entries_after(KEYS[2], after, tonumber(head[2]), tonumber(ARGV[3]))
+return {0, last, texts}

@@ -318,7 +318,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         if answer[0] == 3:
             raise Trimmed(answer[1] + 1)
         refuse(model, answer)
-        return _entries(answer[1])
+        return _entries(b"".join(answer[2]))
 
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
