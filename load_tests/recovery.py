@@ -162,7 +162,7 @@ async def stages_once(journal: Journal, record: Any, url: str) -> list[float]:
     seq = 0
     while seq < record.seq:
         with clock.stage(0), clock.of_process(1, _pids.get(url)):
-            entries = await journal.read(record.id, record.incarnation, seq, READ_BYTES)
+            entries = list(await journal.read(record.id, record.incarnation, seq, READ_BYTES))
         with clock.stage(2):
             check_chain(entries)
         with clock.stage(3):

@@ -40,7 +40,7 @@ class HeldRows(NamedTuple):
     """Rows with an id, of all that was read."""
 
 
-async def held_pieces(paused: Paused, journal: Journal) -> AsyncIterator[list[Entry]]:
+async def held_pieces(paused: Paused, journal: Journal) -> AsyncIterator[Sequence[Entry]]:
     """The entries that hold the quarantine, in their order, as many at once as a read brings.
 
     Raises Trimmed; Forked, at the end at the latest, where the journal holds others than those

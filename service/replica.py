@@ -19,8 +19,8 @@ from service.beside import beside
 from service.controls import Verdict, check_control, stands_alone
 from service.entries import Content, content_beyond, parted_at
 from service.journal.chain import first_chain, next_chain
+from service.journal.pages import end_of, size_of
 from service.journal.protocol import (
-    ENTRY_OVERHEAD,
     Base,
     Entry,
     Journal,
@@ -390,20 +390,20 @@ class Replica:
         """Apply all that the journal holds beyond this replica. Raises Forked.
 
         With `until`, nothing is read any more once the replica has reached that seq. Where there
-        is much to read, the next entries are read while these are applied.
+        is much to read, the next entries are read while these are parsed and applied.
         """
         entries = await self._read(journal, self.seq)
         while entries:
-            ahead: asyncio.Task[list[Entry]] | None = None
-            is_last = until is not None and entries[-1].seq >= until
-            size = sum(len(entry.body) + ENTRY_OVERHEAD for entry in entries)
-            if size > READ_BYTES // 2 and not is_last:
-                ahead = asyncio.create_task(self._read(journal, entries[-1].seq))
-                # In one turn of the event loop it asks, in the next one that is sent: the store is
-                # at work while these are applied, which leaves the loop no turn.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
+            ahead: asyncio.Task[Sequence[Entry]] | None = None
+            end = end_of(entries)
+            is_last = until is not None and end >= until
             try:
+                if size_of(entries) > READ_BYTES // 2 and not is_last:
+                    ahead = asyncio.create_task(self._read(journal, end))
+                    # In one turn of the event loop it asks, in the next one that is sent: the store
+                    # is at work while these are applied, which leaves the loop no turn.
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
                 await self.apply(entries, journal)
             except BaseException:
                 if ahead is not None:
@@ -414,7 +414,7 @@ class Replica:
                 return
             entries = await (ahead or self._read(journal, self.seq))
 
-    async def _read(self, journal: Journal, after: int) -> list[Entry]:
+    async def _read(self, journal: Journal, after: int) -> Sequence[Entry]:
         return await journal.read(self.id, self.incarnation, after, READ_BYTES)
 
     def check_head(self, record: ModelRecord) -> None:

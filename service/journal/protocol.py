@@ -418,11 +418,15 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
-    ) -> list[Entry]:
+    ) -> Sequence[Entry]:
         """Return the entries whose last seq is > `after`, in order, up to `limit_bytes`.
 
         Each counts for its body and 80 bytes; at least one is returned if there is any. One
         with `after` in its middle is returned whole.
+
+        It is a list, or where parsing takes long a `Page` (`pages.py`), which is parsed when it is
+        looked at and raises CorruptRecord then; `end_of` and `size_of` tell of both how far they
+        reach without a look, so that the next read can be on its way before.
 
         Raises ModelChanged; Trimmed when rows after `after` are gone.
         """

@@ -2,10 +2,19 @@
 
 import asyncio
 import os
+from itertools import accumulate
 
 import pytest
 
-from service.journal.protocol import Appended, CursorMove, Journal, Limits, Trimmed
+from service.journal.pages import end_of, size_of
+from service.journal.protocol import (
+    ENTRY_OVERHEAD,
+    Appended,
+    CursorMove,
+    Journal,
+    Limits,
+    Trimmed,
+)
 from service.journal.record import KeyKind
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, keyed, places, request, rows
@@ -51,6 +60,24 @@ async def test_every_entry_is_read_though_sizes_differ_wildly(journal: Journal):
         assert len(page) == 1 or sum(len(entry.body) for entry in page) <= 40_000
         after = page[-1].seq
     assert read == sizes
+
+
+async def test_how_far_a_read_reaches_is_told_without_a_look_at_it(journal: Journal):
+    log = await Log.create(journal)
+    counts = [1, 5000, *[1] * 150, 2, 3, 20000, 7]
+    for count in counts:
+        await log.append(rows(*[count] * count))
+    pages, after = [], 0
+    while page := await journal.read(log.model, log.incarnation, after, 8000):
+        pages.append(page)
+        after = end_of(page)
+    assert after == sum(counts) and 5 < len(pages) < len(counts) / 10
+    sizes = [size_of(page) for page in pages]
+    assert [end_of(page) for page in pages] == [page[-1].seq for page in pages]
+    assert sizes == [sum(len(entry.body) + ENTRY_OVERHEAD for entry in page) for page in pages]
+    read = [entry for page in pages for entry in page]
+    assert [entry.seq for entry in read] == list(accumulate(counts))
+    assert [entry.seq + 1 - entry.first_seq for entry in read] == counts
 
 
 async def test_trimming_takes_only_whole_entries(journal: Journal):

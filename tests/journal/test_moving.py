@@ -37,7 +37,7 @@ async def written(journal, entries: int = 5) -> ModelRecord:
 
 async def taken(journal, record: ModelRecord):
     """Its entries, and its keys."""
-    entries = await journal.read(record.id, record.incarnation, 0)
+    entries = list(await journal.read(record.id, record.incarnation, 0))
     keys, at = [], 0
     while at is not None:
         some, at = await journal.kept_keys(record.id, record.incarnation, at)
@@ -195,7 +195,7 @@ async def test_trimmed_log_goes_on_from_where_it_was_trimmed(journal, through):
     if kept:
         await journal.stage_entries(staged.name, record.incarnation, kept, [])
     await journal.unstage(record)
-    assert await journal.read(MODEL, record.incarnation, through) == kept
+    assert list(await journal.read(MODEL, record.incarnation, through)) == kept
     following = await journal.append(MODEL, record.incarnation, b"n" * 16, 10, [rows(1)])
     assert (following.previous, following.seq) == (record.chain, 11)
 

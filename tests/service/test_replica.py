@@ -1,11 +1,9 @@
 """Many appenders, lost entries, snapshots, other versions: the replica follows its journal."""
 
 import asyncio
-import gc
 import time
 from itertools import count
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -13,9 +11,9 @@ from service.catalog import canonical
 from service.demo.adult import adult_lines
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, ModelRecord, Part
-from service.journal.record import encode_control, encode_rows
+from service.journal.record import encode_control
 from service.outside import Outside
-from service.replica import Forked, Replica
+from service.replica import Replica
 from service.requests import Request
 from solvers import Batch, numeric_identity, resolve_spec
 from tests.service.conftest import assert_problem
@@ -338,67 +336,6 @@ def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
     assert {k: v.tobytes() for k, v in progress.state().items()} == {
         k: v.tobytes() for k, v in replica.progress.state().items()
     }
-
-
-def test_the_next_entries_are_asked_for_before_these_are_applied(store, monkeypatch):
-    monkeypatch.setattr("service.replica.READ_BYTES", 1)
-    asked = []
-
-    async def run() -> None:
-        journal = await open_journal(store)
-        try:
-            spec = canonical(resolve_spec(SPEC))
-            record, _ = await journal.create("m", spec, spec)
-            part = Part(encode_rows([0, 1], [3], [1.0], [1.0]), 1)
-            for number in range(3):
-                nonce = number.to_bytes(16, "big")
-                await journal.append("m", record.incarnation, nonce, 10**9, [part])
-            replica = Replica(record)
-            read = journal.read
-
-            async def watched(model, incarnation, after, limit_bytes):
-                asked.append((after, replica.seq))
-                return await read(model, incarnation, after, limit_bytes)
-
-            monkeypatch.setattr(journal, "read", watched)
-            await replica.catch_up(journal)
-        finally:
-            await journal.close()
-
-    asyncio.run(run())
-    assert asked == [(0, 0), (1, 0), (2, 1), (3, 2)]
-
-
-def test_a_fork_found_while_more_is_read_is_told_alone(store, monkeypatch, caplog):
-    monkeypatch.setattr("service.replica.READ_BYTES", 1)
-
-    async def run() -> None:
-        journal = await open_journal(store)
-        try:
-            spec = canonical(resolve_spec(SPEC))
-            record, _ = await journal.create("m", spec, spec)
-            part = Part(encode_rows([0, 1], [3], [1.0], [1.0]), 1)
-            await journal.append("m", record.incarnation, b"n" * 16, 0, [part])
-            read = journal.read
-
-            async def other(model, incarnation, after, limit_bytes):
-                if after:
-                    raise JournalUnavailable("planted")
-                [entry] = await read(model, incarnation, after, limit_bytes)
-                return [msgspec.structs.replace(entry, chain="0" * 40)]
-
-            monkeypatch.setattr(journal, "read", other)
-            replica = Replica(record)
-            with pytest.raises(Forked):
-                await replica.catch_up(journal)
-            assert replica.seq == 0
-            await asyncio.sleep(0)
-        finally:
-            await journal.close()
-
-    asyncio.run(run())
-    gc.collect()
-    assert "exception" not in caplog.text
 
 
 def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from struct import Struct
 from typing import Any
 
@@ -10,6 +11,7 @@ from service.journal._placing import check_parts, opens_request, placed
 from service.journal.chain import first_chain, next_chain
 from service.journal.durability import REDIS_LEVELS, replicas_in
 from service.journal.inputs import InputMove
+from service.journal.pages import Page
 from service.journal.protocol import (
     DEFAULT_LIMITS,
     ENTRY_BYTES,
@@ -310,7 +312,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
-    ) -> list[Entry]:
+    ) -> Sequence[Entry]:
         keys = keys_of(model)
         answer = await self._others.run(
             scripts.READ, (keys.head, keys.log), (incarnation, after, limit_bytes), is_read=True
@@ -318,7 +320,8 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         if answer[0] == 3:
             raise Trimmed(answer[1] + 1)
         refuse(model, answer)
-        return _entries(b"".join(answer[2]))
+        end, texts = answer[1:]
+        return Page(end, sum(map(len, texts)), partial(_told_entries, texts, end)) if texts else []
 
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
@@ -534,6 +537,14 @@ def _appended(
         known_seq < trimmed or last < result.before,
         shortfall,
     )
+
+
+def _told_entries(texts: Sequence[bytes], end: int) -> list[Entry]:
+    """The entries of a read that by their ids in the log end at seq `end`."""
+    entries = _entries(b"".join(texts))
+    if not entries or entries[-1].seq != end:
+        raise CorruptRecord(f"the entry {_after(entries[:-1])} does not end at its seq {end}")
+    return entries
 
 
 def _entries(joined: bytes, at: int = 0) -> list[Entry]:
