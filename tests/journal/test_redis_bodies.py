@@ -170,6 +170,31 @@ async def test_a_missing_body_is_damage(redis_store: Store, client: redis.Redis)
             await read(log)
 
 
+@pytest.mark.parametrize(
+    ("size", "seq", "told"),
+    [
+        (79, 2, "the entry after seq 1 is cut off"),
+        (-1, 2, "the entry after seq 1 is cut off"),
+        (None, 3, "the entry at seq 3 does not end there"),
+        (0, 2, "the entry at seq 2 does not end there"),
+    ],
+)
+async def test_an_entry_that_is_not_what_the_log_says_is_damage(
+    redis_store: Store, client: redis.Redis, size: int | None, seq: int, told: str
+):
+    async with redis_store.journal() as journal:
+        log = await Log.create(journal)
+        await log.append(rows(1))
+        await log.append(rows(2))
+        entry = client.xrange("ds:{adult}:log")[1][1][b"e"]
+        client.xdel("ds:{adult}:log", "2-0")
+        client.execute_command("XSETID", "ds:{adult}:log", "1-0")
+        client.xadd("ds:{adult}:log", {"e": entry[:size]}, id=f"{seq}-0")
+        client.hset("ds:{adult}:head", "seq", seq)
+        with pytest.raises(CorruptRecord, match=told):
+            await read(log)
+
+
 async def test_long_bodies_that_stand_in_the_log_are_read(
     redis_store: Store, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from struct import Struct
+from struct import Struct, error as CutOff
 from typing import Any
 
 from service.journal._placing import check_parts, opens_request, placed
@@ -543,24 +543,24 @@ def _told_entries(texts: Sequence[bytes], end: int) -> list[Entry]:
     """The entries of a read that by their ids in the log end at seq `end`."""
     entries = _entries(b"".join(texts))
     if not entries or entries[-1].seq != end:
-        raise CorruptRecord(f"the entry {_after(entries[:-1])} does not end at its seq {end}")
+        raise CorruptRecord(f"the entry at seq {end} does not end there")
     return entries
 
 
 def _entries(joined: bytes, at: int = 0) -> list[Entry]:
     entries: list[Entry] = []
-    while at < len(joined):
-        if at + ENTRY.size > len(joined):
-            raise CorruptRecord(f"the entry {_after(entries)} is cut off")
-        first, count, size, time_ms, nonce, chain = ENTRY.unpack_from(joined, at)
-        at += ENTRY.size
-        body = joined[at : at + size]
-        if len(body) < size:
-            raise CorruptRecord(f"the entry {_after(entries)} is cut off")
-        entries.append(
-            Entry(first, first + count - 1, nonce, chain.decode("ascii", "replace"), time_ms, body)
-        )
-        at += size
+    unpack, head, end, add = ENTRY.unpack_from, ENTRY.size, len(joined), entries.append
+    try:
+        while at < end:
+            first, count, size, time_ms, nonce, told = unpack(joined, at)
+            chain = told.decode("ascii", "replace")
+            begins = at + head
+            at = begins + size
+            add(Entry(first, first + count - 1, nonce, chain, time_ms, joined[begins:at]))
+    except CutOff as error:
+        raise CorruptRecord(f"the entry {_after(entries)} is cut off") from error
+    if at > end:
+        raise CorruptRecord(f"the entry {_after(entries[:-1])} is cut off")
     return entries
 
 
