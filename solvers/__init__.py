@@ -1,6 +1,7 @@
 """Online learners for linear models, with duality certificates where a dual exists."""
 
 from solvers._jit import APPLY_VERSION, compiled_signatures, numeric_identity
+from solvers.bare import BareLearner, bare
 from solvers.batch import (
     LARGEST,
     MAX_DIM,
@@ -91,6 +92,7 @@ __all__ = [
     "APPLY_VERSION",
     "AsServed",
     "BadLine",
+    "BareLearner",
     "BalancedForm",
     "Batch",
     "Certificate",
@@ -147,6 +149,7 @@ __all__ = [
     "WorkedOut",
     "are_shared_ones",
     "as_served",
+    "bare",
     "begin_refit",
     "certificates_of_members",
     "check_arrays",

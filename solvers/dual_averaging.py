@@ -141,6 +141,10 @@ class DualAveraging(TableLearner):
         current_weights(self._w, self._floats, self._ints, served)
         return served
 
+    def bare(self) -> "DualAveraging | None":
+        """See bare.py; RDA+ solves its local phase over the rows that it retains."""
+        return None if self._ring.retain else self
+
     def state(self) -> State:
         """See Learner."""
         return super().state() | {"signs": self._signs.copy()}

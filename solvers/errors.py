@@ -75,6 +75,12 @@ class InvalidRow(SolverError):
         self.row = row
         self.reason = reason
 
+    @classmethod
+    def of_label(cls, row: int, label: float, is_binary: bool) -> "InvalidRow":
+        """Its label is none that the task knows."""
+        known = "-1, 0 or 1" if is_binary else "a finite number"
+        return cls(row, f"the label must be {known}, got {label!r}")
+
 
 class NotConverged(SolverError):
     """The tolerance was not met within the steps allowed."""

@@ -70,13 +70,15 @@ class TableLearner:
         self._features.check(batch)
         row = unknown_label(batch.labels, self._binary)
         if row >= 0:
-            known = "-1, 0 or 1" if self._binary else "a finite number"
-            label = float(batch.labels[row])
-            raise InvalidRow(row, f"the label must be {known}, got {label!r}")
+            raise InvalidRow.of_label(row, float(batch.labels[row]), self._binary)
         n = len(batch.labels)
         out = Outcome(np.empty(n), np.empty(n), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
         self._learn_rows(batch, out)
         return out
+
+    def bare(self) -> "TableLearner | None":
+        """See bare.py: it retains no rows."""
+        return self
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """See Learner."""

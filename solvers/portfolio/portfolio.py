@@ -80,8 +80,7 @@ class Portfolio:
         classes = self._rule.classes
         row = unknown_label(batch.labels, classes)
         if row >= 0:
-            known = "-1, 0 or 1" if classes else "a finite number"
-            raise InvalidRow(row, f"the label must be {known}, got {float(batch.labels[row])!r}")
+            raise InvalidRow.of_label(row, float(batch.labels[row]), classes)
         n = len(batch)
         if classes and np.count_nonzero(batch.labels) < n:
             batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
