@@ -181,7 +181,7 @@ class Loads:
         forked = self._forked_trail(record)
         self._forked.pop(model_id, None)
         if forked is not None:
-            model.count_lost(forked.give_way_to(replica.trail))
+            model.count_lost(forked.make_way_for(replica.trail))
             replica.trail = replica.trail.trimmed()
         # Who joined now would be given it even where it has left memory again.
         self._end(model_id, loading)

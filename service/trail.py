@@ -32,11 +32,12 @@ class Trail:
     done once, no loss is counted twice, in whatever order its committer and its successor come.
     """
 
-    __slots__ = ("_chains", "_kept", "_seqs", "is_parted")
+    __slots__ = ("_chains", "_is_succeeded", "_kept", "_seqs", "is_parted")
 
     def __init__(self, kept: int | None = KEPT) -> None:
         self._kept = kept
         self._seqs, self._chains = array("Q"), array("Q")
+        self._is_succeeded = False
         self.is_parted = False
         """Whether the journal is known not to go on from here."""
 
@@ -91,8 +92,16 @@ class Trail:
             self._cut(self._kept)
         return lost
 
+    def make_way_for(self, other: Self) -> Lost:
+        """As `give_way_to`, for good: what is lost from now on is for the other one to tell."""
+        lost = self.give_way_to(other)
+        self._is_succeeded = True
+        return lost
+
     def _lost_in(self, other: Self) -> Lost:
         end = self._seqs[-1]
+        if self._is_succeeded:
+            return Lost(0, end, True)
         for seq, chain in zip(reversed(self._seqs), reversed(self._chains), strict=True):
             if other._holds(seq, chain):
                 return Lost(end - seq, seq, True)

@@ -55,6 +55,17 @@ def test_what_was_applied_beyond_the_common_entries_is_lost(seed):
     assert trail.give_way_to(other).records == 0
 
 
+def test_what_is_lost_after_somebody_has_taken_over_is_his_to_tell():
+    """He may hold what the one before never had, and both may find that it is lost."""
+    common = entries(1, [2, 3])
+    mine, his, later = (entries(n, [2], 5, common[-1].chain) for n in (2, 3, 4))
+    trail, other = trail_of(common + mine), trail_of(common + his)
+    assert trail.make_way_for(other) == Lost(2, 5, True)
+    new = trail_of(common + later)
+    assert trail.give_way_to(new).records == 0
+    assert other.give_way_to(new) == Lost(2, 5, True)
+
+
 def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_be():
     mine, theirs = entries(1, [2] * 30), entries(2, [2] * 30)
     # When the oldest of what is kept is lost, too
