@@ -20,7 +20,7 @@ from service.journal.protocol import (
     Placed,
     Trimmed,
 )
-from service.receipts import new_of
+from service.receipts import is_left, new_of
 from service.recovery import Forked
 from service.replica import Replica
 from service.requests import ControlRequest
@@ -72,6 +72,10 @@ class Applying:
                 follows = self.is_next(appended)
             else:
                 follows = appended.shortfall is None and is_whole(group, appended)
+            if replica.is_bare:
+                # What was left out was answered before, and a bare replica does not know how.
+                is_all_new = not any(map(is_left, appended.placed))
+                follows = follows and is_all_new and seq < replica.bare_until
             if follows and replica.learns_at_once(seq - replica.seq):
                 return self._told(group, appended) if appended.entries else ()
         if self._has_parted(appended):
@@ -125,6 +129,12 @@ class Applying:
         The group's nonce is watched. Raises OutcomeUnknown when the journal has lost it again.
         """
         replica, requests, nonce = self._replica, group.requests, group.nonce
+        if replica.is_bare:
+            # Once the whole model is there, it has learned the group.
+            parted = f"model {replica.id!r}: the journal does not go on from seq {replica.seq}"
+            await self._rebuild(Forked(parted) if replica.is_forked else None)
+            self._check_kept(appended)
+            return replica.watched[nonce]
         try:
             if appended.entries:
                 unseen = [e for e in appended.entries if e.seq > replica.seq]
@@ -208,7 +218,7 @@ class Applying:
                 return
             # The head was lost before it was read: what of it was here the new head tells.
 
-    async def _rebuild(self, cause: Forked | Trimmed) -> None:
+    async def _rebuild(self, cause: Forked | Trimmed | None) -> None:
         """Throw the replica's state away for the journal's. Raises ModelChanged.
 
         One that was overtaken by the trimming may have been forked as well: nobody is served of
@@ -220,7 +230,7 @@ class Applying:
             log.warning("%s; rebuilding it from the journal", cause)
             replica.trail.is_parted = True
             self.on_fork(replica.id)
-        else:
+        elif cause is not None:
             log.warning(
                 "model %r: %s, this replica stands at seq %d; loading it anew",
                 replica.id,

@@ -131,8 +131,8 @@ class Catalog:
 
     def _saw_eviction(self, model: Model) -> None:
         self.telemetry.saw_eviction()
-        if model.comes_by_its_journal and not self.loads.has_forked(model.record.id):
-            self.openings.keep(model.record, model.spec, model.measured)
+        if not self.loads.has_forked(model.record.id):
+            self.openings.keep(model)
 
     async def reach(self, model_id: str, seq: int) -> Model:
         """The model at `seq` or beyond, as soon as its replica is there.
@@ -176,7 +176,7 @@ class Catalog:
             if len(first) < LOADED_AT_START:
                 first.append(record.id)
             if record.seq <= SHORT_SEQ and self._held.find(record.id) is None:
-                self.openings.keep(record, spec)
+                self.openings.know(record, spec)
         for model_id in first:
             if not self._held.has_room:
                 return

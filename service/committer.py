@@ -140,6 +140,11 @@ class Committer:
         """Whether nobody waits here, and nobody moves the replica."""
         return not self._is_at_work and not self._moving.is_held
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether requests wait for the next group."""
+        return bool(self._waiting)
+
     @contextlib.asynccontextmanager
     async def between_groups(self) -> AsyncIterator[None]:
         """While held, nobody else moves the replica on: it stands between two groups."""

@@ -125,6 +125,8 @@ class Model:
     def _begin(self) -> None:
         """Do what follows from the state that was read."""
         self._names_since = self.replica.names_since
+        if self._names_since:
+            self.door.tell_names_again(self._names_since)
         self._snapshot_seq = self.replica.restored_seq
         if self.measured is None or self.replica.seq >= self.measured.until:
             self._measure()
@@ -310,6 +312,9 @@ class Model:
 
     def _on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""
+        if self.replica.is_bare:
+            self._catalog.openings.learned_bare(self)
+            return
         if not self.is_read.done():
             self._begin()
             self._catalog.openings.succeeded(self, self.outside.clock() - self._began)
@@ -362,6 +367,11 @@ class Model:
         if self._snapshot_seq or self.bytes > self._most_bytes:
             return False
         return not self.is_worth_a_snapshot
+
+    @property
+    def may_learn_bare(self) -> bool:
+        """Whether it may learn rows while it is not in memory."""
+        return self.spec.learns_first and self.bytes <= self._most_bytes
 
     def start_snapshot(self, on_end: Callable[[], None] = lambda: None) -> None:
         """Write a snapshot of the state as it is now; to be called between two groups."""

@@ -10,11 +10,13 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from copy import copy
 from functools import lru_cache, partial
+from typing import cast
 
 import msgspec
 import numpy as np
 
 from service.answers import KEPT, Answers, Asked, AskedIn
+from service.bare import NOTHING, Bare
 from service.beside import beside
 from service.controls import Verdict, check_control, stands_alone
 from service.entries import Content, content_beyond, parted_at
@@ -46,12 +48,15 @@ from service.verdicts import Verdicts
 from service.watched import Applied, hand_over, within
 from solvers import (
     AsServed,
+    BareLearner,
     Batch,
     Certificate,
     CorruptState,
     FixedSpec,
+    Learner,
     Outcome,
     as_served,
+    bare as bare_learner,
     certificates_of_members,
     check_arrays,
     width_of,
@@ -80,6 +85,7 @@ class Replica:
 
     kept_answers   to so many requests with a key the answers are kept, beside the state
     s_per_row      about what learning a row takes, as far as it is known, in seconds
+    bare           what it goes on from without a state; rows are all that it applies then
     """
 
     seq: int
@@ -92,6 +98,9 @@ class Replica:
     names_since = 0
     """Names that were told by records up to this one may be missing from the state."""
     is_forked = False
+    is_bare = False
+    bare_until = 0
+    """A bare one does not come to this seq: what is due there takes the whole model."""
     certificate: Certificate | None = None
     certified_at = float("-inf")
 
@@ -101,6 +110,7 @@ class Replica:
         kept_answers: int = KEPT,
         outside: Outside = REAL,
         s_per_row: float = 1e-6,
+        bare: Bare | None = None,
     ) -> None:
         self.id = record.id
         self.incarnation = record.incarnation
@@ -109,7 +119,10 @@ class Replica:
         self._kept_answers = kept_answers
         self._as_served: AsServed | None = as_served(self.spec)
         self.trail = Trail()
-        self.start_over()
+        if bare is None:
+            self.start_over()
+        else:
+            self._go_on_from(bare)
         self.member_certificates: dict[str, Certificate] = {}
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
@@ -462,7 +475,23 @@ class Replica:
         self.restored_seq = 0
         self._begin_at(0, first_chain(self.incarnation))
 
+    def _go_on_from(self, bare: Bare) -> None:
+        self._hold(ModelState(cast(Learner, bare.learner), NOTHING, NOTHING, NOTHING))
+        self.is_bare = True
+        self.answers = self.verdicts = self.losses = NOTHING
+        self.restored_seq = 0
+        self._begin_at(bare.seq, bare.chain)
+
+    def bare(self, groups: int = 0) -> Bare | None:
+        """What it may go on from without its state; None where its learner cannot.
+
+        A bare one goes on by the same learner: it is of no use itself any more.
+        """
+        learner = cast(BareLearner, self.learner) if self.is_bare else bare_learner(self.learner)
+        return None if learner is None else Bare(learner, self.seq, self.chain, groups)
+
     def _hold(self, state: ModelState) -> None:
+        self.is_bare = False
         self.learner = state.learner
         self.progress = state.progress
         self.names = state.names

@@ -1,11 +1,11 @@
 """Models that learn before anything of them is read.
 
 Of a model that left memory the record is kept, as it was then, and what it took: the model may be
-gone by now, or another one, so that rows are refused by no record. Where its journal is all that it
-is made of, and short, who sends rows to it need not wait for it to be read: the rows are checked by
-its spec and appended, and the answer to an append holds whatever the replica has not seen, which is
-everything. One turn of the store's takes the place of two, and the rows are learned with those
-before them.
+gone by now, or another one, so that rows are refused by no record. Who sends rows to it need not
+wait for it to be read: the rows are checked by its spec and appended, and the answer to an append
+holds whatever the replica has not seen. That is everything, where its journal is all that it is
+made of, and short: one turn of the store's takes the place of two, and the rows are learned with
+those before them. Where its bare learner was kept it is next to nothing; see bare.py.
 """
 
 from collections import OrderedDict
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from service.bare import MOST_GROUPS, Bare
 from service.codecs import Door
 from service.held import Held
 from service.journal.protocol import ModelChanged, ModelRecord
 from service.known_specs import KnownSpec
+from service.memory import bytes_of
 from service.model import Measured, Model
 from service.replica import Replica
 
@@ -28,6 +30,10 @@ MOST = 10_000
 """Records that are kept; each takes about a kilobyte."""
 MOST_BYTES = 32 << 20
 """Of their specs: those of large portfolios have tens of kilobytes."""
+BARE_SHARE = 0.125
+"""Of the budget for models, that bare learners may take."""
+BARE_BYTES = 500
+"""What stands around one."""
 KNOWN_TIMES = 16
 """What is known of a spec takes so many times its text; most models share it."""
 
@@ -54,30 +60,63 @@ class Unread:
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """Of a model that left memory: its record, what is known of its spec, and what it took."""
+    """Of a model that left memory: its record, what is known of its spec, and what it took.
+
+    is_short  whether its journal alone, and a short one, is what it comes back by
+    bare      what it goes on learning by, where that was kept, ...
+    door      ... the names that it has told, ...
+    bytes     ... and what both take of memory
+    """
 
     record: ModelRecord
     spec: KnownSpec
     measured: Measured | None = None
+    is_short: bool = True
+    bare: Bare | None = None
+    door: Door | None = None
+    bytes: int = 0
 
 
 class Left:
-    """What is kept of models that left memory, by their ids; of the last ones that did."""
+    """What is kept of models that left memory, by their ids; of the last ones that did.
 
-    def __init__(self) -> None:
+    bare_bytes  what bare learners may take in all, and a sixteenth of it a single one
+    """
+
+    def __init__(self, bare_bytes: int = 0) -> None:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._bytes = 0
+        self._most_bare_bytes = bare_bytes
+        # Ids of those that have one, in the same order.
+        self._bare: OrderedDict[str, None] = OrderedDict()
+        self.bare_bytes = 0
         # How many of them have what is known of a spec in common.
         self._having: dict[KnownSpec, int] = {}
 
+    @property
+    def bare_count(self) -> int:
+        """Of how many the bare learner is kept."""
+        return len(self._bare)
+
     def keep(self, kept: Kept) -> None:
         self.pop(kept.record.id)
+        if kept.bare is not None:
+            if 16 * kept.bytes > self._most_bare_bytes:
+                kept = without_bare(kept)
+            else:
+                self._bare[kept.record.id] = None
+                self.bare_bytes += kept.bytes
         self._kept[kept.record.id] = kept
         having = self._having.get(kept.spec, 0)
         self._having[kept.spec] = having + 1
         self._bytes += _size(kept.record, is_alone=not having)
         while len(self._kept) > MOST or self._bytes > MOST_BYTES:
             self.pop(next(iter(self._kept)))
+        while self.bare_bytes > self._most_bare_bytes:
+            oldest, _ = self._bare.popitem(last=False)
+            kept = self._kept[oldest]
+            self.bare_bytes -= kept.bytes
+            self._kept[oldest] = without_bare(kept)
 
     def get(self, model_id: str) -> Kept | None:
         return self._kept.get(model_id)
@@ -87,10 +126,18 @@ class Left:
         kept = self._kept.pop(model_id, None)
         if kept is None:
             return
+        if kept.bare is not None:
+            del self._bare[model_id]
+            self.bare_bytes -= kept.bytes
         others = self._having.pop(kept.spec) - 1
         if others:
             self._having[kept.spec] = others
         self._bytes -= _size(kept.record, is_alone=not others)
+
+
+def without_bare(kept: Kept) -> Kept:
+    """The same without what it would go on learning by."""
+    return msgspec.structs.replace(kept, bare=None, door=None, bytes=0)
 
 
 def _size(record: ModelRecord, is_alone: bool) -> int:
@@ -98,50 +145,100 @@ def _size(record: ModelRecord, is_alone: bool) -> int:
     return times * len(record.spec) + len(record.given)
 
 
+class _Opening(msgspec.Struct):
+    """A model whose first append is under way, what was kept of it, and groups learned bare."""
+
+    model: Model
+    kept: Kept
+    groups: int
+
+
 class Openings:
     """Those of one catalog that may learn so, and those whose first append is under way."""
 
     def __init__(self, catalog: "Catalog", held: Held) -> None:
         self._catalog, self._held = catalog, held
-        self._left = Left()
-        self._under_way: dict[str, Model] = {}
+        self._left = Left(int(BARE_SHARE * catalog.settings.models_bytes))
+        self._under_way: dict[str, _Opening] = {}
 
     def __iter__(self) -> Iterator[Model]:
-        """Those that are read by their first append; they may change meanwhile."""
-        return iter(list(self._under_way.values()))
+        """Those whose first append is under way; they may change meanwhile."""
+        return iter([opening.model for opening in self._under_way.values()])
+
+    @property
+    def bare_bytes(self) -> int:
+        """What bare learners take of memory."""
+        return self._left.bare_bytes
+
+    @property
+    def bare_count(self) -> int:
+        """How many are kept."""
+        return self._left.bare_count
 
     def under_way(self, model_id: str) -> Model | None:
-        """The model that is read by its first append."""
-        return self._under_way.get(model_id)
+        """The model whose first append is under way."""
+        opening = self._under_way.get(model_id)
+        return None if opening is None else opening.model
 
     def find(self, model_id: str) -> Unread | None:
         """A model that is not in memory, and may learn before it is."""
-        opening = self._under_way.get(model_id)
-        if opening is not None:
-            return Unread(self, opening.record, opening.door)
+        model = self.under_way(model_id)
+        if model is not None:
+            return Unread(self, model.record, model.door)
         kept = self._left.get(model_id)
         if kept is None or not kept.spec.learns_first or self._catalog.settings.adopt:
             return None  # and where snapshots are adopted, not all that is there may be good
         if self._catalog.loads.why_unreadable(model_id) is not None:
             return None
-        return Unread(self, kept.record, kept.spec.door())
+        if not kept.is_short and not self._goes_on_bare(kept):
+            return None
+        return Unread(self, kept.record, kept.door or kept.spec.door())
+
+    def _goes_on_bare(self, kept: Kept) -> bool:
+        """Whether it learns without coming into memory: not where there is room, or once it has
+        learned often so."""
+        bare = kept.bare
+        return bare is not None and bare.groups < MOST_GROUPS and not self._held.has_room
 
     async def open(self, unread: Unread) -> Model:
         """The model that is held or on its way; else one that has read nothing of its journal, to
         which rows are submitted in this turn of the event loop."""
         catalog, record = self._catalog, unread.record
-        model = catalog.held(record.id) or self._under_way.get(record.id)
+        model = catalog.held(record.id) or self.under_way(record.id)
         if model is not None:
             return model
         kept = self._left.get(record.id)
         if kept is None or kept.record is not record or record.id in catalog.loads:
             return await catalog.get(record.id)
-        self._left.pop(record.id)
+        bare = kept.bare if self._goes_on_bare(kept) else None
+        if bare is None and not kept.is_short:
+            return await catalog.get(record.id)
+        self._pop(record.id)
         spec, kept_answers = kept.spec, catalog.settings.kept_answers
-        replica = Replica(record, kept_answers, catalog.outside, spec.s_per_row)
+        replica = Replica(record, kept_answers, catalog.outside, spec.s_per_row, bare)
         model = Model(catalog, record, replica, spec, unread.door, False, kept.measured)
-        self._under_way[record.id] = model
+        if bare is not None:
+            every = catalog.settings.snapshot_every
+            replica.bare_until = every * (bare.seq // every + 1)
+        self._under_way[record.id] = _Opening(model, kept, 0 if bare is None else bare.groups)
         return model
+
+    def learned_bare(self, model: Model) -> None:
+        """A group was learned bare: the model leaves again, unless others wait for it to learn."""
+        self._catalog.telemetry.saw_bare_group()
+        opening = self._under_way.get(model.record.id)
+        if opening is None or opening.model is not model:
+            return
+        opening.groups += 1
+        if model.committer.has_waiting:
+            if opening.groups >= MOST_GROUPS:
+                model.replica.bare_until = 0  # the next group takes the whole model
+            return
+        self._end(model)
+        model.release()
+        bare = model.replica.bare(opening.groups)
+        self._keep(msgspec.structs.replace(opening.kept, bare=bare))
+        model.is_read.set_result(None)  # who waits for it loads it
 
     def succeeded(self, model: Model, took_s: float) -> None:
         """Hold a model whose first append has brought what it is made of."""
@@ -156,20 +253,38 @@ class Openings:
 
     def _end(self, model: Model) -> bool:
         """False where it was deleted or made anew meanwhile."""
-        if self._under_way.get(model.record.id) is not model:
+        if self.under_way(model.record.id) is not model:
             return False
         del self._under_way[model.record.id]
         return True
 
-    def keep(self, record: ModelRecord, spec: KnownSpec, measured: Measured | None = None) -> None:
-        """It is in memory no longer, or was not yet: it may learn as it stands there."""
-        self._left.keep(Kept(record, spec, measured))
+    def know(self, record: ModelRecord, spec: KnownSpec) -> None:
+        """It was not in memory yet, and has a short journal: it may learn as it stands there."""
+        self._keep(Kept(record, spec))
+
+    def keep(self, model: Model) -> None:
+        """It is in memory no longer: it may learn as it stands there."""
+        is_short, bare, door, size = model.comes_by_its_journal, None, None, 0
+        if model.may_learn_bare:
+            bare, door = model.replica.bare(), model.door
+            if bare is not None:
+                size = BARE_BYTES + bytes_of(bare.learner, *door.held())
+        if is_short or bare is not None:
+            self._keep(Kept(model.record, model.spec, model.measured, is_short, bare, door, size))
 
     def came(self, model_id: str) -> None:
         """It came into memory another way."""
-        self._left.pop(model_id)
+        self._pop(model_id)
 
     def forget(self, model_id: str) -> None:
         """It is another one now. Who appends to the one before all the same hears it so."""
-        self._left.pop(model_id)
+        self._pop(model_id)
         self._under_way.pop(model_id, None)
+
+    def _keep(self, kept: Kept) -> None:
+        self._left.keep(kept)
+        self._held.bytes_beside = self._left.bare_bytes
+
+    def _pop(self, model_id: str) -> None:
+        self._left.pop(model_id)
+        self._held.bytes_beside = self._left.bare_bytes

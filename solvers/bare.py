@@ -5,10 +5,11 @@ one retains rows, it does so for other ends, as certificates, refits and unlearn
 windows, visits to old rows and local phases take the rows themselves.
 """
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from solvers.batch import Batch
-from solvers.learner import Outcome
+from solvers.learner import Learner, Outcome
 
 
 class BareLearner(Protocol):
@@ -17,15 +18,8 @@ class BareLearner(Protocol):
     def learn(self, batch: Batch) -> Outcome:
         """See Learner."""
 
-    def bare(self) -> "BareLearner | None":
-        """See `bare`."""
 
-
-def bare(learner: Any) -> BareLearner | None:
-    """What of a learner, bare or not, goes on learning; None where that takes all of it.
-
-    They may share their weights: the learner is of no use once the other has learned a row.
-    """
-    of = getattr(learner, "bare", None)
-    found: BareLearner | None = None if of is None else of()
-    return found
+def bare(learner: Learner) -> BareLearner | None:
+    """What of a learner goes on learning, as a copy; None where that takes all of it."""
+    of: Callable[[], BareLearner | None] | None = getattr(learner, "bare", None)
+    return None if of is None else of()

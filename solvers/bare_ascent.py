@@ -34,10 +34,6 @@ class BareAscent:
         """What it takes of memory."""
         return sum(map(getsizeof, (self._w, self._floats, self._ints)))
 
-    def bare(self) -> "BareAscent":
-        """See bare.py."""
-        return self
-
     def learn(self, batch: Batch) -> Outcome:
         """See Learner. O(entries) for each row, whatever the width."""
         self._features.check(batch)

@@ -275,7 +275,7 @@ class DualAscent:
         """See bare.py."""
         if not self._is_plain or self._window.length:
             return None
-        return BareAscent(self._features, self._w, self._floats, self._ints)
+        return BareAscent(self._features, self._w.copy(), self._floats.copy(), self._ints.copy())
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""

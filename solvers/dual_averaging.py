@@ -21,7 +21,7 @@ since, to the row. Nothing is missed, and nothing is done per row for weights th
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -141,9 +141,9 @@ class DualAveraging(TableLearner):
         current_weights(self._w, self._floats, self._ints, served)
         return served
 
-    def bare(self) -> "DualAveraging | None":
+    def bare(self) -> Self | None:
         """See bare.py; RDA+ solves its local phase over the rows that it retains."""
-        return None if self._ring.retain else self
+        return None if self._ring.retain else super().bare()
 
     def state(self) -> State:
         """See Learner."""

@@ -25,6 +25,7 @@ from tests.service.conftest import assert_problem
 from tests.service.snapshots import bits
 from tests.service.test_many_models import ADULT, bits_of, create, learn, leave, rows, serving
 
+pytestmark = pytest.mark.usefixtures("never_bare")
 WIDER = ADULT | {"features": {"kind": "indexed", "dim": 200}}
 OTHERS = ["x", "y"]
 SPEC = KnownSpec(FixedSpec(resolve_spec(ADULT)), 0, DEFAULT_LIMITS)

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
+import service.applying
 import service.clean_up
 import service.committer
 import service.controls
@@ -419,6 +420,26 @@ def _told_again(true: Any, self: Trail, other: Trail) -> Any:
     return self._lost_in(other)
 
 
+def _begun_from(true: Any, self: Replica, bare: Any) -> None:
+    """Where a bare replica began is remembered, ..."""
+    self.begun_from = bare  # type: ignore[attr-defined]
+    true(self, bare)
+
+
+def _where_it_began(true: Any, self: Replica, *given: Any) -> Any:
+    """... and kept as the place of what has learned since."""
+    found = true(self, *given)
+    if not self.is_bare:
+        return found
+    begun: Any = self.begun_from  # type: ignore[attr-defined]
+    return msgspec.structs.replace(found, seq=begun.seq, chain=begun.chain)
+
+
+def _all_new(true: Any, place: Any) -> bool:
+    """A row that is known counts as a new one."""
+    return False
+
+
 BUGS = {
     "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
@@ -479,6 +500,10 @@ BUGS = {
     "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
     "loss counted again": Bug([(Trail, "give_way_to", _told_again)]),
     "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),
+    "bare learner kept at where it began": Bug(
+        [(Replica, "_go_on_from", _begun_from), (Replica, "bare", _where_it_began)]
+    ),
+    "known rows answered by a bare replica": Bug([(service.applying, "is_left", _all_new)]),
     "loading left by its client": Bug([(Loading, "end", _left_waiting)]),
 }
 

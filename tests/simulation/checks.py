@@ -55,7 +55,7 @@ class Notes:
         self.late = LateNotes()
         self.lost: list[Counter[str]] = []
         """Records that were lost, by model, as each process counted them."""
-        self.forks = 0
+        self.forks = self.bare_groups = 0
         self._told: dict[Hashable, int] = {}
         self._scores: dict[Hashable, bytes] = {}
 

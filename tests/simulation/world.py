@@ -24,6 +24,7 @@ from service.auditing import SERVER
 from service.catalog import Catalog
 from service.controls import Resume, paused_at
 from service.errors import Problem
+from service.held import Held
 from service.journal.protocol import ENTRY_BYTES, ModelChanged
 from service.model import Model
 from service.outside import Outside
@@ -50,6 +51,8 @@ BODY_S = 0.005
 """How long a body may be on its way when the model is already found."""
 MODEL_BYTES = 10_000
 """What a model takes of memory, which has room for all of them."""
+FULL_EVERY = 3
+"""So often the memory of all workers is full."""
 REBUILDS = 5
 """So often a model may be found being rebuilt when all is quiet."""
 
@@ -86,6 +89,9 @@ class Telemetry:
 
     def saw_eviction(self) -> None:
         self._happened.add(Fault.EVICTED)
+
+    def saw_bare_group(self) -> None:
+        self._notes.bare_groups += 1
 
     def saw_delete(self, model: str) -> None:
         pass
@@ -187,6 +193,8 @@ class Worker:
                 await self._refresh(model)
             receipt = await model.submit(request)
         self.world.notes.saw_answer(self, model, receipt, began)
+        if self.world.is_full:
+            self._let_go(model_id)
         return model.record.incarnation, receipt
 
     async def take_version(self, model_id: str, name: str) -> None:
@@ -243,13 +251,19 @@ class Worker:
 
     async def evict(self, model_id: str) -> None:
         """As if there were no room for it, and now and then somebody asked for it right after."""
-        held = self.catalog._held
-        model = held.find(model_id)
-        if model is not None and held._may_go(model):
-            held._let_go(model)
+        if self._let_go(model_id):
             with contextlib.suppress(*REFUSALS):
                 if self.world.chance.random() < 0.5:
                     await self.model(model_id)
+
+    def _let_go(self, model_id: str) -> bool:
+        """Whether the model was held and may leave memory."""
+        held = self.catalog._held
+        model = held.find(model_id)
+        if model is None or not held._may_go(model):
+            return False
+        held._let_go(model)
+        return True
 
     async def _refresh(self, model: Model) -> None:
         began = self.world.scheduler.steps
@@ -300,6 +314,8 @@ class Result:
     workers: int
     happened: set[Fault]
     problems: list[str] = field(default_factory=list)
+    bare_groups: int = 0
+    """Groups that models learned while they were not in memory."""
 
 
 class World:
@@ -315,7 +331,11 @@ class World:
         self.network.tells_bases = chance.random() < 0.5
         self._trace = trace
         self.network.trace = None if trace is None else self.tell
-        self.settings = settings_of(chance.choice((3, 3, 6, 40)))
+        # By the seed, so that chance stays as it is.
+        self.is_full = seed % FULL_EVERY == 0
+        """Whether models leave memory once they are answered, and learn bare up to a snapshot."""
+        every = chance.choice((3, 3, 6, 40))
+        self.settings = settings_of(40 if self.is_full else every)
         self.notes = Notes(self.store)
         self.outside = Loop(self.scheduler)
         self._spent = 0.0
@@ -356,6 +376,7 @@ class World:
             len(self.workers),
             self.network.happened,
             self.notes.problems,
+            self.notes.bare_groups,
         )
 
     # -- what the workers take from outside ------------------------------------------------------
@@ -528,6 +549,8 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         ):
             patched.enter_context(patch.object(owner, name, planted))
         world = World(seed, trace)
+        has_room = property(lambda _: not world.is_full)
+        patched.enter_context(patch.object(Held, "has_room", has_room))
         for owner in (service.refits, service.refit_board):
             patched.enter_context(patch.object(owner, "now_ms", world.now_ms))
         return world.run()

@@ -1,0 +1,46 @@
+"""Models out of memory of which the weights are kept: enough to learn a row and to say its score.
+
+A model in memory takes some hundred kilobytes, most of it retained rows and metrics, and to make
+those anew from its journal takes a hundred times as long as to learn a row. Who only sends it rows,
+now and then, asks for none of them. So of a model that leaves, what its learner takes to go on is
+kept, and rows are learned by that: bit for bit as by the whole model, which the journal has.
+"""
+
+from typing import Any
+
+import msgspec
+
+from solvers import BareLearner
+
+MOST_GROUPS = 8
+"""So many a model learns bare before it comes into memory whole, which takes as long as ten."""
+
+
+class Bare(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of such a model.
+
+    seq, chain  where it stands in the journal
+    groups      how many it has learned since it left memory
+    """
+
+    learner: BareLearner
+    seq: int
+    chain: str
+    groups: int = 0
+
+
+class Nothing:
+    """In the place of the parts that a bare replica does not have: it keeps and counts nothing."""
+
+    __slots__ = ()
+    why_not = "a bare replica retains no rows"
+    unlearned_seq = 0
+
+    def keep(self, *told: object) -> None:
+        pass
+
+    def count(self, *told: object) -> None:
+        pass
+
+
+NOTHING: Any = Nothing()

@@ -1,0 +1,356 @@
+"""Models out of memory learn by their weights alone, and only the time that it takes tells."""
+
+import asyncio
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.bare import MOST_GROUPS
+from service.catalog import Catalog
+from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.replica import Replica
+from service.unread import Unread
+from tests.service.snapshots import bits
+from tests.service.test_many_models import (
+    ADULT,
+    IDS,
+    bits_of,
+    create,
+    held,
+    learn,
+    leave,
+    rows,
+    serving,
+)
+from tests.service.test_unread import OTHERS, Asked, gone, replayed
+
+HASHED = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "hashed", "bits": 8}}
+
+
+async def away(catalog: Catalog) -> None:
+    """The model `m` has learned 300 rows and is out of memory; nothing was learned bare yet."""
+    await gone(catalog)
+    await bits_of(catalog, "m")
+    await leave(catalog, "m", OTHERS)
+    groups(catalog)
+    catalog.telemetry._bare_groups.reset()
+
+
+async def learned(catalog: Catalog, first: int, last: int, key: str | None = None) -> Any:
+    """The receipt of rows that the model `m` learns without coming into memory."""
+    before = groups(catalog)
+    receipt = await learn(catalog, "m", rows(first, last), key)
+    assert catalog.find("m") is None and groups(catalog) == before + 1
+    return receipt
+
+
+def groups(catalog: Catalog) -> int:
+    """How many were learned bare."""
+    list(catalog.telemetry._telling.collect())
+    return int(catalog.telemetry._bare_groups._value.get())
+
+
+async def scores_of(catalog: Catalog, last: int) -> list[float]:
+    """What one says of each row who learns so many in one go."""
+    learner = Replica(await catalog.journal.get("m")).learner
+    return learner.learn(rows(0, last)).scores.tolist()
+
+
+def test_rows_are_answered_as_by_the_whole_model_and_the_store_is_asked_once(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            asked, scores = Asked(catalog, monkeypatch), []
+            for first, last in ((300, 301), (301, 310), (310, 311)):
+                receipt = await learned(catalog, first, last)
+                assert (receipt.placed.first_seq, receipt.placed.seq) == (first + 1, last)
+                scores += receipt.scores
+            assert asked.since() == ["append"] * 3
+            assert scores == (await scores_of(catalog, 311))[300:]
+            assert await bits_of(catalog, "m") == await replayed(catalog)
+
+    asyncio.run(scenario())
+
+
+def test_what_others_append_is_learned_before(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog, serving(store) as other:
+            await away(catalog)
+            await learned(catalog, 300, 301)
+            await learn(other, "m", rows(301, 320))
+            asked = Asked(catalog, monkeypatch)
+            receipt = await learned(catalog, 320, 321)
+            assert asked.since() == ["append"]
+            assert receipt.scores == (await scores_of(catalog, 321))[320:]
+
+    asyncio.run(scenario())
+
+
+def test_one_that_learns_often_comes_into_memory(store):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            for n in range(MOST_GROUPS):
+                await learned(catalog, 300 + n, 301 + n)
+            await learn(catalog, "m", rows(300 + MOST_GROUPS, 301 + MOST_GROUPS))
+            model = catalog.find("m")
+            assert model is not None and groups(catalog) == MOST_GROUPS
+            assert bits(model.replica) == await replayed(catalog)
+            # and the next time that it has left it begins anew
+            await leave(catalog, "m", OTHERS)
+            await learned(catalog, 301 + MOST_GROUPS, 302 + MOST_GROUPS)
+
+    asyncio.run(scenario())
+
+
+def test_one_that_learns_all_the_time_does_so_too(store):
+    """As one group waits behind the other it never leaves in between."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+
+            async def client(first: int) -> list[tuple[int, float]]:
+                told = []
+                for n in range(first, first + 10):
+                    receipt = await learn(catalog, "m", rows(n, n + 1))
+                    told.append((receipt.placed.seq, receipt.scores[0]))
+                return told
+
+            clients = (client(300 + 10 * n) for n in range(3))
+            told = [one for of in await asyncio.gather(*clients) for one in of]
+            assert "m" in held(catalog) and 0 < groups(catalog) <= MOST_GROUPS
+            reader = Replica(await catalog.journal.get("m"))
+            entries = await catalog.journal.read("m", reader.incarnation, 0)
+            content = reader.rows_of(entries)
+            assert content is not None
+            scores = np.concatenate([reader.learner.learn(one).scores for one in content.records])
+            assert sorted(told) == list(enumerate(scores.tolist(), 1))[300:]
+            assert await bits_of(catalog, "m") == await replayed(catalog)
+
+    asyncio.run(scenario())
+
+
+def test_where_there_is_room_it_comes_into_memory_at_once(store):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            catalog.forget(next(iter(catalog)))
+            await learn(catalog, "m", rows(300, 301))
+            assert "m" in held(catalog) and not groups(catalog)
+
+    asyncio.run(scenario())
+
+
+def test_a_key_that_is_known_is_answered_as_the_first_time(store):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            first = await learned(catalog, 300, 302, "key")
+            again = await learn(catalog, "m", rows(300, 302), "key")
+            assert again.placed.duplicate and again.placed.seq == 302
+            assert list(again.answer.rows.scores) == first.scores
+            assert "m" in held(catalog)
+
+    asyncio.run(scenario())
+
+
+def test_who_asks_for_the_model_meanwhile_gets_the_whole(store):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            learning = asyncio.create_task(learn(catalog, "m", rows(300, 301)))
+            await asyncio.sleep(0)
+            model = await catalog.get("m")
+            await learning
+            assert groups(catalog) == 1 and model is catalog.find("m")
+            assert model.replica.seq == 301 and not model.replica.is_bare
+            assert bits(model.replica) == await replayed(catalog)
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_falls_due_as_ever(store):
+    """Else the journal of who always learns bare would never be trimmed."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2, snapshot_every=302) as catalog:
+            await away(catalog)
+            await learned(catalog, 300, 301)
+            receipt = await learn(catalog, "m", rows(301, 302))
+            assert receipt.scores == (await scores_of(catalog, 302))[301:]
+            model = catalog.find("m")
+            assert model is not None
+            await model.close()
+            snapshot = await catalog.journal.snapshot_get("m", model.record.incarnation)
+            assert snapshot is not None and snapshot.seq == 302
+            # One whose journal does not begin at the beginning goes on bare, too.
+            await leave(catalog, "m", OTHERS)
+            receipt = await learned(catalog, 302, 303)
+            assert receipt.scores == (await scores_of(catalog, 303))[302:]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("what", ["control", "many", "trimmed"])
+def test_what_takes_the_whole_model_brings_it(store, monkeypatch, what):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog, serving(store) as other:
+            await away(catalog)
+            model = await other.get("m")
+            if what == "control":
+                await learn(other, "m", rows(300, 301), "a sample")
+                await _unlearn_nothing(other)
+            elif what == "trimmed":
+                for last in (310, 320):
+                    await learn(other, "m", rows(last - 10, last))
+                    await model.write_snapshot()
+                await other.journal.trim("m", model.record.incarnation, 310, behind=1)
+            else:
+                monkeypatch.setattr("service.replica.INLINE_S", 0.0)
+            await model.refresh()
+            first = model.replica.seq
+            receipt = await learn(catalog, "m", rows(first, first + 1))
+            assert receipt.placed.seq == first + 1 and groups(catalog) == 0
+            await model.refresh()
+            found = catalog.find("m")
+            assert found is not None and not found.replica.is_bare
+            assert bits(found.replica) == bits(model.replica)
+
+    asyncio.run(scenario())
+
+
+async def _unlearn_nothing(catalog: Catalog) -> None:
+    """A control that is refused: its sample is not retained."""
+    from service.controls import Unlearn
+    from service.requests import ControlRequest
+
+    model = await catalog.get("m")
+    await model.submit(ControlRequest.of(Unlearn("d" * 32)))
+
+
+def test_a_loss_is_found_and_counted(store, monkeypatch):
+    """The store lost what the bare learner had learned, and others appended in its place."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog, serving(store) as other:
+            await away(catalog)
+            opening = await catalog.to_learn("m")
+            assert isinstance(opening, Unread)
+            kept = catalog.openings._left.get("m")
+            assert kept is not None and kept.bare is not None
+            lost = Replica(kept.record, bare=kept.bare)
+            lost.learn_own(301, "f" * 64, rows(300, 301), (), (), _nobody())
+            import msgspec
+
+            catalog.openings._keep(msgspec.structs.replace(kept, bare=lost.bare()))
+            await learn(other, "m", rows(301, 303))
+            receipt = await learn(catalog, "m", rows(303, 304))
+            assert receipt.placed.seq == 303
+            found = catalog.find("m")
+            assert found is not None and bits(found.replica) == await replayed(catalog)
+            text = (await catalog.telemetry.exposition(catalog)).decode()
+            assert 'dualstream_forks_total{model="m"} 1.0' in text
+            assert 'dualstream_lost_records_total{model="m"} 1.0' in text
+
+    asyncio.run(scenario())
+
+
+def _nobody() -> Any:
+    from service.retained import NOBODY
+
+    return NOBODY
+
+
+@pytest.mark.parametrize("error", [JournalUnavailable, OutcomeUnknown])
+def test_where_the_store_is_away_it_is_loaded_by_the_next_one(store, monkeypatch, error):
+    async def scenario() -> None:
+        async with serving(store, models_held=2, append_timeout_s=0.05) as catalog:
+            await away(catalog)
+            append = catalog.journal.append
+
+            async def fail(*given: Any, **more: Any) -> Any:
+                if error is OutcomeUnknown:
+                    await append(*given, **more)
+                raise error("planted")
+
+            with monkeypatch.context() as planted:
+                planted.setattr(catalog.journal, "append", fail)
+                with pytest.raises(error):
+                    await learn(catalog, "m", rows(300, 301))
+            first = 300 + (error is OutcomeUnknown)
+            receipt = await learn(catalog, "m", rows(first, first + 1))
+            assert receipt.scores == (await scores_of(catalog, first + 1))[first:]
+            assert await bits_of(catalog, "m") == await replayed(catalog)
+
+    asyncio.run(scenario())
+
+
+def test_they_take_a_part_of_the_budget_and_the_oldest_are_let_go(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, IDS)
+            await bits_of(catalog, IDS[0])
+            openings = catalog.openings
+            assert openings.bare_count == len(IDS) - 1
+            each, rest = divmod(openings.bare_bytes, openings.bare_count)
+            assert rest == 0 and 2 * 8 * 124 < each < 4_000
+            assert catalog._held.bytes_beside == openings.bare_bytes
+        monkeypatch.setattr("service.unread.BARE_SHARE", 20 * each / 1e6)
+        async with serving(store, models_held=1, models_bytes=1_000_000) as catalog:
+            await create(catalog, [f"n{n}" for n in range(30)])
+            assert catalog.openings.bare_count == 20
+            # One that is kept no longer is read by its first append.
+            before = groups(catalog)
+            await learn(catalog, "n0", rows(0, 1))
+            assert groups(catalog) == before and "n0" in held(catalog)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "spec", [ADULT, HASHED, {"algorithm": "sgd"} | ADULT | {"algorithm": "sgd"}]
+)
+def test_many_come_and_go_by_chance_and_nobody_can_tell(store, spec):
+    """Two workers on one store, each of which holds two of six models."""
+    ids, chance = IDS[:6], random.Random(7)
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as one, serving(store, models_held=2) as other:
+            for model_id in ids:
+                await one.create(model_id, spec)
+            told: dict[str, dict[int, float]] = {model_id: {} for model_id in ids}
+            is_hashed = spec is HASHED
+
+            def batch(n: int) -> Any:
+                found = rows(n, n + 1)
+                if not is_hashed:
+                    return found
+                return type(found)(
+                    found.indptr, found.indices, found.values, found.labels, found.weights, 256
+                )
+
+            async def client(first: int) -> None:
+                for n in range(first, first + 60):
+                    model_id = ids[min(chance.randrange(6), chance.randrange(6))]
+                    receipt = await learn(chance.choice((one, other)), model_id, batch(n))
+                    told[model_id][receipt.placed.seq] = receipt.scores[0]
+
+            await asyncio.gather(*(client(100 * n) for n in range(3)))
+            assert groups(one) > 20 and groups(other) > 20
+            for model_id in ids:
+                reader = Replica(await one.journal.get(model_id))
+                scores: list[float] = []
+                for entry in await one.journal.read(model_id, reader.incarnation, 0):
+                    content = reader.rows_of([entry])
+                    assert content is not None
+                    scores += reader.learn_entries([entry], content).scores.tolist()
+                assert scores == [told[model_id][seq] for seq in range(1, len(scores) + 1)]
+                for catalog in (one, other):
+                    model = await catalog.get(model_id)
+                    await model.refresh()
+                    assert bits(model.replica) == bits(reader)
+
+    asyncio.run(scenario())
