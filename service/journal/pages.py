@@ -24,6 +24,7 @@ class Page(Sequence[Entry]):
     def _entries(self) -> list[Entry]:
         if self._parsed is None:
             self._parsed = self._parse()
+            del self._parse  # and with it the answer
         return self._parsed
 
     def __bool__(self) -> bool:
