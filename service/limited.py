@@ -72,6 +72,8 @@ class LimitedProtocol(HttpToolsProtocol):
     _is_within = _in_head = False
     # Bytes of the data at hand, since the message began, and since its body last brought some.
     _size = _fed = _outside = 0
+    # Since when nobody asks anything, by the loop's clock; None: somebody does.
+    _idle_since: float | None = None
     # Why nothing more is read here; and what is said of it, once all before it are answered.
     _wrong: Problem | None = None
     _last_words: bytes | None = None
@@ -88,6 +90,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._served.disconnected = True
             self._served.message_event.set()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
         self._rest = b""
         if self.open is not None:
             self.open.discard(self)
@@ -209,11 +212,30 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _wait_for_next(self) -> None:
         """Give an idle connection as long as it may be idle, unless its time runs already."""
-        is_idle = not self._is_within and self.cycle is not None and self.cycle.response_complete
-        if is_idle and self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+        if self._idle_since is None and not self._is_within:
+            if self.cycle is not None and self.cycle.response_complete:
+                self._idle_from(self.loop.time())
+
+    def _idle_from(self, now: float) -> None:
+        # A timer that runs is left as it is: to stop it and set another one takes longer than this.
+        self._idle_since = now
+        if self.timeout_keep_alive_task is None:
+            self._look_in(self.timeout_keep_alive)
+
+    def _look_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            seconds, self.timeout_keep_alive_handler
+        )
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None or self.transport.is_closing():
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0.0:
+            self._look_in(left)
+        else:
+            self.transport.close()
 
     def _feed(self, data: bytes) -> None:
         """As uvicorn does it, which would write a line to the log for each that it cannot read."""
@@ -240,8 +262,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+        self._idle_since = None
         self._in_head = self._is_within = True
         self._begun += 1
         self._fed = self._size
@@ -259,8 +280,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+        self._idle_since = None
         self._arrived += len(body)
         super().on_body(body)
 
@@ -272,14 +292,17 @@ class LimitedProtocol(HttpToolsProtocol):
             self._wait_for_next()
 
     def on_response_complete(self) -> None:
-        if self.transport.is_closing() or not (self.pipeline or self._rest):
-            if self._last_words is not None and not self.transport.is_closing():
-                self.transport.write(self._last_words)
-                self.transport.close()
-            super().on_response_complete()
-            return
         self.server_state.total_requests += 1
-        self._wait_for_turn()
+        if self.transport.is_closing():
+            return
+        if self.pipeline or self._rest:
+            self._wait_for_turn()
+        elif self._last_words is not None:
+            self.transport.write(self._last_words)
+            self.transport.close()
+        else:
+            self.flow.resume_reading()
+            self._idle_from(self.loop.time())
 
     def _refuse_head(self) -> None:
         assert self.open is not None

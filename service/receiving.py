@@ -62,8 +62,6 @@ class BodyProtocol(LimitedProtocol):
     _held: bytes | None = None
     # Whether the body at hand passes the parser by.
     _is_long = False
-    # When a request was answered at once, by the loop's clock.
-    _used_at = float("-inf")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -113,7 +111,7 @@ class BodyProtocol(LimitedProtocol):
         found = self.first_bytes.read(data, self.server_state.default_headers)
         if found is None:
             return False
-        self._used_at = now = self.loop.time()
+        now = self.loop.time()
         if found.kind is None:
             self.transport.write(found.answer)
         elif self.pressure is not None and self.pressure.refuses(found.kind, self):
@@ -123,8 +121,7 @@ class BodyProtocol(LimitedProtocol):
             return False
         self.server_state.total_requests += 1
         self._begun += 1
-        if self.timeout_keep_alive_task is None:
-            self._close_in(self.timeout_keep_alive)
+        self._idle_from(now)
         return True
 
     def let_go(self) -> None:
@@ -137,19 +134,6 @@ class BodyProtocol(LimitedProtocol):
     def shutdown(self) -> None:
         self.let_go()
         super().shutdown()
-
-    def _close_in(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(
-            seconds, self.timeout_keep_alive_handler
-        )
-
-    def timeout_keep_alive_handler(self) -> None:
-        # What is answered at once leaves the timer as it is, which takes longer than the answer.
-        left = self._used_at + self.timeout_keep_alive - self.loop.time()
-        if left > 0.0 and not self.transport.is_closing():
-            self._close_in(left)
-        else:
-            super().timeout_keep_alive_handler()
 
     def on_headers_complete(self) -> None:
         self.scope[CONNECTION] = self._itself  # type: ignore[literal-required]
@@ -174,7 +158,7 @@ class BodyProtocol(LimitedProtocol):
 
         So reading goes on until it is, as far as more has come by then, up to a limit.
         """
-        self._unset_keepalive_if_required()
+        self._idle_since = None
         self._arrived += len(piece)
         if cycle.response_complete:
             return

@@ -6,6 +6,7 @@ import socket
 import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -468,15 +469,93 @@ def test_empty_lines_do_not_make_an_idle_connection_live_longer():
             one.data_received(sent)
             while line.answers < len(sent) // len(GET):
                 await asyncio.sleep(0)
-            timer = one.timeout_keep_alive_task
+            since, timer = one._idle_since, one.timeout_keep_alive_task
             assert timer is not None
             for empty in (b"\r\n", b"\r\n" * 1000):
                 one.data_received(empty)
                 while one._rest:
                     await asyncio.sleep(0)
             assert one.timeout_keep_alive_task is timer and not timer.cancelled()
+            assert one._idle_since == since
             one.data_received(b"G")
-            assert one.timeout_keep_alive_task is None
-            one.timeout_keep_alive_handler()
+            assert one._idle_since is None
+
+    run(told)
+
+
+class Hands:
+    """An event loop whose clock a test turns, and whose timers it sets off."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.now = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.cancelled = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, then: Callable[[], None]) -> Any:
+        self.timers.append((self.now + seconds, then))
+        return SimpleNamespace(cancel=self.cancel)
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+    def set_off(self) -> None:
+        """The only timer, when it is due."""
+        [(self.now, then)] = self.timers
+        self.timers.clear()
+        then()
+
+
+def test_an_idle_connection_is_closed_as_long_after_its_last_answer_with_one_timer_for_all():
+    async def told() -> None:
+        one, line = World(answer).connect()
+        one.loop = hands = Hands()
+        for asked in range(4):
+            hands.now = float(asked)
+            one.data_received(GET)
+            while line.answers <= asked:
+                await asyncio.sleep(0)
+        assert [due for due, _ in hands.timers] == [5.0]
+        hands.set_off()
+        assert not line.is_closed and [due for due, _ in hands.timers] == [8.0]
+        one.data_received(b"\r\n")
+        hands.set_off()
+        assert line.is_closed and not hands.timers and not hands.cancelled
+
+    run(told)
+
+
+def test_a_connection_whose_request_is_under_way_is_not_idle():
+    async def told() -> None:
+        may_answer = asyncio.Event()
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await may_answer.wait()
+            await answer(scope, receive, send)
+
+        one, line = World(slow).connect()
+        one.loop = hands = Hands()
+        may_answer.set()
+        one.data_received(GET)
+        while line.answers < 1:
+            await asyncio.sleep(0)
+        may_answer.clear()
+        one.data_received(GET)
+        await asyncio.sleep(0)
+        hands.set_off()
+        assert not line.is_closed and not hands.timers
+        hands.now = 60.0
+        may_answer.set()
+        while line.answers < 2:
+            await asyncio.sleep(0)
+        assert [due for due, _ in hands.timers] == [65.0]
+        one.connection_lost(OSError())
+        assert hands.cancelled == 1
 
     run(told)
