@@ -30,8 +30,6 @@ MOST = 10_000
 """Records that are kept; each takes about a kilobyte."""
 MOST_BYTES = 32 << 20
 """Of their specs: those of large portfolios have tens of kilobytes."""
-BARE_SHARE = 0.125
-"""Of the budget for models, that bare learners may take."""
 BARE_BYTES = 500
 """What stands around one."""
 KNOWN_TIMES = 16
@@ -158,7 +156,9 @@ class Openings:
 
     def __init__(self, catalog: "Catalog", held: Held) -> None:
         self._catalog, self._held = catalog, held
-        self._left = Left(int(BARE_SHARE * catalog.settings.models_bytes))
+        settings = catalog.settings
+        most = settings.models_bytes // 8 if settings.bare_bytes is None else settings.bare_bytes
+        self._left = Left(min(most, settings.models_bytes))
         self._under_way: dict[str, _Opening] = {}
 
     def __iter__(self) -> Iterator[Model]:

@@ -288,7 +288,7 @@ def test_where_the_store_is_away_it_is_loaded_by_the_next_one(store, monkeypatch
     asyncio.run(scenario())
 
 
-def test_they_take_a_part_of_the_budget_and_the_oldest_are_let_go(store, monkeypatch):
+def test_they_take_a_part_of_the_budget_and_the_oldest_are_let_go(store):
     async def scenario() -> None:
         async with serving(store, models_held=1) as catalog:
             await create(catalog, IDS)
@@ -298,14 +298,17 @@ def test_they_take_a_part_of_the_budget_and_the_oldest_are_let_go(store, monkeyp
             each, rest = divmod(openings.bare_bytes, openings.bare_count)
             assert rest == 0 and 2 * 8 * 124 < each < 4_000
             assert catalog._held.bytes_beside == openings.bare_bytes
-        monkeypatch.setattr("service.unread.BARE_SHARE", 20 * each / 1e6)
-        async with serving(store, models_held=1, models_bytes=1_000_000) as catalog:
+        async with serving(store, models_held=1, bare_bytes=20 * each) as catalog:
             await create(catalog, [f"n{n}" for n in range(30)])
             assert catalog.openings.bare_count == 20
             # One that is kept no longer is read by its first append.
             before = groups(catalog)
             await learn(catalog, "n0", rows(0, 1))
             assert groups(catalog) == before and "n0" in held(catalog)
+        async with serving(store, models_held=1, bare_bytes=0) as catalog:
+            await create(catalog, ["o0", "o1"])
+            await learn(catalog, "o0", rows(0, 1))
+            assert not groups(catalog) and not catalog.openings.bare_count
 
     asyncio.run(scenario())
 
