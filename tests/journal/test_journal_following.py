@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from service.journal.nonces import OURS
 from service.journal.protocol import Announced, Head, Journal, JournalUnavailable
 from service.journal.sqlite.watching import ASKED_S, SETTLED_S, LogWatch, data_version
 from tests.journal.conftest import Store
@@ -112,6 +113,34 @@ async def test_a_commit_that_the_log_does_not_show_is_announced(tmp_path: Path, 
             await asyncio.sleep(SETTLED_S)
             await log.append(rows(1))
             await _until(told, log.model, 1)
+
+
+async def test_an_append_asks_sqlite_for_what_others_have_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    said: list[str] = []
+    monkeypatch.setattr(LogWatch, "is_to_ask", lambda self: said.append("look") or True)
+    monkeypatch.setattr(LogWatch, "pause_s", 0.0)
+    store = Store(f"sqlite:///{tmp_path / 'one.db'}")
+    async with store.journal() as here, store.journal() as there:
+        log = await Log.create(here)
+        run = here._writer.run
+
+        def asked(task: Any) -> Any:
+            said.append("ask")
+            return run(task)
+
+        monkeypatch.setattr(here._writer, "run", asked)
+        async with aclosing(here.announcements()) as told:
+            assert await _next(told) == Announced() and said == ["look", "ask"]
+            await there.append(log.model, log.incarnation, b"n" * 16, 0, [rows(1)])
+            await here.append(log.model, log.incarnation, OURS.make(), 0, [rows(2)])
+            del said[:]
+            assert await _next(told) == Announced() and said == ["look"]
+            # Nobody has appended since the last look: who has must be asked.
+            await there.append(log.model, log.incarnation, b"o" * 16, 0, [rows(3)])
+            del said[:]
+            assert await _next(told) == Announced() and said == ["look", "ask"]
 
 
 async def test_a_closed_listener_leaves_nothing_behind(store: Store):

@@ -78,7 +78,8 @@ class KnownHeads:
     def __init__(self) -> None:
         # In the order in which they were moved last.
         self._heads: OrderedDict[str, tuple[str, Head]] = OrderedDict()
-        self._version = 0
+        self.version, self.found = 0, 0
+        """What `data_version` was when heads were looked for last, and how often they were."""
         # What was committed by others, and changed by this connection, when they were kept.
         self._as_of = (0, 0)
 
@@ -86,8 +87,9 @@ class KnownHeads:
         self, connection: sqlite3.Connection, models: Sequence[str]
     ) -> dict[str, tuple[str, Head]]:
         """As `find_heads`, in a transaction that writes."""
-        self._version = data_version(connection)
-        if self._as_of != (self._version, connection.total_changes):
+        self.version = data_version(connection)
+        self.found += 1
+        if self._as_of != (self.version, connection.total_changes):
             self.forget()
         heads = self._heads
         found = {model: heads[model] for model in models if model in heads}
@@ -102,7 +104,7 @@ class KnownHeads:
             heads.move_to_end(model)
         while len(heads) > self.MOST:
             heads.popitem(last=False)
-        self._as_of = self._version, connection.total_changes
+        self._as_of = self.version, connection.total_changes
 
     def forget(self) -> None:
         self._heads.clear()

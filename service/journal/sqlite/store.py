@@ -162,12 +162,16 @@ class SqliteJournal(SqliteMoving):
 
     async def announcements(self) -> AsyncGenerator[Announced, None]:
         # Asked of the connection that writes: it counts what all others have committed. To look at
-        # every model for what this process has appended itself would take a tenth of its time.
+        # every model for what this process has appended itself would take a tenth of its time. An
+        # append has asked already: of all that was committed by the last look at the log, at least.
         seen: int | None = None
-        watch = LogWatch(self._path)
+        watch, found = LogWatch(self._path), self._heads.found
         while True:
             if watch.is_to_ask():
-                version = await self._writer.run(data_version)
+                if self._heads.found != found:
+                    found, version = self._heads.found, self._heads.version
+                else:
+                    version = await self._writer.run(data_version)
                 if version != seen:
                     seen = version
                     yield Announced()
