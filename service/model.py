@@ -238,13 +238,18 @@ class Model:
         age_s = time.monotonic() - self.lag.fresh_at
         return age_s if age_s > STALE_S else None
 
+    def hold_nobody(self) -> None:
+        """Let go of those who wait for its journal to be read here: they load it."""
+        if not self.is_read.done():
+            self.is_read.set_result(None)
+
     def _let_go_after(self, error: Exception) -> None:
         """A model that is gone, or forked and not rebuilt, is loaded by the next request.
 
         So is one that was to be read by this append.
         """
         if not self.is_read.done() and not isinstance(error, NotReplicated):
-            self.is_read.set_result(None)
+            self.hold_nobody()
             self._catalog.openings.failed(self)
         if isinstance(error, JournalUnavailable | OutcomeUnknown):
             self._catalog.contact.failed(error)

@@ -228,6 +228,7 @@ class Openings:
         self._catalog.telemetry.saw_bare_group()
         opening = self._under_way.get(model.record.id)
         if opening is None or opening.model is not model:
+            model.hold_nobody()  # it was deleted, or made anew
             return
         opening.groups += 1
         if model.committer.has_waiting:
@@ -238,7 +239,7 @@ class Openings:
         model.release()
         bare = model.replica.bare(opening.groups)
         self._keep(msgspec.structs.replace(opening.kept, bare=bare))
-        model.is_read.set_result(None)  # who waits for it loads it
+        model.hold_nobody()
 
     def succeeded(self, model: Model, took_s: float) -> None:
         """Hold a model whose first append has brought what it is made of."""

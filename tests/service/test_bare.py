@@ -9,6 +9,7 @@ import pytest
 
 from service.bare import MOST_GROUPS
 from service.catalog import Catalog
+from service.errors import Problem
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from service.replica import Replica
 from service.unread import Unread
@@ -168,6 +169,35 @@ def test_who_asks_for_the_model_meanwhile_gets_the_whole(store):
             assert groups(catalog) == 1 and model is catalog.find("m")
             assert model.replica.seq == 301 and not model.replica.is_bare
             assert bits(model.replica) == await replayed(catalog)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_who_waits_for_one_that_is_deleted_is_told(store, monkeypatch, is_made_anew):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            append = catalog.journal.append
+
+            async def late(*given: Any, **more: Any) -> Any:
+                appended = await append(*given, **more)
+                monkeypatch.undo()
+                await catalog.delete("m")
+                if is_made_anew:
+                    await catalog.create("m", ADULT)
+                return appended
+
+            monkeypatch.setattr(catalog.journal, "append", late)
+            learning = asyncio.create_task(learn(catalog, "m", rows(300, 301)))
+            await asyncio.sleep(0)
+            asking = asyncio.create_task(catalog.get("m"))
+            assert (await learning).placed.seq == 301
+            if is_made_anew:
+                assert (await asyncio.wait_for(asking, 5)).replica.seq == 0
+            else:
+                with pytest.raises(Problem, match="no model"):
+                    await asyncio.wait_for(asking, 5)
 
     asyncio.run(scenario())
 
