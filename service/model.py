@@ -249,8 +249,7 @@ class Model:
         So is one that was to be read by this append.
         """
         if not self.is_read.done() and not isinstance(error, NotReplicated):
-            self.hold_nobody()
-            self._catalog.openings.failed(self)
+            self._catalog.openings.failed(self, error)
         if isinstance(error, JournalUnavailable | OutcomeUnknown):
             self._catalog.contact.failed(error)
         if isinstance(error, RecordError):

@@ -17,7 +17,12 @@ import msgspec
 from service.bare import MOST_GROUPS, Bare
 from service.codecs import Door
 from service.held import Held
-from service.journal.protocol import ModelChanged, ModelRecord
+from service.journal.protocol import (
+    JournalUnavailable,
+    ModelChanged,
+    ModelRecord,
+    OutcomeUnknown,
+)
 from service.known_specs import KnownSpec
 from service.memory import bytes_of
 from service.model import Measured, Model
@@ -228,18 +233,21 @@ class Openings:
         self._catalog.telemetry.saw_bare_group()
         opening = self._under_way.get(model.record.id)
         if opening is None or opening.model is not model:
-            model.hold_nobody()  # it was deleted, or made anew
+            self._end(model)
             return
         opening.groups += 1
-        if model.committer.has_waiting:
-            if opening.groups >= MOST_GROUPS:
-                model.replica.bare_until = 0  # the next group takes the whole model
-            return
+        if not model.committer.has_waiting:
+            self._leave(opening)
+        elif opening.groups >= MOST_GROUPS:
+            model.replica.bare_until = 0  # the next group takes the whole model
+
+    def _leave(self, opening: _Opening) -> None:
+        """Go on from here with the next rows that come, by what is bare."""
+        model = opening.model
         self._end(model)
         model.release()
         bare = model.replica.bare(opening.groups)
         self._keep(msgspec.structs.replace(opening.kept, bare=bare))
-        model.hold_nobody()
 
     def succeeded(self, model: Model, took_s: float) -> None:
         """Hold a model whose first append has brought what it is made of."""
@@ -248,12 +256,25 @@ class Openings:
             self._catalog.telemetry.saw_load(took_s)
             self._held.put(model)
 
-    def failed(self, model: Model) -> None:
-        """Whoever asks next loads it."""
+    def failed(self, model: Model, error: Exception) -> None:
+        """Whoever asks next loads it.
+
+        One that learns bare stands where it stood if nobody knows what became of its append, and
+        the next one tells: else nobody would find what a store has lost that failed meanwhile.
+        """
+        opening, replica = self._under_way.get(model.record.id), model.replica
+        if opening is not None and opening.model is model and replica.is_bare:
+            if replica.is_forked:
+                self._catalog.loads.remember_fork(model)
+            elif isinstance(error, JournalUnavailable | OutcomeUnknown):
+                if not model.committer.has_waiting:
+                    self._leave(opening)
+                return
         self._end(model)
 
     def _end(self, model: Model) -> bool:
-        """False where it was deleted or made anew meanwhile."""
+        """Who waits for it asks for it again; False where it was deleted or made anew meanwhile."""
+        model.hold_nobody()
         if self.under_way(model.record.id) is not model:
             return False
         del self._under_way[model.record.id]

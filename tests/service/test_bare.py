@@ -4,6 +4,7 @@ import asyncio
 import random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from service.catalog import Catalog
 from service.errors import Problem
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from service.replica import Replica
+from service.retained import NOBODY
 from service.unread import Unread
 from tests.service.snapshots import bits
 from tests.service.test_many_models import (
@@ -267,15 +269,7 @@ def test_a_loss_is_found_and_counted(store, monkeypatch):
     async def scenario() -> None:
         async with serving(store, models_held=2) as catalog, serving(store) as other:
             await away(catalog)
-            opening = await catalog.to_learn("m")
-            assert isinstance(opening, Unread)
-            kept = catalog.openings._left.get("m")
-            assert kept is not None and kept.bare is not None
-            lost = Replica(kept.record, bare=kept.bare)
-            lost.learn_own(301, "f" * 64, rows(300, 301), (), (), _nobody())
-            import msgspec
-
-            catalog.openings._keep(msgspec.structs.replace(kept, bare=lost.bare()))
+            await _stand_beyond(catalog)
             await learn(other, "m", rows(301, 303))
             receipt = await learn(catalog, "m", rows(303, 304))
             assert receipt.placed.seq == 303
@@ -288,14 +282,44 @@ def test_a_loss_is_found_and_counted(store, monkeypatch):
     asyncio.run(scenario())
 
 
-def _nobody() -> Any:
-    from service.retained import NOBODY
+async def _stand_beyond(catalog: Catalog) -> None:
+    """What is kept of the model has learned a row that the store has lost since."""
+    assert isinstance(await catalog.to_learn("m"), Unread)
+    kept = catalog.openings._left.get("m")
+    assert kept is not None and kept.bare is not None
+    lost = Replica(kept.record, bare=kept.bare)
+    lost.learn_own(301, "f" * 64, rows(300, 301), (), (), NOBODY)
+    catalog.openings._keep(msgspec.structs.replace(kept, bare=lost.bare()))
 
-    return NOBODY
+
+def test_a_loss_is_counted_where_the_rebuilding_fails(store, monkeypatch):
+    """By whoever loads the model next."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog, serving(store) as other:
+            await away(catalog)
+            await _stand_beyond(catalog)
+            await learn(other, "m", rows(301, 303))
+
+            async def fail(*given: Any, **more: Any) -> Any:
+                raise JournalUnavailable("planted")
+
+            with monkeypatch.context() as planted:
+                planted.setattr(catalog.journal, "read", fail)
+                with pytest.raises(OutcomeUnknown):
+                    await learn(catalog, "m", rows(303, 304))
+            assert await bits_of(catalog, "m") == await replayed(catalog)
+            text = (await catalog.telemetry.exposition(catalog)).decode()
+            assert 'dualstream_forks_total{model="m"} 1.0' in text
+            assert 'dualstream_lost_records_total{model="m"} 1.0' in text
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("error", [JournalUnavailable, OutcomeUnknown])
-def test_where_the_store_is_away_it_is_loaded_by_the_next_one(store, monkeypatch, error):
+def test_where_the_store_is_away_it_goes_on_from_where_it_stands(store, monkeypatch, error):
+    """By what others have appended, its own rows among them where they came to be journalled."""
+
     async def scenario() -> None:
         async with serving(store, models_held=2, append_timeout_s=0.05) as catalog:
             await away(catalog)
@@ -308,10 +332,11 @@ def test_where_the_store_is_away_it_is_loaded_by_the_next_one(store, monkeypatch
 
             with monkeypatch.context() as planted:
                 planted.setattr(catalog.journal, "append", fail)
-                with pytest.raises(error):
-                    await learn(catalog, "m", rows(300, 301))
-            first = 300 + (error is OutcomeUnknown)
-            receipt = await learn(catalog, "m", rows(first, first + 1))
+                learning = [learn(catalog, "m", rows(n, n + 1), f"key {n}") for n in (300, 301)]
+                for failed in await asyncio.gather(*learning, return_exceptions=True):
+                    assert isinstance(failed, error)
+            first = 300 + 2 * (error is OutcomeUnknown)
+            receipt = await learned(catalog, first, first + 1)
             assert receipt.scores == (await scores_of(catalog, first + 1))[first:]
             assert await bits_of(catalog, "m") == await replayed(catalog)
 
