@@ -69,6 +69,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     bare      what it goes on learning by, where that was kept, ...
     door      ... the names that it has told, ...
     bytes     ... and what both take of memory
+    names     so many names had been told when that was measured
     """
 
     record: ModelRecord
@@ -78,6 +79,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     bare: Bare | None = None
     door: Door | None = None
     bytes: int = 0
+    names: int = 0
 
 
 class Left:
@@ -101,10 +103,14 @@ class Left:
         """Of how many the bare learner is kept."""
         return len(self._bare)
 
+    def takes(self, size: int) -> bool:
+        """Whether a bare learner of so many bytes is kept."""
+        return 16 * size <= self._most_bare_bytes
+
     def keep(self, kept: Kept) -> None:
         self.pop(kept.record.id)
         if kept.bare is not None:
-            if 16 * kept.bytes > self._most_bare_bytes:
+            if not self.takes(kept.bytes):
                 kept = without_bare(kept)
             else:
                 self._bare[kept.record.id] = None
@@ -138,9 +144,19 @@ class Left:
         self._bytes -= _size(kept.record, is_alone=not others)
 
 
+def with_bare(kept: Kept, bare: Bare, door: Door) -> Kept:
+    """The same with what it goes on learning by now."""
+    spec, size, names = kept.spec, kept.bytes, door.names_told
+    if not spec.bare_bytes:
+        spec.bare_bytes = BARE_BYTES + bytes_of(bare.learner)
+    if not size or names != kept.names:
+        size = spec.bare_bytes + bytes_of(*door.held())
+    return msgspec.structs.replace(kept, bare=bare, door=door, bytes=size, names=names)
+
+
 def without_bare(kept: Kept) -> Kept:
     """The same without what it would go on learning by."""
-    return msgspec.structs.replace(kept, bare=None, door=None, bytes=0)
+    return msgspec.structs.replace(kept, bare=None, door=None, bytes=0, names=0)
 
 
 def _size(record: ModelRecord, is_alone: bool) -> int:
@@ -247,7 +263,8 @@ class Openings:
         self._end(model)
         model.release()
         bare = model.replica.bare(opening.groups)
-        self._keep(msgspec.structs.replace(opening.kept, bare=bare))
+        assert bare is not None
+        self._keep(with_bare(opening.kept, bare, model.door))
 
     def succeeded(self, model: Model, took_s: float) -> None:
         """Hold a model whose first append has brought what it is made of."""
@@ -286,13 +303,14 @@ class Openings:
 
     def keep(self, model: Model) -> None:
         """It is in memory no longer: it may learn as it stands there."""
-        is_short, bare, door, size = model.comes_by_its_journal, None, None, 0
-        if model.may_learn_bare:
-            bare, door = model.replica.bare(), model.door
+        kept = Kept(model.record, model.spec, model.measured, model.comes_by_its_journal)
+        # What is large would be copied for nothing.
+        if model.may_learn_bare and self._left.takes(model.spec.bare_bytes):
+            bare = model.replica.bare()
             if bare is not None:
-                size = BARE_BYTES + bytes_of(bare.learner, *door.held())
-        if is_short or bare is not None:
-            self._keep(Kept(model.record, model.spec, model.measured, is_short, bare, door, size))
+                kept = with_bare(kept, bare, model.door)
+        if kept.is_short or kept.bare is not None:
+            self._keep(kept)
 
     def came(self, model_id: str) -> None:
         """It came into memory another way."""

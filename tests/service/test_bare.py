@@ -15,6 +15,7 @@ from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from service.replica import Replica
 from service.retained import NOBODY
 from service.unread import Unread
+from solvers import Batch, bare
 from tests.service.snapshots import bits
 from tests.service.test_many_models import (
     ADULT,
@@ -30,6 +31,11 @@ from tests.service.test_many_models import (
 from tests.service.test_unread import OTHERS, Asked, gone, replayed
 
 HASHED = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "hashed", "bits": 8}}
+
+
+def in_places(found: Batch) -> Batch:
+    """As rows of a hashed model."""
+    return Batch(found.indptr, found.indices, found.values, found.labels, found.weights, 256)
 
 
 async def away(catalog: Catalog) -> None:
@@ -368,6 +374,39 @@ def test_they_take_a_part_of_the_budget_and_the_oldest_are_let_go(store):
     asyncio.run(scenario())
 
 
+def test_what_is_too_large_to_be_kept_is_not_copied(store, monkeypatch):
+    """But for the first of its specification, which shows what it takes."""
+    copied = []
+    monkeypatch.setattr("service.replica.bare_learner", lambda one: copied.append(1) or bare(one))
+
+    async def scenario() -> None:
+        async with serving(store, models_held=1, models_bytes=100_000) as catalog:
+            await create(catalog, IDS)
+            assert catalog.openings.bare_count == 0 and len(held(catalog)) == len(copied) == 1
+
+    asyncio.run(scenario())
+
+
+def test_names_that_are_told_meanwhile_are_counted(store):
+    """They may take a hundred times as much as the weights."""
+    names = [(n % 256, f"name {n}") for n in range(5_000)]
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await catalog.create("m", HASHED)
+            await create(catalog, OTHERS)
+            await leave(catalog, "m", OTHERS)
+            before = catalog.openings.bare_bytes
+            for n in range(2):
+                await learn(catalog, "m", in_places(rows(n, n + 1)))
+                found = await catalog.to_learn("m")
+                assert isinstance(found, Unread)
+                found.door.told(names, n + 1)  # as who was answered does
+            assert catalog.openings.bare_bytes > before + 100 * len(names)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     "spec", [ADULT, HASHED, {"algorithm": "sgd"} | ADULT | {"algorithm": "sgd"}]
 )
@@ -380,15 +419,9 @@ def test_many_come_and_go_by_chance_and_nobody_can_tell(store, spec):
             for model_id in ids:
                 await one.create(model_id, spec)
             told: dict[str, dict[int, float]] = {model_id: {} for model_id in ids}
-            is_hashed = spec is HASHED
 
-            def batch(n: int) -> Any:
-                found = rows(n, n + 1)
-                if not is_hashed:
-                    return found
-                return type(found)(
-                    found.indptr, found.indices, found.values, found.labels, found.weights, 256
-                )
+            def batch(n: int) -> Batch:
+                return in_places(rows(n, n + 1)) if spec is HASHED else rows(n, n + 1)
 
             async def client(first: int) -> None:
                 for n in range(first, first + 60):
