@@ -131,8 +131,13 @@ class Applying:
         replica, requests, nonce = self._replica, group.requests, group.nonce
         if replica.is_bare:
             # Once the whole model is there, it has learned the group.
+            was_forked = replica.is_forked
             parted = f"model {replica.id!r}: the journal does not go on from seq {replica.seq}"
-            await self._rebuild(Forked(parted) if replica.is_forked else None)
+            try:
+                await self._rebuild(Forked(parted) if was_forked else None)
+            except Exception:
+                replica.is_forked = was_forked
+                raise
             self._check_kept(appended)
             return replica.watched[nonce]
         try:

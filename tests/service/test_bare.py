@@ -288,6 +288,34 @@ def test_a_loss_is_found_and_counted(store, monkeypatch):
     asyncio.run(scenario())
 
 
+def test_no_fork_is_counted_where_the_whole_model_could_not_be_read(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            await learned(catalog, 300, 302, "key")
+            read, failing = catalog.journal.read, [JournalUnavailable("planted")]
+
+            async def fail_once(*given: Any, **more: Any) -> Any:
+                if failing:
+                    raise failing.pop()
+                return await read(*given, **more)
+
+            monkeypatch.setattr(catalog.journal, "read", fail_once)
+            # The second one waits for the append of the first, whose answer takes the whole model.
+            first = asyncio.create_task(learn(catalog, "m", rows(300, 302), "key"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            second = asyncio.create_task(learn(catalog, "m", rows(300, 302), "key"))
+            with pytest.raises(OutcomeUnknown):
+                await first
+            assert (await second).placed.duplicate
+            assert await bits_of(catalog, "m") == await replayed(catalog)
+            text = (await catalog.telemetry.exposition(catalog)).decode()
+            assert 'dualstream_forks_total{model="m"}' not in text
+
+    asyncio.run(scenario())
+
+
 async def _stand_beyond(catalog: Catalog) -> None:
     """What is kept of the model has learned a row that the store has lost since."""
     assert isinstance(await catalog.to_learn("m"), Unread)
