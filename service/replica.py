@@ -452,13 +452,14 @@ class Replica:
         Nobody is served from here meanwhile.
         """
         self.is_forked = True
-        fresh = Replica(record, self._kept_answers, self._outside)
+        fresh = Replica(record, self._kept_answers, self._outside, self._s_per_row)
         fresh.watched = self.watched
         fresh.trail = Trail(kept=None)
         await fresh.load(journal)
         async with self._turn:
             lost = self.trail.give_way_to(fresh.trail)
             self._take_over(fresh)
+            self._s_per_row = fresh.s_per_row
         self.is_forked = False
         return lost
 

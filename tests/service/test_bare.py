@@ -11,7 +11,7 @@ import pytest
 from service.bare import MOST_GROUPS
 from service.catalog import Catalog
 from service.errors import Problem
-from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.journal.protocol import JournalUnavailable, NotReplicated, OutcomeUnknown
 from service.replica import Replica
 from service.retained import NOBODY
 from service.unread import Unread
@@ -228,6 +228,49 @@ def test_a_snapshot_falls_due_as_ever(store):
             await leave(catalog, "m", OTHERS)
             receipt = await learned(catalog, 302, 303)
             assert receipt.scores == (await scores_of(catalog, 303))[302:]
+
+    asyncio.run(scenario())
+
+
+def test_the_whole_model_is_learned_in_slices_where_its_rows_take_long(store, monkeypatch):
+    """As many rows at a time as such rows are known to take a moment."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2, snapshot_every=301) as catalog:
+            await away(catalog)
+            model = await catalog.get(OTHERS[0])
+            model.spec.s_per_row = 1e-4
+            monkeypatch.setattr("service.replica.MEASURED_ROWS", 1000)
+            sizes, learn_slice = [], Replica._learn_slice
+            monkeypatch.setattr(
+                Replica,
+                "_learn_slice",
+                lambda self, batch: sizes.append(len(batch)) or learn_slice(self, batch),
+            )
+            await learn(catalog, "m", rows(300, 301))
+            assert "m" in held(catalog) and sizes[0] == 20 and sum(sizes) == 301
+
+    asyncio.run(scenario())
+
+
+def test_rows_that_are_less_durable_than_asked_for_are_told_so_and_learned(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            await learned(catalog, 300, 301)
+            append = catalog.journal.append
+
+            async def short(*given: Any, **more: Any) -> Any:
+                return msgspec.structs.replace(await append(*given, **more), shortfall="planted")
+
+            with monkeypatch.context() as planted:
+                planted.setattr(catalog.journal, "append", short)
+                with pytest.raises(NotReplicated):
+                    await learn(catalog, "m", rows(301, 302))
+            await leave(catalog, "m", OTHERS)
+            receipt = await learned(catalog, 302, 303)
+            assert receipt.scores == (await scores_of(catalog, 303))[302:]
+            assert await bits_of(catalog, "m") == await replayed(catalog)
 
     asyncio.run(scenario())
 
