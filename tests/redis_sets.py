@@ -7,6 +7,7 @@ about three seconds.
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -96,9 +97,14 @@ class SentinelSet(RedisSet):
         return f"redis+sentinel://{hosts}/{SERVICE}"
 
     def primary(self) -> RedisServer:
-        """As the first Sentinel sees it."""
-        told = self.ask(self.sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
-        return self.by_port(int(told[1]))
+        """As most Sentinels see it: one whose failover was overtaken waits for a dead one."""
+        ((port, _),) = Counter(self._named()).most_common(1)
+        return self.by_port(port)
+
+    def _named(self) -> list[int]:
+        """The port of the primary that each Sentinel names."""
+        asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return [int(self.ask(sentinel, *asked)[1]) for sentinel in self.sentinels]
 
     def stand(self) -> str:
         """What each server and each Sentinel says, a line each."""
@@ -108,12 +114,17 @@ class SentinelSet(RedisSet):
         return "\n".join(lines)
 
     def agree(self) -> bool:
-        """Whether every Sentinel knows of the others and of all replicas."""
+        """Whether every Sentinel knows of the others and of all replicas, and all of one primary.
+
+        One that is late begins a failover of its own where the primary is killed meanwhile.
+        """
+        named = set(self._named())
         for sentinel in self.sentinels:
             state = self.ask(sentinel, "INFO", "sentinel")["master0"]
+            named.add(int(state["address"].rpartition(":")[2]))
             if (state["slaves"], state["sentinels"]) != (len(self.servers) - 1, 3):
                 return False
-        return True
+        return len(named) == 1
 
 
 class ClusterSet(RedisSet):

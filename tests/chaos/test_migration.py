@@ -221,9 +221,11 @@ def test_a_target_that_fails_over_meanwhile_lacks_nothing_in_the_end(places: Pla
                     os.kill(process.pid, signal.SIGSTOP)
                 primary.kill()
             run.faults["primary of the target killed"] += 1
-            bring_back(sentinels, primary)
-            if stands_still:
-                os.kill(process.pid, signal.SIGCONT)
+            try:
+                bring_back(sentinels, primary)
+            finally:  # nobody could end a process that stands still
+                if stands_still:
+                    os.kill(process.pid, signal.SIGCONT)
             failed += ended(process)
             until(lambda: not ended(begun(of, sentinels.url)), "a whole run", sentinels.stand)
             assert read_through(sentinels) == kept
