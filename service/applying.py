@@ -6,6 +6,7 @@ learned, the replica is thrown away for it.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 
 from service.entries import Content
@@ -131,6 +132,7 @@ class Applying:
         replica, requests, nonce = self._replica, group.requests, group.nonce
         if replica.is_bare:
             # Once the whole model is there, it has learned the group.
+            learned = self._learned_bare(group, appended, placed)
             was_forked = replica.is_forked
             parted = f"model {replica.id!r}: the journal does not go on from seq {replica.seq}"
             try:
@@ -139,7 +141,7 @@ class Applying:
                 replica.is_forked = was_forked
                 raise
             self._check_kept(appended)
-            return replica.watched[nonce]
+            return replica.watched[nonce] or learned
         try:
             if appended.entries:
                 unseen = [e for e in appended.entries if e.seq > replica.seq]
@@ -185,6 +187,17 @@ class Applying:
                 return None
         new = new_of(requests, placed)
         return await replica.apply_own(appended.seq, appended.chain, *new)
+
+    def _learned_bare(
+        self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
+    ) -> Outcome | None:
+        """What became of a group whose only fault is that the whole model is due.
+
+        It may come by a snapshot that others wrote behind the group, which does not tell.
+        """
+        self._replica.bare_until = sys.maxsize
+        others = self.at_once(group, appended)
+        return None if others is None else self.learn(group, appended, placed, others)
 
     def _check_kept(self, appended: Appended) -> None:
         """Raise OutcomeUnknown when the journal, just read to its end, ends before what it said."""
