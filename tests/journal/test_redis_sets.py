@@ -141,6 +141,37 @@ def test_a_migration_ends_once_every_replica_has_it(
         assert client.exists("ds:{moved}:log")
 
 
+def test_a_migration_whose_replicas_leave_it_meanwhile_has_not_ended(
+    sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """They may follow another server by now, which has nothing of it."""
+    monkeypatch.setattr(line, "REPLICAS_MS", 100)
+    monkeypatch.setattr(line, "SETTLED_S", 0.2)
+    of = f"sqlite:///{tmp_path / 'source.db'}"
+    primary = sentinels.primary()
+    replicas = [server for server in sentinels.servers if server is not primary]
+
+    async def written() -> None:
+        async with opened(of) as journal:
+            await (await Log.create(journal, "left")).append(rows(1))
+
+    def leave(told: str) -> None:
+        for replica in replicas:
+            replica.pause()
+        sentinels.ask(primary, "CLIENT", "KILL", "TYPE", "replica")
+
+    asyncio.run(written())
+    try:
+        with pytest.raises(NotReplicated, match="0 of 2 replicas"):
+            asyncio.run(run_migration(of, sentinels.url, leave))
+    finally:
+        for replica in replicas:
+            replica.resume()
+    until(lambda: sentinels.is_followed(sentinels.primary(), 2), "the replicas")
+    monkeypatch.setattr(line, "SETTLED_S", 30)
+    asyncio.run(run_migration(of, sentinels.url))
+
+
 async def test_a_primary_that_the_sentinels_have_left_is_left(
     sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch
 ):

@@ -96,6 +96,7 @@ class Line:
         self._may_be_short = True
         self._timeout_s = timeout_s
         self._stays, self._was_connected = stays, False
+        self._followed = 0
         self._connection: Connection | None = None
         self._is_closed = False
         self._turn = asyncio.Lock()
@@ -119,8 +120,10 @@ class Line:
         """
         await self._leave_former()
         await self._call([b"*1\r\n", *pack(("PING",))], is_read=True)
-        if self._replicas:
+        if self._replicas or self._stays:
             info = await self._call([b"*2\r\n", *pack(("INFO", "replication"))], is_read=True)
+            self._followed = max(self._followed, replicas_of(info))
+        if self._replicas:
             self._may_be_short = True
             check_replicas(info, self._replicas)
             self._may_be_short = False
@@ -128,10 +131,14 @@ class Line:
     async def settle(self) -> None:
         """Return once every replica that follows has all that the server had when this was called.
 
+        As many as followed when it was pinged: where they have left it, another server may have
+        taken over, which not every Sentinel has to know yet.
+
         Raises JournalUnavailable; NotReplicated where one does not say so in time.
         """
         # It waits for what stood in the server's log at the command before it on its connection.
-        count = replicas_of(await self.call("INFO", "replication", is_read=True))
+        info = await self.call("INFO", "replication", is_read=True)
+        count = max(self._followed, replicas_of(info))
         found = 0
         until = asyncio.get_running_loop().time() + SETTLED_S
         while count and asyncio.get_running_loop().time() < until:
