@@ -10,6 +10,7 @@ those before them. Where its bare learner was kept it is next to nothing; see ba
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -181,6 +182,7 @@ class Openings:
         most = settings.models_bytes // 8 if settings.bare_bytes is None else settings.bare_bytes
         self._left = Left(min(most, settings.models_bytes))
         self._under_way: dict[str, _Opening] = {}
+        self._listened_to: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Model]:
         """Those whose first append is under way; they may change meanwhile."""
@@ -201,6 +203,17 @@ class Openings:
         opening = self._under_way.get(model_id)
         return None if opening is None else opening.model
 
+    @contextmanager
+    def listened_to(self, model_id: str) -> Iterator[None]:
+        """While it is entered, a model of this id comes into memory to learn: all of it is told."""
+        self._listened_to[model_id] = self._listened_to.get(model_id, 0) + 1
+        try:
+            yield
+        finally:
+            left = self._listened_to.pop(model_id) - 1
+            if left:
+                self._listened_to[model_id] = left
+
     def find(self, model_id: str) -> Unread | None:
         """A model that is not in memory, and may learn before it is."""
         model = self.under_way(model_id)
@@ -216,10 +229,12 @@ class Openings:
         return Unread(self, kept.record, kept.door or kept.spec.door())
 
     def _goes_on_bare(self, kept: Kept) -> bool:
-        """Whether it learns without coming into memory: not where there is room, or once it has
-        learned often so."""
+        """Whether it learns without coming into memory: not where there is room, once it has
+        learned often so, or while somebody listens to it."""
         bare = kept.bare
-        return bare is not None and bare.groups < MOST_GROUPS and not self._held.has_room
+        if bare is None or bare.groups >= MOST_GROUPS or self._held.has_room:
+            return False
+        return kept.record.id not in self._listened_to
 
     async def open(self, unread: Unread) -> Model:
         """The model that is held or on its way; else one that has read nothing of its journal, to
