@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import httpx
 
-from tests.chaos.samples import PORTFOLIO, SPECS, Ask, ask
+from tests.chaos.samples import SPECS, Ask, Spec, ask, has_names
 from tests.history import Acknowledged
 
 PAUSE_S = 0.15
@@ -34,10 +35,18 @@ class Clients:
     """So many clients of one address, until they are stopped.
 
     may_lose   what was acknowledged may be lost, and is then not repeated to be compared
+    specs      of the models, by their ids
     """
 
-    def __init__(self, url: str, count: int, seed: int, may_lose: bool = False) -> None:
-        self._url = url
+    def __init__(
+        self,
+        url: str,
+        count: int,
+        seed: int,
+        may_lose: bool = False,
+        specs: Mapping[str, Spec] = SPECS,
+    ) -> None:
+        self._url, self._specs = url, specs
         self._may_lose = may_lose
         self._seed = seed
         self.told: dict[str, Told] = defaultdict(Told)
@@ -51,7 +60,7 @@ class Clients:
     async def start(self) -> None:
         """Make the models, and let the clients begin."""
         async with httpx.AsyncClient(timeout=60) as client:
-            for model, spec in SPECS.items():
+            for model, spec in self._specs.items():
                 (await client.put(f"{self._url}/models/{model}", json=spec)).raise_for_status()
         self._tasks = [
             asyncio.create_task(self._run(number)) for number in range(len(self.answered_at))
@@ -94,7 +103,7 @@ class Clients:
         async with httpx.AsyncClient(timeout=5) as client:
             made = 0
             while not self._is_stopping:
-                asked = ask(chance, number, made)
+                asked = ask(chance, number, made, self._specs)
                 made += 1
                 self.told[asked.model].sent |= asked.sent
                 answer = await self._send(client, asked, number)
@@ -126,7 +135,7 @@ class Clients:
 
     async def _read_own(self, client: httpx.AsyncClient, model: str, seq: int) -> None:
         """Whichever worker answers, it has what was acknowledged, or says that it has not."""
-        row = {"x.sex": "Male"} if model == PORTFOLIO else {"x": "1:1"}
+        row = {"x.sex": "Male"} if has_names(self._specs[model]) else {"x": "1:1"}
         url = f"{self._url}/models/{model}/predict"
         try:
             answer = await client.get(url, params={**row, "min_seq": seq})

@@ -1,5 +1,6 @@
-"""Three models, and the requests that a client sends to them; all of it follows from a seed."""
+"""Three models or many, and the requests that a client sends; all of it follows from a seed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -8,7 +9,8 @@ from typing import Any
 from service.demo.adult import adult_lines, sample_of
 
 PORTFOLIO, DUAL, CLASSES = "portfolio", "dual", "classes"
-SPECS: dict[str, dict[str, Any]] = {
+Spec = dict[str, Any]
+SPECS: dict[str, Spec] = {
     PORTFOLIO: {"algorithm": "portfolio", "features": {"kind": "hashed", "bits": 10}},
     DUAL: {
         "algorithm": "dual_ascent",
@@ -21,6 +23,21 @@ SPECS: dict[str, dict[str, Any]] = {
         "features": {"kind": "indexed", "dim": 123},
     },
 }
+
+NAMED = {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}}
+SPARSE = {"algorithm": "rda", "features": {"kind": "indexed", "dim": 123}}
+MANY: dict[str, Spec] = {
+    f"{kind}-{number}": spec
+    for kind, spec, count in (
+        (DUAL, SPECS[DUAL], 8),
+        ("named", NAMED, 6),
+        ("sparse", SPARSE, 4),
+        (CLASSES, SPECS[CLASSES], 1),
+        (PORTFOLIO, SPECS[PORTFOLIO], 1),
+    )
+    for number in range(count)
+}
+"""Most learn while they are not in memory; those of classes and the portfolios do not."""
 
 LONGEST = 20
 """Rows in a batch, at most."""
@@ -53,9 +70,9 @@ class Ask:
         return {str(id_): 1 for id_ in self.ids}
 
 
-def ask(chance: Random, client: int, number: int) -> Ask:
-    """The request that a client makes next."""
-    model = chance.choice(list(SPECS))
+def ask(chance: Random, client: int, number: int, specs: Mapping[str, Spec]) -> Ask:
+    """The request that a client makes next, to one of these models."""
+    model = chance.choice(list(specs))
     count = 1 if chance.random() < 0.6 else chance.randint(2, LONGEST)
     tag = f"{client}-{number}"
     key = tag if chance.random() < 0.7 else None
@@ -68,7 +85,7 @@ def ask(chance: Random, client: int, number: int) -> Ask:
         # One that others send as well.
         shared = chance.randrange(SHARED_IDS)
         ids[0], rows[0] = f"shared-{shared}", shared
-    samples = [_sample(model, row, id_) for row, id_ in zip(rows, ids, strict=True)]
+    samples = [_sample(specs[model], row, id_) for row, id_ in zip(rows, ids, strict=True)]
     body = samples[0] if count == 1 and chance.random() < 0.9 else {"samples": samples}
     return Ask(model, body, key, ids)
 
@@ -78,9 +95,14 @@ def _lines() -> list[bytes]:
     return adult_lines()
 
 
-def _sample(model: str, row: int, id_: str | None) -> dict[str, Any]:
-    sample = sample_of(_lines()[row]) if model == PORTFOLIO else _indexed(_lines()[row])
-    if model == CLASSES:
+def has_names(spec: Spec) -> bool:
+    """Whether its rows have features with names, not places."""
+    return bool(spec["features"]["kind"] == "hashed")
+
+
+def _sample(spec: Spec, row: int, id_: str | None) -> dict[str, Any]:
+    sample = sample_of(_lines()[row]) if has_names(spec) else _indexed(_lines()[row])
+    if spec.get("task") == "multiclass":
         # Whether an odd number of the first features are there makes two classes of each.
         odd = sum(int(index) < 20 for index in sample["x"]) % 2
         sample["y"] = f"{'high' if sample['y'] > 0 else 'low'} {odd}"

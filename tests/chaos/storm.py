@@ -1,4 +1,4 @@
-"""Four workers, sixteen clients, three models, and what befalls them at seeded moments."""
+"""Four workers, sixteen clients, three models or many, and what befalls them at seeded moments."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,15 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 
 from service.demo.server_process import ServerProcess
 from tests.chaos.clients import Clients
 from tests.chaos.report import Run
-from tests.chaos.verdict import examine
+from tests.chaos.samples import SPECS, Spec
+from tests.chaos.verdict import counted_by_workers, examine
 from tests.journal.proxy import Proxy, running_proxy
 from tests.redis_server import RedisServer
 from tests.service.test_workers import children
@@ -21,6 +22,8 @@ from tests.service.test_workers import children
 WORKERS, CLIENTS = 4, 16
 # Small, so that faults meet snapshots that are written or read.
 FLAGS = ("--snapshot-every", "400", "--keep-records", "1000000", "--workers", str(WORKERS))
+HELD = 5
+"""Models that a worker has room for where there are many."""
 CALM_S = (0.05, 0.3)
 """Between a recovery and the next fault, within these."""
 OVERLAP = 0.2
@@ -34,6 +37,7 @@ class Storm:
     """One server and its store, in the hands of a seed.
 
     store     the URL that the workers are given
+    specs     of the models, by their ids; of more than HELD most are out of memory all the time
     redis     the server behind `store_proxy`, or None for SQLite
     full      the file that makes SQLite find no page, see `server.py`
     """
@@ -45,6 +49,7 @@ class Storm:
         store: str,
         scratch: Path,
         client_proxy: Proxy,
+        specs: Mapping[str, Spec],
         redis: RedisServer | None = None,
         store_proxy: Proxy | None = None,
     ) -> None:
@@ -54,7 +59,10 @@ class Storm:
         self._full = scratch / "full"
         self._log = (scratch / "server.log").open("ab")
         self._server: ServerProcess | None = None
-        self.clients = Clients(f"http://127.0.0.1:{client_proxy.port}", CLIENTS, seed)
+        self._is_crowded = len(specs) > HELD
+        self._bare_groups = 0
+        url = f"http://127.0.0.1:{client_proxy.port}"
+        self.clients = Clients(url, CLIENTS, seed, specs=specs)
 
     async def blow(self, faults: int) -> None:
         """Make so many faults, each after all clients were answered again."""
@@ -65,6 +73,7 @@ class Storm:
         deck = self._deck()
         while self._run.faults.total() < faults:
             await asyncio.sleep(self._chance.uniform(*CALM_S))
+            await self._count_bare_groups()
             some = [next(deck)]
             if self._chance.random() < OVERLAP and self._run.faults.total() + 1 < faults:
                 some.append(next(card for card in deck if card[0] != some[0][0]))
@@ -72,11 +81,21 @@ class Storm:
             over = time.monotonic()
             self._run.faults.update(name for name, _ in some)
             self._run.recovery_s.append(await self.clients.all_answered(over))
+        await self._count_bare_groups()
         await self.clients.stop()
 
     async def judge(self, direct: str) -> None:
         """Hold what clients and workers say against the journal. Raises HistoryBroken."""
         await examine(self._run, direct, self.clients.told, self._server)
+        if self._is_crowded:
+            assert self._bare_groups > 0, "no model learned while it was not in memory"
+
+    async def _count_bare_groups(self) -> None:
+        """At least so many there were: what workers count that die goes with them."""
+        if self._is_crowded:
+            name = "dualstream_bare_groups_total"
+            counted = await asyncio.to_thread(counted_by_workers, self._server, name)
+            self._bare_groups = max(self._bare_groups, int(counted))
 
     async def end(self) -> None:
         """Stop the server, should it run; its log stays."""
@@ -89,7 +108,7 @@ class Storm:
     def _started(self) -> ServerProcess:
         server = ServerProcess(
             self._store,
-            FLAGS,
+            (*FLAGS, "--models-held", str(HELD)) if self._is_crowded else FLAGS,
             env={"DUALSTREAM_FULL_MARK": str(self._full)},
             stderr=self._log.fileno(),
             module="tests.chaos.server",
@@ -203,11 +222,13 @@ def _limit(pid: int, size: int | None) -> None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def storm_on_sqlite(run: Run, seed: int, faults: int, scratch: Path) -> None:
+async def storm_on_sqlite(
+    run: Run, seed: int, faults: int, scratch: Path, specs: Mapping[str, Spec] = SPECS
+) -> None:
     """A storm on a SQLite file in `scratch`, and the verdict on it."""
     store = f"sqlite:///{scratch / 'store.db'}"
     async with running_proxy(0) as client_proxy:
-        storm = Storm(run, seed, store, scratch, client_proxy)
+        storm = Storm(run, seed, store, scratch, client_proxy, specs)
         try:
             await storm.blow(faults)
             await storm.judge(store)
@@ -216,11 +237,16 @@ async def storm_on_sqlite(run: Run, seed: int, faults: int, scratch: Path) -> No
 
 
 async def storm_on_redis(
-    run: Run, seed: int, faults: int, scratch: Path, redis: RedisServer
+    run: Run,
+    seed: int,
+    faults: int,
+    scratch: Path,
+    redis: RedisServer,
+    specs: Mapping[str, Spec] = SPECS,
 ) -> None:
     """A storm on this Redis, and the verdict on it."""
     async with running_proxy(0) as client_proxy, running_proxy(redis.port) as store_proxy:
-        storm = Storm(run, seed, store_proxy.url, scratch, client_proxy, redis, store_proxy)
+        storm = Storm(run, seed, store_proxy.url, scratch, client_proxy, specs, redis, store_proxy)
         try:
             await storm.blow(faults)
             await storm.judge(redis.url)
