@@ -217,14 +217,14 @@ def test_a_target_that_fails_over_meanwhile_lacks_nothing_in_the_end(places: Pla
             time.sleep(chance.uniform(0, takes_s / 2))
             with cut_off(sentinels, primary):
                 time.sleep(chance.uniform(0, takes_s / 2))
-                if stands_still := number % 2 == 0 and process.is_alive():
+                if number % 2 == 0 and process.is_alive():
                     os.kill(process.pid, signal.SIGSTOP)
                 primary.kill()
             run.faults["primary of the target killed"] += 1
             try:
                 bring_back(sentinels, primary)
             finally:  # nobody could end a process that stands still
-                if stands_still:
+                if process.is_alive():  # it may have come to its end as it was stopped
                     os.kill(process.pid, signal.SIGCONT)
             failed += ended(process)
             until(lambda: not ended(begun(of, sentinels.url)), "a whole run", sentinels.stand)
