@@ -93,9 +93,11 @@ def section(found: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list
         "",
         *(f"- {WHO[name]}: {each.cases.total():,} cases." for name, each in keyed.items()),
         "",
-        "One check is set otherwise than it comes: `positive_data_acceptance` lets a request that"
-        " is valid by its schema be refused with a documented status, for what no schema says (a"
-        " row of another width than the model's, fields that do not go together).",
+        "Two checks are set otherwise than they come: `positive_data_acceptance` lets a request"
+        " that is valid by its schema be refused with a documented status, for what no schema says"
+        " (a row of another width than the model's, fields that do not go together), and be"
+        " answered 304; `use_after_free` leaves out refits: one that is deleted is cancelled, and"
+        " still told of.",
     ]
     return lines + [f"- {name}, {label}: {title}" for name, label, title in failures]
 
