@@ -48,6 +48,7 @@ class Pausing(Errand):
         self._replica = model.replica
         self._journal = journal
         self._task: asyncio.Task[None] | None = None
+        self._was_known = False
 
     @property
     def pauses(self) -> "Pauses | None":
@@ -88,22 +89,32 @@ class Pausing(Errand):
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
+        since = in_vain = 0
         try:
-            while (pauses := self.pauses) is not None and pauses.needs_rollback:
-                if not await self._try(pauses.since, pauses.held_from):
+            while (pauses := self._due()) is not None:
+                if pauses.since != since:
+                    since, in_vain = pauses.since, 0
+                if not await self._try(pauses.since, pauses.held_from, in_vain):
                     return
-                if pauses.needs_rollback:
+                if (pauses := self._due()) is not None and pauses.since == since:
+                    in_vain += self._was_known
                     await asyncio.sleep(RETRY_S)
         finally:
             self._task = None
 
-    async def _try(self, since: int, calm_seq: int) -> bool:
+    def _due(self) -> "Pauses | None":
+        """The pauses of the model as it stands, if a rollback is due."""
+        pauses = self.pauses
+        return pauses if pauses is not None and pauses.needs_rollback else None
+
+    async def _try(self, since: int, calm_seq: int, in_vain: int) -> bool:
         """Let the state go back; False where there is nobody to do it for any more."""
         model = self._whose()
         if model is None:
             return False
+        self._was_known = False
         try:
-            await self._go_back(model, since, calm_seq)
+            self._was_known = await self._go_back(model, since, calm_seq, in_vain)
         except (ModelChanged, UnknownModel):
             return False
         except (JournalError, UnknownCopy, Forked, Trimmed) as error:
@@ -112,7 +123,13 @@ class Pausing(Errand):
             log.exception("model %r: its rollback failed", model.record.id)
         return True
 
-    async def _go_back(self, model: "Model", since: int, calm_seq: int) -> None:
+    async def _go_back(self, model: "Model", since: int, calm_seq: int, in_vain: int) -> bool:
+        """Append the rollback, under the key for so many that were in vain; whether it was known.
+
+        Whoever is told so has come by the one that came first. That it changed nothing shows that
+        it was of another pause: of a part of the journal that the store has lost since, where
+        learning had paused at the same seq.
+        """
         record = await self._journal.get(model.record.id)
         if record.incarnation != model.record.incarnation:
             raise ModelChanged(record.id)
@@ -123,8 +140,12 @@ class Pausing(Errand):
             where = (record.id, record.incarnation)
             digest = await self._journal.copy_put(*where, copy.data)
             order = Pause(since, copy.seq, digest)
+        pauses = self._due()
+        if pauses is None or pauses.since != since:
+            return False  # somebody else let it go back; or its pause is lost with its records
         # The first one wins, whatever it names.
-        request = ControlRequest.of(order, make_key(KeyKind.PAUSE, str(since)), b"pause")
+        name = f"{since}.{in_vain}" if in_vain else str(since)
+        request = ControlRequest.of(order, make_key(KeyKind.PAUSE, name), b"pause")
         receipt = await model.submit(request)
         if not receipt.placed.duplicate:
             where_to = "where it stands" if order.seq is None else f"at seq {order.seq}"
@@ -134,6 +155,7 @@ class Pausing(Errand):
                 since,
                 where_to,
             )
+        return receipt.placed.duplicate
 
 
 async def _last_good(

@@ -10,9 +10,11 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from service.controls import Pause
 from service.demo.server_process import ServerProcess
-from service.journal.record import Control, decode_merged
+from service.journal.record import Control, KeyKind, decode_merged, make_key
 from service.replica import Replica
+from service.requests import ControlRequest
 from service.states import BESIDE
 from service.what_if import replay
 from tests.service.conftest import SPEC, assert_problem
@@ -322,6 +324,31 @@ def test_a_killed_server_leaves_a_pause_to_whoever_comes(tmp_path: Path, serve):
         assert bits(kept.replica) == bits(live)
 
     run(store, scenario)
+
+
+def test_the_rollback_of_a_pause_that_was_lost_is_not_taken_for_that_of_the_next_one(
+    serve, store, monkeypatch
+):
+    """The store loses its last records, and the rollback of a pause there comes behind what is left
+    all the same; then learning pauses at the same seq once more."""
+    monkeypatch.setattr("service.pausing.RETRY_S", 0.01)
+    one, other = serve(store=store), serve(store=store)
+
+    def learned_bad(model: str, lost: int) -> None:
+        one.put(f"/models/{model}", json=GUARDED)
+        learn(one, samples(0, 100), model)
+        request = ControlRequest.of(Pause(lost), make_key(KeyKind.PAUSE, str(lost)), b"pause")
+        receipt = one.portal.call(one.app._catalog.held(model).submit, request)
+        assert "no rollback is due" in receipt.verdict.refusal
+        learn(one, samples(100, 160, bad=True), model)
+
+    learned_bad("dry", 1)
+    since = paused(one, "dry")["since"]
+    learned_bad("m", since)
+    assert paused(one)["since"] == since and paused(other)["since"] == since
+    assert view(one)["state_digest"] == view(other)["state_digest"]
+    assert view(one)["samples"] == view(one, "dry")["samples"]
+    assert controls_in(store) == ["pause", "pause"]
 
 
 KINDS = {
