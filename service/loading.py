@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from service.errors import Problem, unknown_model, unreadable
 from service.held import Held
-from service.journal.protocol import JournalError, ModelRecord, UnknownModel
+from service.journal.protocol import JournalError, ModelChanged, ModelRecord, UnknownModel
 from service.journal.record import RecordError
 from service.known_specs import KnownSpecs
 from service.model import Model
@@ -24,6 +25,8 @@ UNREADABLE_S = 10.0
 """How long a model that could not be read is left alone before a request tries it again."""
 LOADS_AT_ONCE = 8
 """Each takes the event loop a millisecond or more at a time: others are answered in between."""
+REMADE_MEANWHILE = 3
+"""So often a model may be made anew while it is read; whoever asked for it asked for any."""
 
 
 class Loading:
@@ -136,7 +139,7 @@ class Loads:
         self._under_way[model_id] = loading = Loading()
         model = None
         try:
-            model = await self._load(model_id, loading)
+            model = await self._load_what_is_there(model_id, loading)
         except Exception as error:
             loading.fail(error)
             raise
@@ -149,6 +152,12 @@ class Loads:
         """Nobody joins it any more."""
         if self._under_way.get(model_id) is loading:
             del self._under_way[model_id]
+
+    async def _load_what_is_there(self, model_id: str, loading: Loading) -> Model:
+        for _ in range(REMADE_MEANWHILE):
+            with suppress(ModelChanged):
+                return await self._load(model_id, loading)
+        return await self._load(model_id, loading)
 
     async def _load(self, model_id: str, loading: Loading) -> Model:
         catalog = self._catalog

@@ -9,7 +9,7 @@ import pytest
 from service.catalog import Catalog
 from service.errors import Problem
 from service.follower import Follower
-from service.journal.protocol import ModelChanged
+from service.journal.protocol import Base, ModelChanged
 from service.replica import Replica
 from service.trail import Trail
 from service.versions import LoadedVersions, take_version
@@ -132,6 +132,26 @@ def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_si
                 with pytest.raises(Problem, match="no model"):
                     await catalog.delete("m")
                 assert await catalog.journal.count() == 0
+
+    asyncio.run(scenario())
+
+
+def test_one_that_is_made_anew_while_it_is_read_is_read_again(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store) as other, serving(store) as catalog:
+            await other.create("m", SPEC)
+            base, remade = catalog.journal.base, [OTHER, SPEC]
+
+            async def overtaken(model: str) -> Base:
+                found = await base(model)
+                if remade:
+                    await other.delete("m")
+                    await other.create("m", remade.pop())
+                return Base(found.record)
+
+            monkeypatch.setattr(catalog.journal, "base", overtaken)
+            model = await catalog.get("m")
+            assert not remade and model.record == await other.journal.get("m")
 
     asyncio.run(scenario())
 
