@@ -96,7 +96,7 @@ class Pausing(Errand):
                     since, in_vain = pauses.since, 0
                 if not await self._try(pauses.since, pauses.held_from, in_vain):
                     return
-                if (pauses := self._due()) is not None and pauses.since == since:
+                if self._is_due(since):
                     in_vain += self._was_known
                     await asyncio.sleep(RETRY_S)
         finally:
@@ -106,6 +106,11 @@ class Pausing(Errand):
         """The pauses of the model as it stands, if a rollback is due."""
         pauses = self.pauses
         return pauses if pauses is not None and pauses.needs_rollback else None
+
+    def _is_due(self, since: int) -> bool:
+        """Whether the one of the pause at this seq is."""
+        pauses = self._due()
+        return pauses is not None and pauses.since == since
 
     async def _try(self, since: int, calm_seq: int, in_vain: int) -> bool:
         """Let the state go back; False where there is nobody to do it for any more."""
@@ -117,7 +122,7 @@ class Pausing(Errand):
             self._was_known = await self._go_back(model, since, calm_seq, in_vain)
         except (ModelChanged, UnknownModel):
             return False
-        except (JournalError, UnknownCopy, Forked, Trimmed) as error:
+        except (JournalError, Problem, UnknownCopy, Forked, Trimmed) as error:
             log.warning("model %r: its rollback is put off: %s", model.record.id, error)
         except Exception:
             log.exception("model %r: its rollback failed", model.record.id)
@@ -130,6 +135,9 @@ class Pausing(Errand):
         it was of another pause: of a part of the journal that the store has lost since, where
         learning had paused at the same seq.
         """
+        await model.refresh()
+        if not self._is_due(since):
+            return False  # its pause was lost with the last records of the journal
         record = await self._journal.get(model.record.id)
         if record.incarnation != model.record.incarnation:
             raise ModelChanged(record.id)
@@ -140,9 +148,8 @@ class Pausing(Errand):
             where = (record.id, record.incarnation)
             digest = await self._journal.copy_put(*where, copy.data)
             order = Pause(since, copy.seq, digest)
-        pauses = self._due()
-        if pauses is None or pauses.since != since:
-            return False  # somebody else let it go back; or its pause is lost with its records
+        if not self._is_due(since):
+            return False  # or is by now; or somebody else has let it go back
         # The first one wins, whatever it names.
         name = f"{since}.{in_vain}" if in_vain else str(since)
         request = ControlRequest.of(order, make_key(KeyKind.PAUSE, name), b"pause")
