@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from service.controls import Verdict
-from service.journal.protocol import ModelChanged
 from service.journal.record import Control
 from service.model import Model
 from service.refit_board import CURSOR, Job
@@ -73,8 +72,7 @@ async def _come_by(worker: "Worker", model_id: str) -> None:
     """
     await worker.startup.finished.wait()
     with worker.catalog.pinned(model_id):
-        with contextlib.suppress(ModelChanged):
-            await (await worker.model(model_id)).refresh()
+        await worker.reach(model_id)
         model = await worker.model(model_id)
         await model.refresh()
         await _wait_for(model)
