@@ -209,16 +209,24 @@ def paused_at(subject: Subject) -> int:
 def copy_needed_by(subject: Subject, control: Control) -> str | None:
     """The digest of the copy that has to be fetched before the control is obeyed here."""
     digest = copy_named_by(control)
-    if digest is None or why_forgotten(subject, control.fields["seq"]) is not None:
+    if digest is None or why_no_way_back(subject, control.fields["seq"]) is not None:
         return None
     return digest
 
 
-def why_forgotten(subject: Subject, seq: int) -> str | None:
+def why_no_way_back(subject: Subject, seq: int) -> str | None:
     """Why there is no way back to the state at `seq`; None where there is.
 
-    It still knew a sample that was unlearned since.
+    Where the journal has not come so far it has lost the records of that state, and others are
+    going to stand in their places.
     """
+    if seq > subject.seq:
+        return f"there is no way back to seq {seq} from seq {subject.seq}, before it"
+    return why_forgotten(subject, seq)
+
+
+def why_forgotten(subject: Subject, seq: int) -> str | None:
+    """Why nobody goes back to the state at `seq`: it knew a sample that was unlearned since."""
     since = subject.retained.unlearned_seq
     if seq >= since:
         return None
@@ -299,7 +307,7 @@ def _unlearn(subject: Subject, order: Unlearn) -> None:
 
 
 def _rollback(subject: Subject, order: Rollback) -> None:
-    if (why_not := why_forgotten(subject, order.seq)) is not None:
+    if (why_not := why_no_way_back(subject, order.seq)) is not None:
         raise UnlearningError(why_not)
     subject.become(order.digest, order.seq)
 
@@ -311,7 +319,7 @@ def _pause(subject: Subject, order: Pause) -> None:
     if order.digest is None or order.seq is None:
         guarding.pauses.settle(order.since)
         return
-    if (why_not := why_forgotten(subject, order.seq)) is not None:
+    if (why_not := why_no_way_back(subject, order.seq)) is not None:
         raise UnlearningError(why_not)
     subject.become(order.digest, order.seq)
 

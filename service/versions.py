@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from service.auditing import SERVER, Author
-from service.controls import Rollback, why_forgotten
+from service.controls import Rollback, why_forgotten, why_no_way_back
 from service.errors import Problem, unavailable
 from service.journal.protocol import (
     Conflict,
@@ -88,10 +88,11 @@ async def go_back_to_version(
 ) -> tuple[Rollback, Receipt]:
     """Make the state that of a version.
 
-    Raises Problem 404, 410 where it knows what was unlearned since, 503 where it is damaged.
+    Raises Problem 404, 410 where it knows what was unlearned since or was lost by the journal, 503
+    where it is damaged.
     """
     version = await known_version(model, journal, name)
-    _check_not_forgotten(model, version.seq)
+    _refuse(model, why_no_way_back(model.replica, version.seq))
     try:
         await fetch_copy(model.replica, version.digest, journal)
     except UnreadableCopy as error:
@@ -112,7 +113,7 @@ async def go_back_to_seq(
     by: Author = SERVER,
 ) -> tuple[Rollback, Receipt]:
     """Make the state what it was at `seq`. Raises Problem 410 where that is no longer kept."""
-    _check_not_forgotten(model, seq)
+    _refuse(model, why_forgotten(model.replica, seq))
     record = await journal.get(model.record.id)
     try:
         then = await state_at(journal, record, seq)
@@ -132,10 +133,10 @@ async def go_back_to_seq(
     raise AssertionError("not reached")
 
 
-def _check_not_forgotten(model: Model, seq: int) -> None:
-    """Raise Problem 410 where a sample was unlearned since: its record would keep the copy."""
+def _refuse(model: Model, why_not: str | None) -> None:
+    """Raise Problem 410 where the control would be refused: its record would keep the copy."""
     replica = model.replica
-    if (why_not := why_forgotten(replica, seq)) is not None:
+    if why_not is not None:
         first = replica.retained.unlearned_seq
         raise Problem(410, "not-kept", why_not, first=first, last=replica.seq)
 

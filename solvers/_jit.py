@@ -33,7 +33,7 @@ from numba.core.cpu import CPUTargetOptions
 from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 
-APPLY_VERSION = 3
+APPLY_VERSION = 4
 """Raised whenever any bit of any state could come out differently."""
 
 # numba fills these two as it runs; no type checker can know them.

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
@@ -364,3 +365,28 @@ def test_copy_that_went_with_the_trimmed_record_does_not_stop_who_had_read_it(st
         assert bits(late.replica) == bits(kept.replica)
 
     run(store, scenario)
+
+
+def test_there_is_no_way_back_to_a_version_whose_records_are_lost(client, monkeypatch):
+    """Other records are going to stand in their places: rows of the state would be taken for those.
+
+    A control that was on its way as they were lost is refused where it stands.
+    """
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 20)
+    taken = take(client, name="lost")
+    model = client.app._catalog.held("m")
+    weights = state_of(client)["weights"]
+    order = Rollback(taken["digest"], 21, "lost")
+    receipt = client.portal.call(model.submit, ControlRequest.of(order))
+    assert receipt.verdict.refusal == "there is no way back to seq 21 from seq 20, before it"
+    assert state_of(client)["weights"] == weights
+    known = model._catalog.journal.version_get
+
+    async def beyond(*given: Any) -> Version:
+        return msgspec.structs.replace(await known(*given), seq=22)
+
+    monkeypatch.setattr(model._catalog.journal, "version_get", beyond)
+    told = assert_problem(back(client, version="lost"), 410, "not-kept")
+    assert told["last"] == 21 and "no way back to seq 22 from seq 21" in told["detail"]
+    assert client.get("/models/m").json()["seq"] == 21
