@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from service.trail import Trail
 from solvers import BareLearner
 
 MOST_GROUPS = 8
@@ -20,12 +21,14 @@ class Bare(msgspec.Struct, frozen=True, gc=False):
     """What is kept of such a model.
 
     seq, chain  where it stands in the journal
+    trail       where it has come by
     groups      how many it has learned since it left memory
     """
 
     learner: BareLearner
     seq: int
     chain: str
+    trail: Trail
     groups: int = 0
 
 

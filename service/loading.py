@@ -192,6 +192,8 @@ class Loads:
         if forked is not None:
             model.count_lost(forked.make_way_for(replica.trail))
             replica.trail = replica.trail.trimmed()
+        else:
+            model.count_lost_since(catalog.openings.left_at(record))
         # Who joined now would be given it even where it has left memory again.
         self._end(model_id, loading)
         catalog.openings.came(model_id)

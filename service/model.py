@@ -33,7 +33,7 @@ from service.refits import Refits
 from service.replica import Replica
 from service.requests import AnyRequest, ControlRequest, Request
 from service.states import Captured
-from service.trail import Lost
+from service.trail import Lost, Trail
 from solvers import MemberLearner, member_learner
 
 if TYPE_CHECKING:
@@ -313,6 +313,11 @@ class Model:
                 lost.kept,
             )
             self._catalog.telemetry.saw_loss(self.record.id, lost.records)
+
+    def count_lost_since(self, trail: Trail | None) -> None:
+        """As `count_lost`, of what it had applied when it left memory."""
+        if trail is not None:
+            self.count_lost(trail.lost_in(self.replica.trail))
 
     def _on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""

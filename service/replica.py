@@ -43,7 +43,7 @@ from service.states import (
     header_of,
     read_state,
 )
-from service.trail import Lost, Trail
+from service.trail import KEPT_OUTSIDE, Lost, Trail
 from service.verdicts import Verdicts
 from service.watched import Applied, hand_over, within
 from solvers import (
@@ -481,15 +481,20 @@ class Replica:
         self.is_bare = True
         self.answers = self.verdicts = self.losses = NOTHING
         self.restored_seq = 0
-        self._begin_at(bare.seq, bare.chain)
+        self.seq, self.chain, self.trail = bare.seq, bare.chain, bare.trail
 
     def bare(self, groups: int = 0) -> Bare | None:
         """What it may go on from without its state; None where its learner cannot.
 
         A bare one goes on by the same learner: it is of no use itself any more.
         """
-        learner = cast(BareLearner, self.learner) if self.is_bare else bare_learner(self.learner)
-        return None if learner is None else Bare(learner, self.seq, self.chain, groups)
+        if self.is_bare:
+            learner, trail = cast(BareLearner | None, self.learner), self.trail
+        else:
+            learner, trail = bare_learner(self.learner), self.trail.trimmed(KEPT_OUTSIDE)
+        if learner is None:
+            return None
+        return Bare(learner, self.seq, self.chain, trail, groups)
 
     def _hold(self, state: ModelState) -> None:
         self.is_bare = False

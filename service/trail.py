@@ -10,6 +10,8 @@ from service.journal.protocol import Entry
 
 KEPT = 4096
 """So many of the last entries are remembered, at 16 bytes each."""
+KEPT_OUTSIDE = 9
+"""Of a model out of memory: where it stood, and the entries that it learns before it comes back."""
 
 
 class Lost(NamedTuple):
@@ -85,11 +87,12 @@ class Trail:
 
         The next one that this gives way to loses only what was applied from here on.
         """
-        lost = self._lost_in(other)
+        lost = self.lost_in(other)
         self._seqs, self._chains = other._seqs[:], other._chains[:]
         self.is_parted = False
         if self._kept is not None:
-            self._cut(self._kept)
+            self._kept = KEPT
+            self._cut(KEPT)
         return lost
 
     def make_way_for(self, other: Self) -> Lost:
@@ -98,7 +101,8 @@ class Trail:
         self._is_succeeded = True
         return lost
 
-    def _lost_in(self, other: Self) -> Lost:
+    def lost_in(self, other: Self) -> Lost:
+        """What of this one is lost where `other` is the journal's last part, or all of it."""
         end = self._seqs[-1]
         if self._is_succeeded:
             return Lost(0, end, True)
@@ -111,11 +115,10 @@ class Trail:
         kept = min(max(self._seqs[0], other._seqs[0]), end) - 1
         return Lost(end - kept, kept, False)
 
-    def trimmed(self) -> Self:
-        """The last part of this one, as a replica keeps it."""
-        trail = type(self)(KEPT)
-        trail._seqs, trail._chains = self._seqs, self._chains
-        trail._cut(KEPT)
+    def trimmed(self, kept: int = KEPT) -> Self:
+        """The last part of this one, as a replica keeps it, or as it is kept of one."""
+        trail = type(self)(kept)
+        trail._seqs, trail._chains = self._seqs[-kept:], self._chains[-kept:]
         return trail
 
     def _holds(self, seq: int, chain: int) -> bool:

@@ -23,21 +23,23 @@ from service.journal.protocol import (
     ModelChanged,
     ModelRecord,
     OutcomeUnknown,
+    UnknownModel,
 )
 from service.known_specs import KnownSpec
 from service.memory import bytes_of
 from service.model import Measured, Model
 from service.replica import Replica
+from service.trail import KEPT_OUTSIDE, Trail
 
 if TYPE_CHECKING:
     from service.catalog import Catalog
 
 MOST = 10_000
-"""Records that are kept; each takes about a kilobyte."""
+"""Records that are kept; each takes about a kilobyte and a half."""
 MOST_BYTES = 32 << 20
 """Of their specs: those of large portfolios have tens of kilobytes."""
-BARE_BYTES = 500
-"""What stands around one."""
+BARE_BYTES = 1000
+"""What stands around one, half of it where it has come by."""
 KNOWN_TIMES = 16
 """What is known of a spec takes so many times its text; most models share it."""
 
@@ -66,6 +68,7 @@ class Unread:
 class Kept(msgspec.Struct, frozen=True, gc=False):
     """Of a model that left memory: its record, what is known of its spec, and what it took.
 
+    trail     where it came by last; None of one that was not in memory yet
     is_short  whether its journal alone, and a short one, is what it comes back by
     bare      what it goes on learning by, where that was kept, ...
     door      ... the names that it has told, ...
@@ -77,6 +80,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     spec: KnownSpec
     measured: Measured | None = None
     is_short: bool = True
+    trail: Trail | None = None
     bare: Bare | None = None
     door: Door | None = None
     bytes: int = 0
@@ -152,7 +156,9 @@ def with_bare(kept: Kept, bare: Bare, door: Door) -> Kept:
         spec.bare_bytes = BARE_BYTES + bytes_of(bare.learner)
     if not size or names != kept.names:
         size = spec.bare_bytes + bytes_of(*door.held())
-    return msgspec.structs.replace(kept, bare=bare, door=door, bytes=size, names=names)
+    return msgspec.structs.replace(
+        kept, trail=bare.trail, bare=bare, door=door, bytes=size, names=names
+    )
 
 
 def without_bare(kept: Kept) -> Kept:
@@ -283,7 +289,10 @@ class Openings:
 
     def succeeded(self, model: Model, took_s: float) -> None:
         """Hold a model whose first append has brought what it is made of."""
+        opening = self._under_way.get(model.record.id)
         if self._end(model):
+            assert opening is not None
+            model.count_lost_since(opening.kept.trail)
             model.spec.s_per_row = model.replica.s_per_row
             self._catalog.telemetry.saw_load(took_s)
             self._held.put(model)
@@ -302,7 +311,10 @@ class Openings:
                 if not model.committer.has_waiting:
                     self._leave(opening)
                 return
-        self._end(model)
+        if self._end(model) and not isinstance(error, ModelChanged | UnknownModel):
+            assert opening is not None
+            # Whoever loads it tells what was lost since it left memory.
+            self._keep(msgspec.structs.replace(without_bare(opening.kept), is_short=False))
 
     def _end(self, model: Model) -> bool:
         """Who waits for it asks for it again; False where it was deleted or made anew meanwhile."""
@@ -318,14 +330,19 @@ class Openings:
 
     def keep(self, model: Model) -> None:
         """It is in memory no longer: it may learn as it stands there."""
-        kept = Kept(model.record, model.spec, model.measured, model.comes_by_its_journal)
+        comes_by_its_journal, bare = model.comes_by_its_journal, None
         # What is large would be copied for nothing.
         if model.may_learn_bare and self._left.takes(model.spec.bare_bytes):
             bare = model.replica.bare()
-            if bare is not None:
-                kept = with_bare(kept, bare, model.door)
-        if kept.is_short or kept.bare is not None:
-            self._keep(kept)
+        trail = model.replica.trail.trimmed(KEPT_OUTSIDE) if bare is None else None
+        kept = Kept(model.record, model.spec, model.measured, comes_by_its_journal, trail)
+        self._keep(kept if bare is None else with_bare(kept, bare, model.door))
+
+    def left_at(self, record: ModelRecord) -> Trail | None:
+        """Where this model had come by when it left memory, as far as that is known."""
+        kept = self._left.get(record.id)
+        is_of_it = kept is not None and kept.record.incarnation == record.incarnation
+        return kept.trail if kept is not None and is_of_it else None
 
     def came(self, model_id: str) -> None:
         """It came into memory another way."""

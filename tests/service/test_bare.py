@@ -14,7 +14,7 @@ from service.errors import Problem
 from service.journal.protocol import JournalUnavailable, NotReplicated, OutcomeUnknown
 from service.replica import Replica
 from service.retained import NOBODY
-from service.unread import Unread
+from service.unread import Unread, with_bare
 from solvers import Batch, bare
 from tests.service.snapshots import bits
 from tests.service.test_many_models import (
@@ -336,13 +336,14 @@ async def _unlearn_nothing(catalog: Catalog) -> None:
     await model.submit(ControlRequest.of(Unlearn("d" * 32)))
 
 
-def test_a_loss_is_found_and_counted(store, monkeypatch):
+@pytest.mark.parametrize("lost", [1, 5])
+def test_a_loss_is_found_and_counted(store, lost):
     """The store lost what the bare learner had learned, and others appended in its place."""
 
     async def scenario() -> None:
         async with serving(store, models_held=2) as catalog, serving(store) as other:
             await away(catalog)
-            await _stand_beyond(catalog)
+            await _stand_beyond(catalog, lost)
             await learn(other, "m", rows(301, 303))
             receipt = await learn(catalog, "m", rows(303, 304))
             assert receipt.placed.seq == 303
@@ -350,7 +351,42 @@ def test_a_loss_is_found_and_counted(store, monkeypatch):
             assert found is not None and bits(found.replica) == await replayed(catalog)
             text = (await catalog.telemetry.exposition(catalog)).decode()
             assert 'dualstream_forks_total{model="m"} 1.0' in text
-            assert 'dualstream_lost_records_total{model="m"} 1.0' in text
+            assert f'dualstream_lost_records_total{{model="m"}} {lost}.0' in text
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", ["read", "appended to", "appended to, first in vain"])
+@pytest.mark.parametrize("bare_bytes", [None, 0])
+def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(
+    store, monkeypatch, way, bare_bytes
+):
+    """The store lost what the model had learned when it left memory, bare or not."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2, bare_bytes=bare_bytes) as catalog:
+            await away(catalog)
+            await _stand_beyond(catalog, 3)
+            if way == "read":
+                assert (await catalog.get("m")).replica.seq == 300
+            if way == "appended to, first in vain":
+
+                async def fail(*given: Any, **more: Any) -> Any:
+                    raise JournalUnavailable("planted")
+
+                with monkeypatch.context() as planted:
+                    planted.setattr(catalog.journal, "append", fail)
+                    with pytest.raises(JournalUnavailable):
+                        await learn(catalog, "m", rows(300, 301))
+            if way != "read":
+                await learn(catalog, "m", rows(300, 301))
+            assert await bits_of(catalog, "m") == await replayed(catalog)
+            model = catalog.find("m")
+            assert model is not None
+            catalog._held._evict(model)
+            assert await bits_of(catalog, "m") == await replayed(catalog)
+            text = (await catalog.telemetry.exposition(catalog)).decode()
+            assert 'dualstream_lost_records_total{model="m"} 3.0' in text
 
     asyncio.run(scenario())
 
@@ -383,14 +419,21 @@ def test_no_fork_is_counted_where_the_whole_model_could_not_be_read(store, monke
     asyncio.run(scenario())
 
 
-async def _stand_beyond(catalog: Catalog) -> None:
-    """What is kept of the model has learned a row that the store has lost since."""
+async def _stand_beyond(catalog: Catalog, count: int = 1) -> None:
+    """What is kept of the model has learned rows that the store has lost since."""
     assert isinstance(await catalog.to_learn("m"), Unread)
     kept = catalog.openings._left.get("m")
-    assert kept is not None and kept.bare is not None
+    assert kept is not None and kept.trail is not None
+    if kept.bare is None:
+        for seq in range(301, 301 + count):
+            kept.trail.pass_by(seq, f"{seq:064}")
+        return
     lost = Replica(kept.record, bare=kept.bare)
-    lost.learn_own(301, "f" * 64, rows(300, 301), (), (), NOBODY)
-    catalog.openings._keep(msgspec.structs.replace(kept, bare=lost.bare()))
+    for seq in range(301, 301 + count):
+        lost.learn_own(seq, f"{seq:064}", rows(seq - 1, seq), (), (), NOBODY)
+    bare = lost.bare()
+    assert bare is not None
+    catalog.openings._keep(with_bare(kept, bare, kept.door))
 
 
 def test_a_loss_is_counted_where_the_rebuilding_fails(store, monkeypatch):
