@@ -47,7 +47,7 @@ async def recover(
     Where neither is there, and `adopts`, a snapshot is good of whatever machine it is. With `base`
     the store is asked for no more than that has not got.
 
-    Raises NoBase; Forked where the journal does not follow from itself.
+    Raises NoBase, also where the journal does not follow from itself, or from its head.
     """
     if base is not None and await _from_base(replica, base, journal):
         return
@@ -57,7 +57,7 @@ async def recover(
         try:
             if await _from_a_snapshot(replica, journal, refused):
                 return
-            await _replay(replica, journal)
+            await _replay(replica, journal, None if base is None else base.record)
             return
         except Trimmed as trimmed:
             kept_from = trimmed.kept_from
@@ -136,17 +136,33 @@ async def _from_a_snapshot(
     return False
 
 
-async def _replay(replica: "Replica", journal: Journal) -> None:
+async def _replay(replica: "Replica", journal: Journal, head: ModelRecord | None) -> None:
     """From the beginning; anew where entries were lost between two reads.
 
-    Raises Forked, Trimmed.
+    Raises NoBase, Trimmed, ModelChanged.
     """
-    replica.trail.pass_by(replica.seq, replica.chain)
     for _ in range(REPLAYS):
         with contextlib.suppress(Forked):
-            return await replica.catch_up(journal)
+            return await _replay_once(replica, journal, head)
         replica.start_over()
+    try:
+        await _replay_once(replica, journal, head)
+    except Forked as error:
+        raise NoBase(str(error)) from error
+
+
+async def _replay_once(replica: "Replica", journal: Journal, head: ModelRecord | None) -> None:
+    """Where that does not lead to `head`, it has to lead to what is the head now.
+
+    Raises Forked, Trimmed, ModelChanged.
+    """
+    replica.trail.pass_by(replica.seq, replica.chain)
     await replica.catch_up(journal)
+    if head is not None and not _leads_there(replica, 0, head):
+        record = await journal.get(replica.id)
+        if record.incarnation != replica.incarnation:
+            raise ModelChanged(replica.id)
+        replica.check_head(record)
 
 
 async def _go_on_from(replica: "Replica", snapshot: Snapshot, journal: Journal) -> None:

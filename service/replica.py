@@ -442,7 +442,7 @@ class Replica:
     async def load(self, journal: Journal, adopts: bool = False, base: Base | None = None) -> None:
         """Come from before the first record to the journal's end; see `recover`.
 
-        Raises Forked, NoBase.
+        Raises NoBase.
         """
         await recover(self, journal, adopts, base)
 

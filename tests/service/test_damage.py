@@ -153,6 +153,28 @@ def test_a_damaged_entry_stops_its_model_alone_and_is_named(serve, store, damage
     assert digest == loaded(store).capture().state_digest()
 
 
+def test_a_damaged_head_is_found_before_anything_is_appended_to_it(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 4)
+    if store.startswith("sqlite"):
+        with sqlite3.connect(store.removeprefix("sqlite:///")) as db:
+            db.execute("UPDATE heads SET chain = 'not' || substr(chain, 4)")
+        db.close()
+    else:
+        with redis.Redis.from_url(store) as at:
+            chain = at.hget("ds:{m}:head", "chain")
+            at.hset("ds:{m}:head", "chain", b"not" + chain[3:])
+    late = serve(store=store)
+    for answer in (late.get("/models/m"), learn(late, 4, 5)):
+        told = assert_problem(answer, 503, "unreadable-journal")
+        assert "ends at seq 4 with not" in told["detail"] and "outcome" not in told
+    assert client.get("/models/m").json()["seq"] == 4
+    # Who holds it appends, and comes to know.
+    told = assert_problem(learn(client, 4, 5), 503, "unreadable-journal")
+    assert told["outcome"] == "journalled"
+
+
 def test_any_bit_of_a_body_is_found(serve, store):
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
