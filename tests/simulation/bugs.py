@@ -422,7 +422,8 @@ def _told_again(true: Any, self: Trail, other: Trail) -> Any:
 
 def _begun_from(true: Any, self: Replica, bare: Any) -> None:
     """Where a bare replica began is remembered, ..."""
-    self.begun_from = bare  # type: ignore[attr-defined]
+    begun = msgspec.structs.replace(bare, trail=bare.trail.trimmed())
+    self.begun_from = begun  # type: ignore[attr-defined]
     true(self, bare)
 
 
@@ -432,7 +433,7 @@ def _where_it_began(true: Any, self: Replica, *given: Any) -> Any:
     if not self.is_bare:
         return found
     begun: Any = self.begun_from  # type: ignore[attr-defined]
-    return msgspec.structs.replace(found, seq=begun.seq, chain=begun.chain)
+    return msgspec.structs.replace(found, seq=begun.seq, chain=begun.chain, trail=begun.trail)
 
 
 def _all_new(true: Any, place: Any) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from service.committer import Committer
 from service.controls import Rollback
 from service.journal.protocol import ModelRecord, Trimmed
-from service.recovery import REPLAYS, Forked
+from service.recovery import REPLAYS, NoBase
 from service.replica import Replica
 from service.requests import ControlRequest
 from service.states import UnreadableCopy
@@ -112,5 +112,5 @@ def test_a_copy_that_went_with_the_record_that_names_it_is_no_lost_one(is_plante
 
 
 def test_replay_gives_up_where_that_does_not_end():
-    with pytest.raises(Forked):
+    with pytest.raises(NoBase):
         loaded(10 * REPLAYS)
