@@ -365,6 +365,8 @@ def _check_follows(subject: Subject, seq: int, records: int, rows: int) -> None:
     rows away and a seq of its own, and any other control takes a seq without a row.
     """
     since = subject.seq - seq
+    if since < 0:
+        raise RefitError(f"the journal has lost records up to seq {seq}, of which it was computed")
     if records_of(subject) - records != since:
         raise RefitError(
             f"the model was changed by hand since seq {seq}, of which the weights were computed"

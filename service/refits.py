@@ -65,6 +65,10 @@ standing for half a second, and everybody who answers with it.
 """
 
 
+class RecordsLost(Exception):
+    """The journal no longer has what a refit was computed of."""
+
+
 class Desk:
     """Where a process computes refits: one after the other, in a thread of low priority."""
 
@@ -247,6 +251,8 @@ class Refits(Errand):
             ending.set()
             job.status, job.reason = "lost", "its process has left it"
             raise
+        except RecordsLost as error:
+            job.status, job.reason = "lost", str(error)
         except RefitError as error:
             job.status, job.reason = "refused", str(error)
         except (ModelChanged, UnknownModel):
@@ -268,7 +274,7 @@ class Refits(Errand):
         if not ending.is_set():
             await model.refresh()
             async with model.committer.between_groups():
-                job.seq = model.replica.seq
+                job.seq, chain = model.replica.seq, model.replica.chain
                 records = records_of(model.replica)
                 problems = problems_of(model.replica.learner)
             rows = None
@@ -300,7 +306,7 @@ class Refits(Errand):
         key = f"seq-{job.seq}" if job.due is None else f"every-{job.due}"
         # Two results are never equal, and stand for the same all the same.
         request = ControlRequest.of(order, make_key(KeyKind.REFIT, key), b"refit", arrays, by)
-        receipt = await self._submit(request)
+        receipt = await self._submit(request, job.seq, chain)
         job.entered_seq = receipt.placed.seq
         verdict = receipt.verdict
         if receipt.placed.duplicate and await self._is_own(job, receipt.placed.seq):
@@ -324,9 +330,16 @@ class Refits(Errand):
         blocks = [block for entry in entries[:1] for _, block in decode(entry.body)]
         return any(isinstance(one, Control) and one.fields["job"] == job.job for one in blocks)
 
-    async def _submit(self, request: ControlRequest) -> Any:
+    async def _submit(self, request: ControlRequest, seq: int, chain: str) -> Any:
+        """Let it enter, unless the journal has lost what it was computed of, at `seq` with `chain`.
+
+        Raises RecordsLost, and what the store raises.
+        """
         for tried in range(TRIES):
             try:
+                await self._model.refresh()
+                if not self._model.replica.trail.came_by(seq, chain):
+                    raise RecordsLost(f"the journal has lost records up to seq {seq} since")
                 return await self._model.submit(request)
             except (JournalUnavailable, OutcomeUnknown):
                 # Its key makes it harmless to try again.

@@ -78,6 +78,10 @@ class Trail:
         if self._kept is not None and len(self._seqs) > 2 * self._kept:
             self._cut(self._kept)
 
+    def came_by(self, seq: int, chain: str) -> bool:
+        """Whether an entry ended there, or lies further back than is remembered."""
+        return seq < self._seqs[0] or self._holds(seq, int(chain[:16], 16))
+
     def entries_after(self, seq: int) -> int:
         """How many entries end after `seq`, as far back as is remembered."""
         return len(self._seqs) - bisect_right(self._seqs, seq)

@@ -53,7 +53,8 @@ class RefitView(BaseModel):
         "done", "refused", "superseded", "cancelled", "failed", "lost",
     ] = Field(
         description="`entering`: it is being journalled. `refused`: it no longer fits the window;"
-        " `superseded`: another result for the same came first; `lost`: with its process."
+        " `superseded`: another result for the same came first; `lost`: with its process, or"
+        " with records that it was computed of."
     )  # fmt: skip
     method: str
     tol: float

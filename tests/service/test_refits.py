@@ -274,10 +274,10 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
     sent: list[Any] = []
     known: dict[str, Any] = {}
 
-    async def unseen(self: Any, request: Any) -> Any:
+    async def unseen(self: Any, *given: Any) -> Any:
         appending._timeout_s = 0.0
         appending._journal = FaultyJournal(appending._journal, [Fault.UNANSWERED])
-        receipt = await submit(self, request)
+        receipt = await submit(self, *given)
         sent.append(receipt)
         known.update(replica.verdicts.state())
         if forgets:  # as after a rebuild from a snapshot of before verdicts were kept

@@ -1,5 +1,6 @@
 """Refits of models that retain no rows: on the rows of the journal, the same bits for all."""
 
+import sqlite3
 import time
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from service import refits
+from service.controls import obey
 from service.journal.record import Control
 from service.refit_rows import Window
 from solvers import Batch
@@ -21,7 +23,7 @@ from tests.service.test_refits import (
     samples,
     until,
 )
-from tests.service.test_replica import bits, loaded, replica_of
+from tests.service.test_replica import bits, loaded, lose_last_entry, replica_of
 
 FEATURES = {"kind": "indexed", "dim": DIM}
 SPEC: dict[str, Any] = {"algorithm": "asset", "lambda": 0.01, "features": FEATURES}
@@ -114,6 +116,63 @@ def test_what_came_in_between_decides_whether_it_enters(serve, store, monkeypatc
         client.post("/models/m/refit", json={"method": "newton_l1"}), 422, "invalid-refit"
     )
     assert "newton_l1 takes the losses" in told["detail"]
+
+
+def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypatch):
+    path = tmp_path / "lossy.db"
+    client, other = (serve(store=f"sqlite:///{path}") for _ in range(2))
+    client.put("/models/m", json=SPEC)
+    for first in range(0, 200, 50):
+        learn(client, first, first + 50)
+    solve = refits._solve
+
+    def told_after(change: Any) -> dict[str, Any]:
+        def slowly(*given: Any) -> Any:
+            found = solve(*given)
+            change()
+            return found
+
+        monkeypatch.setattr(refits, "_solve", slowly)
+        return finished(client, begin(client, rows=100)["job"])
+
+    def lose() -> None:
+        lose_last_entry(sqlite3.connect(path))
+
+    def lose_and_learn() -> None:
+        lose()
+        deadline = time.monotonic() + 10
+        first = 300
+        while (
+            client.post("/models/m/learn", json=samples(first, first + 60)).status_code == 503
+            and time.monotonic() < deadline
+        ):
+            time.sleep(0.01)
+
+    for change, seq in ((lose, 200), (lose_and_learn, 150)):
+        told = told_after(change)
+        assert told["status"] == "lost", told
+        assert f"lost records up to seq {seq}" in told["reason"]
+        assert told["entered_seq"] is None
+    assert not controls(f"sqlite:///{path}")
+    other.get("/models/m/predict?x=1:1&min_seq=160")
+    assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
+
+
+def test_weights_of_records_that_a_replica_never_had_are_refused(serve, tmp_path):
+    """Another worker may append them that has not heard of the loss yet."""
+    stores = [f"sqlite:///{tmp_path / name}" for name in ("whole.db", "cut.db")]
+    for store, last in zip(stores, (50, 30), strict=True):
+        client = serve(store=store)
+        client.put("/models/m", json=SPEC)
+        learn(client, 0, last)
+        if last == 50:
+            assert finished(client, begin(client, rows=40)["job"])["status"] == "done"
+    [control] = controls(stores[0])
+    subject = loaded(stores[1])
+    before = bits(subject)
+    verdict = obey(subject, control)
+    assert verdict.refusal is not None and "has lost records up to seq 50" in verdict.refusal
+    assert bits(subject) == before
 
 
 def test_by_itself_and_by_one_of_two(serve, store):
