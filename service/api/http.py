@@ -100,7 +100,10 @@ def etag_of(seq: int, chain: str) -> str:
 
 
 def names_etag(lines: Sequence[str] | None, etag: str) -> bool:
-    """Whether If-Match or If-None-Match, in all its lines, names this one (or, with *, any)."""
+    """Whether If-Match or If-None-Match, in all its lines, names this one (or, with *, any).
+
+    As W/, too: a proxy that compresses answers makes that of ours, and the state is the same.
+    """
     if lines is None:
         return False
     named = [name.strip().removeprefix("W/") for name in ",".join(lines).split(",")]
