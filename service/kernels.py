@@ -11,12 +11,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 PACKAGES = ("solvers", "service")
+TOLD_AFTER_S = 2.0
+"""Imports that find all kernels in the cache take less."""
 
 
 def folder_of(package: str) -> Path:
@@ -60,6 +64,29 @@ def compile_here(modules: Sequence[str]) -> None:
     sys.modules["solvers"] = package
     for name in modules:
         importlib.import_module(name)
+
+
+@contextmanager
+def telling(say: Callable[[str], None]) -> Iterator[None]:
+    """What is imported meanwhile may have to be compiled: who waits for it is told so."""
+
+    done = threading.Event()
+
+    def tell() -> None:
+        while not done.wait(TOLD_AFTER_S):
+            # It may be there and not be finished yet.
+            anew = getattr(sys.modules.get("solvers._jit"), "compiled_anew", None)
+            if anew is not None and anew():
+                say("kernels are compiled for this machine, once: half a minute or more")
+                return
+
+    thread = threading.Thread(target=tell, name="telling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def begin(modules: Sequence[str]) -> subprocess.Popen[bytes]:

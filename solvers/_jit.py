@@ -200,6 +200,11 @@ def warm() -> int:
     return len(_KERNELS)
 
 
+def compiled_anew() -> int:
+    """How many kernels imported so far no cache had."""
+    return sum(sum(compiled.stats.cache_misses.values()) for compiled, _ in list(_KERNELS))
+
+
 def compiled_signatures() -> dict[str, int]:
     """How many signatures each kernel was compiled for: one each, ever."""
     return {

@@ -122,12 +122,13 @@ def serve(
     given = {name: value for name, value in locals().items() if value is not None}
     settings = read_settings(given)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    from service import forks
+    from service import forks, kernels
 
     if settings.workers > 1:
         forks.begin()
-    from service.server import serve as run_alone
-    from service.workers import serve_by_workers
+    with kernels.telling(lambda line: errors.print(line, style="dim", highlight=False)):
+        from service.server import serve as run_alone
+        from service.workers import serve_by_workers
 
     run = run_alone if settings.workers == 1 else serve_by_workers
     try:

@@ -1,5 +1,6 @@
 """All kernels compiled by several processes: each has its part, and together they miss none."""
 
+import os
 import subprocess
 import sys
 
@@ -41,3 +42,20 @@ def test_a_part_is_compiled_with_what_it_needs_and_nothing_else():
     found = {name.rpartition(".")[0] for name in run.stdout.split()}
     assert {"solvers.portfolio._rule", "solvers._scalar"} <= found
     assert not found & {"solvers.asset", "solvers.text._json", "solvers.portfolio._fused"}
+
+
+@pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+def test_who_waits_for_kernels_is_told_so_where_no_cache_has_them(tmp_path):
+    code = (
+        "import time; from service import kernels; kernels.TOLD_AFTER_S = 0.05\n"
+        "with kernels.telling(print):\n"
+        "    kernels.compile_here(['solvers.portfolio._roots']); time.sleep(1)"
+    )
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"DUALSTREAM_CACHE_DIR": str(tmp_path)}
+    told = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert told[0].count("kernels are compiled") == 1
+    assert not told[1]
