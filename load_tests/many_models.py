@@ -245,7 +245,7 @@ def about() -> list[str]:
         f"stream waits is in the rows of requests sent when due, {SHARES[0]:.0%} and "
         f"{SHARES[1]:.0%} of what many models sustain, the same to both sides. Misses are part of "
         "every figure: a model that is not in memory learns bare, by its weights, or is loaded, "
-        "every ninth time and where nothing of it was kept. Whole models and bare learners take "
+        "every 25th time and where nothing of it was kept. Whole models and bare learners take "
         f"no more memory in all than {HELD} whole models. Models of one row each have next to "
         "nothing to replay: what they cost beyond one model is the rest of a miss, as reading, "
         "making and dropping a model, and a group for every request. "

@@ -11,7 +11,7 @@ from service.journal.protocol import Entry
 KEPT = 4096
 """So many of the last entries are remembered, at 16 bytes each."""
 KEPT_OUTSIDE = 9
-"""Of a model out of memory: where it stood, and the entries that it learns before it comes back."""
+"""Of a model out of memory: more than it learns within the second or so that a failover loses."""
 
 
 class Lost(NamedTuple):

@@ -123,12 +123,12 @@ def test_one_that_learns_all_the_time_does_so_too(store):
 
             async def client(first: int) -> list[tuple[int, float]]:
                 told = []
-                for n in range(first, first + 10):
+                for n in range(first, first + 2 * MOST_GROUPS):
                     receipt = await learn(catalog, "m", rows(n, n + 1))
                     told.append((receipt.placed.seq, receipt.scores[0]))
                 return told
 
-            clients = (client(300 + 10 * n) for n in range(3))
+            clients = (client(300 + 2 * MOST_GROUPS * n) for n in range(3))
             told = [one for of in await asyncio.gather(*clients) for one in of]
             assert "m" in held(catalog) and 0 < groups(catalog) <= MOST_GROUPS
             reader = Replica(await catalog.journal.get("m"))

@@ -336,6 +336,7 @@ def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
     asyncio.run(run())
 
 
+@pytest.mark.usefixtures("never_bare")
 def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch, cheap_snapshots):
     async def run():
         async with serving(store, models_held=1) as catalog:
