@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from starlette.testclient import TestClient
 from service.controls import Pause
 from service.demo.server_process import ServerProcess
 from service.journal.record import Control, KeyKind, decode_merged, make_key
+from service.pausing import Pausing
 from service.replica import Replica
 from service.requests import ControlRequest
 from service.states import BESIDE
 from service.what_if import replay
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.snapshots import Kept, bits, run
+from tests.service.test_replica import lose_last_entry
 
 FIELDS = {"every": 10, "patience": 2, "history": 1000, "after": 50}
 GUARDED = SPEC | {"guard": {"mode": "pause", **FIELDS}}
@@ -349,6 +352,27 @@ def test_the_rollback_of_a_pause_that_was_lost_is_not_taken_for_that_of_the_next
     assert view(one)["state_digest"] == view(other)["state_digest"]
     assert view(one)["samples"] == view(one, "dry")["samples"]
     assert controls_in(store) == ["pause", "pause"]
+
+
+def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_path, monkeypatch):
+    path = tmp_path / "lossy.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=GUARDED)
+    learn(client, samples(0, 100))
+    begin = Pausing.came_by
+    monkeypatch.setattr(Pausing, "came_by", lambda self: None)
+    learn(client, samples(100, 160, bad=True))
+    model = client.app._catalog.held("m")
+
+    async def lose_and_go_back() -> None:
+        assert model.pausing.pauses.needs_rollback
+        lose_last_entry(sqlite3.connect(path))
+        begin(model.pausing)
+        await asyncio.wait([model.pausing._task])
+
+    client.portal.call(lose_and_go_back)
+    assert controls_in(f"sqlite:///{path}") == []
+    assert view(client)["samples"] == 100 and view(client)["seq"] == 100
 
 
 KINDS = {
