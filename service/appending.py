@@ -34,15 +34,15 @@ class Appending:
         """Append the group once; what is raised, too, is told by the future."""
         try:
             replica, first = self._replica, group.requests[0]
-            cursor, copy, change = None, None, None
+            cursor, copy, change, held = None, None, None, None
             if isinstance(first, Request):
                 cursor = first.cursor
             else:  # the store has to hold the copy then
-                copy, change = copy_named_by(first.control), first.change
+                copy, change, held = copy_named_by(first.control), first.change, first.held
             seq = max(group.known, replica.seq) if group.known else replica.seq
             where = (replica.id, replica.incarnation, group.nonce, seq)
             return asyncio.ensure_future(
-                self._journal.append(*where, group.parts, cursor, copy, change)
+                self._journal.append(*where, group.parts, cursor, copy, change, held)
             )
         except Exception as error:
             failed = asyncio.get_running_loop().create_future()

@@ -29,6 +29,7 @@ from service.journal.protocol import (
     Journal,
     JournalUnavailable,
     ModelChanged,
+    NotHeld,
     NotReplicated,
     OutcomeUnknown,
     UnknownCopy,
@@ -43,7 +44,7 @@ from service.trail import Lost
 
 log = logging.getLogger("dualstream.committer")
 
-TOLD = (OutcomeUnknown, JournalUnavailable, ModelChanged, UnknownCopy, CursorMoved)
+TOLD = (OutcomeUnknown, JournalUnavailable, ModelChanged, UnknownCopy, CursorMoved, NotHeld)
 """Whoever submitted what fails so is told; there is nothing to look for in a log."""
 FOLLOWING_TURNS = 6
 """Of the event loop: so many take those who hear that rows are journalled to submit the next."""

@@ -21,6 +21,7 @@ from service.journal.protocol import (
     ModelRecord,
     NotReplicated,
     OutcomeUnknown,
+    Place,
     UnknownModel,
 )
 from service.journal.record import RecordError
@@ -231,6 +232,24 @@ class Model:
         Raises what the journal's read raises.
         """
         await self.committer.refresh(seq)
+
+    async def place(self) -> Place:
+        """Where the replica stands between two groups; it is still there when the caller goes on.
+
+        What is made of the state there is submitted with it: the journal does not take it where it
+        has lost that state.
+        """
+        async with self.committer.between_groups():
+            return Place(self.replica.seq, self.replica.chain)
+
+    async def place_beyond(self, place: Place) -> Place | None:
+        """The journal's end, where it still leads there from a place at the end of an entry.
+
+        None where it has lost that. Raises what the journal's read raises.
+        """
+        await self.refresh()
+        end = await self.place()
+        return end if self.replica.trail.came_by(place.seq, place.chain) else None
 
     @property
     def stale_s(self) -> float | None:

@@ -48,7 +48,6 @@ class Pausing(Errand):
         self._replica = model.replica
         self._journal = journal
         self._task: asyncio.Task[None] | None = None
-        self._was_known = False
 
     @property
     def pauses(self) -> "Pauses | None":
@@ -89,15 +88,11 @@ class Pausing(Errand):
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        since = in_vain = 0
         try:
-            while (pauses := self._due()) is not None:
-                if pauses.since != since:
-                    since, in_vain = pauses.since, 0
-                if not await self._try(pauses.since, pauses.held_from, in_vain):
+            while self._due() is not None:
+                if not await self._try():
                     return
-                if self._is_due(since):
-                    in_vain += self._was_known
+                if self._due() is not None:
                     await asyncio.sleep(RETRY_S)
         finally:
             self._task = None
@@ -107,19 +102,13 @@ class Pausing(Errand):
         pauses = self.pauses
         return pauses if pauses is not None and pauses.needs_rollback else None
 
-    def _is_due(self, since: int) -> bool:
-        """Whether the one of the pause at this seq is."""
-        pauses = self._due()
-        return pauses is not None and pauses.since == since
-
-    async def _try(self, since: int, calm_seq: int, in_vain: int) -> bool:
+    async def _try(self) -> bool:
         """Let the state go back; False where there is nobody to do it for any more."""
         model = self._whose()
         if model is None:
             return False
-        self._was_known = False
         try:
-            self._was_known = await self._go_back(model, since, calm_seq, in_vain)
+            await self._go_back(model)
         except (ModelChanged, UnknownModel):
             return False
         except (JournalError, Problem, UnknownCopy, Forked, Trimmed) as error:
@@ -128,16 +117,18 @@ class Pausing(Errand):
             log.exception("model %r: its rollback failed", model.record.id)
         return True
 
-    async def _go_back(self, model: "Model", since: int, calm_seq: int, in_vain: int) -> bool:
-        """Append the rollback, under the key for so many that were in vain; whether it was known.
+    async def _go_back(self, model: "Model") -> None:
+        """Append the rollback, unless none is due by now.
 
-        Whoever is told so has come by the one that came first. That it changed nothing shows that
-        it was of another pause: of a part of the journal that the store has lost since, where
-        learning had paused at the same seq.
+        It is made of the journal up to where the model stands: where that is lost meanwhile, and
+        with it perhaps the pause, it does not enter, and does not use up the key of the next one.
         """
         await model.refresh()
-        if not self._is_due(since):
-            return False  # its pause was lost with the last records of the journal
+        held = await model.place()
+        pauses = self._due()
+        if pauses is None:
+            return
+        since, calm_seq = pauses.since, pauses.held_from
         record = await self._journal.get(model.record.id)
         if record.incarnation != model.record.incarnation:
             raise ModelChanged(record.id)
@@ -148,12 +139,11 @@ class Pausing(Errand):
             where = (record.id, record.incarnation)
             digest = await self._journal.copy_put(*where, copy.data)
             order = Pause(since, copy.seq, digest)
-        if not self._is_due(since):
-            return False  # or is by now; or somebody else has let it go back
+        if self._due() is None:
+            return  # somebody else has let it go back
         # The first one wins, whatever it names.
-        name = f"{since}.{in_vain}" if in_vain else str(since)
-        request = ControlRequest.of(order, make_key(KeyKind.PAUSE, name), b"pause")
-        receipt = await model.submit(request)
+        key = make_key(KeyKind.PAUSE, str(since))
+        receipt = await model.submit(ControlRequest.of(order, key, b"pause", held=held))
         if not receipt.placed.duplicate:
             where_to = "where it stands" if order.seq is None else f"at seq {order.seq}"
             log.warning(
@@ -162,7 +152,6 @@ class Pausing(Errand):
                 since,
                 where_to,
             )
-        return receipt.placed.duplicate
 
 
 async def _last_good(

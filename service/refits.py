@@ -26,7 +26,9 @@ from service.journal.protocol import (
     JournalError,
     JournalUnavailable,
     ModelChanged,
+    NotHeld,
     OutcomeUnknown,
+    Place,
     UnknownModel,
 )
 from service.journal.record import Control, KeyKind, decode, make_key
@@ -274,7 +276,8 @@ class Refits(Errand):
         if not ending.is_set():
             await model.refresh()
             async with model.committer.between_groups():
-                job.seq, chain = model.replica.seq, model.replica.chain
+                stood = Place(model.replica.seq, model.replica.chain)
+                job.seq = stood.seq
                 records = records_of(model.replica)
                 problems = problems_of(model.replica.learner)
             rows = None
@@ -306,7 +309,7 @@ class Refits(Errand):
         key = f"seq-{job.seq}" if job.due is None else f"every-{job.due}"
         # Two results are never equal, and stand for the same all the same.
         request = ControlRequest.of(order, make_key(KeyKind.REFIT, key), b"refit", arrays, by)
-        receipt = await self._submit(request, job.seq, chain)
+        receipt = await self._submit(request, stood)
         job.entered_seq = receipt.placed.seq
         verdict = receipt.verdict
         if receipt.placed.duplicate and await self._is_own(job, receipt.placed.seq):
@@ -330,19 +333,19 @@ class Refits(Errand):
         blocks = [block for entry in entries[:1] for _, block in decode(entry.body)]
         return any(isinstance(one, Control) and one.fields["job"] == job.job for one in blocks)
 
-    async def _submit(self, request: ControlRequest, seq: int, chain: str) -> Any:
-        """Let it enter, unless the journal has lost what it was computed of, at `seq` with `chain`.
+    async def _submit(self, request: ControlRequest, stood: Place) -> Any:
+        """Let it enter, unless the journal has lost the state at `stood`, which it was computed of.
 
         Raises RecordsLost, and what the store raises.
         """
         for tried in range(TRIES):
             try:
-                await self._model.refresh()
-                if not self._model.replica.trail.came_by(seq, chain):
-                    raise RecordsLost(f"the journal has lost records up to seq {seq} since")
+                request.held = await self._model.place_beyond(stood)
+                if request.held is None:
+                    raise RecordsLost(f"the journal has lost records up to seq {stood.seq} since")
                 return await self._model.submit(request)
-            except (JournalUnavailable, OutcomeUnknown):
-                # Its key makes it harmless to try again.
+            except (JournalUnavailable, OutcomeUnknown, NotHeld):
+                # Its key makes it harmless to try again, and whoever tries looks again.
                 if tried == TRIES - 1:
                     raise
             await asyncio.sleep(BEAT_S)

@@ -9,7 +9,7 @@ import msgspec
 from service.auditing import SERVER, Author, told_of
 from service.codecs import ListedRows, Rows, class_texts
 from service.controls import Arrays, Order, control_of
-from service.journal.protocol import Change, CursorMove, Part
+from service.journal.protocol import Change, CursorMove, Part, Place
 from service.journal.record import (
     Control,
     KeyKind,
@@ -121,6 +121,8 @@ class ControlRequest(msgspec.Struct):
     control: Control
     by: Author | None = SERVER
     """Who changes the model by it; None: what its spec says, which is not in the log of changes."""
+    held: Place | None = None
+    """Of the state that it was made of: where the journal has lost that, it does not enter."""
 
     @property
     def change(self) -> Change | None:
@@ -145,6 +147,7 @@ class ControlRequest(msgspec.Struct):
         asked: bytes | None = None,
         arrays: Arrays | None = None,
         by: Author | None = SERVER,
+        held: Place | None = None,
     ) -> Self:
         """A request of this order and its numbers, under the stored `key` if it has one.
 
@@ -161,7 +164,7 @@ class ControlRequest(msgspec.Struct):
         # As everyone else will read it: what is given may have its fields in another order.
         ((_, control),) = decode(plain)
         assert isinstance(control, Control)
-        return cls(Part(body, 1, key, fingerprint), control, by)
+        return cls(Part(body, 1, key, fingerprint), control, by, held)
 
 
 AnyRequest = Request | ControlRequest

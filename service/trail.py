@@ -34,12 +34,14 @@ class Trail:
     done once, no loss is counted twice, in whatever order its committer and its successor come.
     """
 
-    __slots__ = ("_chains", "_is_succeeded", "_kept", "_seqs", "is_parted")
+    __slots__ = ("_chains", "_is_succeeded", "_kept", "_parted_before", "_seqs", "is_parted")
 
     def __init__(self, kept: int | None = KEPT) -> None:
         self._kept = kept
         self._seqs, self._chains = array("Q"), array("Q")
         self._is_succeeded = False
+        # Of what lies before it nobody knows whether it is on the path that is the journal's.
+        self._parted_before = 0
         self.is_parted = False
         """Whether the journal is known not to go on from here."""
 
@@ -79,8 +81,13 @@ class Trail:
             self._cut(self._kept)
 
     def came_by(self, seq: int, chain: str) -> bool:
-        """Whether an entry ended there, or lies further back than is remembered."""
-        return seq < self._seqs[0] or self._holds(seq, int(chain[:16], 16))
+        """Whether an entry ended there, or lies further back than is remembered.
+
+        Not where the paths parted further back than that: what was before may have been lost.
+        """
+        if seq < self._seqs[0]:
+            return seq >= self._parted_before
+        return self._holds(seq, int(chain[:16], 16))
 
     def entries_after(self, seq: int) -> int:
         """How many entries end after `seq`, as far back as is remembered."""
@@ -94,6 +101,7 @@ class Trail:
         lost = self.lost_in(other)
         self._seqs, self._chains = other._seqs[:], other._chains[:]
         self.is_parted = False
+        self._parted_before = self._seqs[0]
         if self._kept is not None:
             self._kept = KEPT
             self._cut(KEPT)

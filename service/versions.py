@@ -13,6 +13,8 @@ from service.journal.protocol import (
     Conflict,
     Journal,
     JournalUnavailable,
+    NotHeld,
+    Place,
     Trimmed,
     UnknownCopy,
     Version,
@@ -89,17 +91,19 @@ async def go_back_to_version(
     """Make the state that of a version.
 
     Raises Problem 404, 410 where it knows what was unlearned since or was lost by the journal, 503
-    where it is damaged.
+    where it is damaged; NotHeld where the journal loses records meanwhile.
     """
     version = await known_version(model, journal, name)
+    held = await model.place()
     _refuse(model, why_no_way_back(model.replica, version.seq))
     try:
         await fetch_copy(model.replica, version.digest, journal)
     except UnreadableCopy as error:
         raise _unreadable(name, error) from error
     order = Rollback(version.digest, version.seq, name)
+    request = ControlRequest.of(order, key, asked, by=by, held=held)
     try:
-        return order, await model.submit(ControlRequest.of(order, key, asked, by=by))
+        return order, await model.submit(request)
     except UnknownCopy:
         raise unknown_version(model.record.id, name) from None
 
@@ -112,7 +116,11 @@ async def go_back_to_seq(
     asked: bytes,
     by: Author = SERVER,
 ) -> tuple[Rollback, Receipt]:
-    """Make the state what it was at `seq`. Raises Problem 410 where that is no longer kept."""
+    """Make the state what it was at `seq`.
+
+    Raises Problem 410 where that is no longer kept; NotHeld where the journal loses records
+    meanwhile.
+    """
     _refuse(model, why_forgotten(model.replica, seq))
     record = await journal.get(model.record.id)
     try:
@@ -125,8 +133,13 @@ async def go_back_to_seq(
     for tried in range(TRIES):
         digest = await journal.copy_put(record.id, record.incarnation, copy.data)
         order = Rollback(digest, seq)
+        # It took its time, in which the journal may have been trimmed past where it ended then.
+        held = await model.place_beyond(Place(record.seq, record.chain))
+        if held is None:
+            raise NotHeld(record.id, record.seq, record.chain)
         try:
-            return order, await model.submit(ControlRequest.of(order, key, asked, by=by))
+            request = ControlRequest.of(order, key, asked, by=by, held=held)
+            return order, await model.submit(request)
         except UnknownCopy:
             if tried == TRIES - 1:
                 raise

@@ -58,11 +58,12 @@ async def resume_model(
     if (before := await repeated(model, key, asked)) is not None:
         return _again(model, rows, before, response)
     await model.pausing.settled()
+    held = await model.place()
     since = paused_at(model.replica)
     if not since:
         raise _not_paused(model)
     order, by = Resume(since, rows), author_of(request)
-    receipt = await model.submit(ControlRequest.of(order, key, asked, by=by))
+    receipt = await model.submit(ControlRequest.of(order, key, asked, by=by, held=held))
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.placed.duplicate:

@@ -383,6 +383,7 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         cursor: CursorMove | None = None,
         copy: str | None = None,
         change: Change | None = None,
+        held: Place | None = None,
     ) -> Awaitable[Appended]:
         """Make the new ones of `parts` durable as one entry, all or none; say where each stands.
 
@@ -394,7 +395,8 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         million; a request's key once at least one of its records was journalled or known); lets go
         of the rows that waited under the keys of its labels, new or known. With
         `copy`, the digest of one that has to be there, the entry keeps this copy as long as it is
-        kept itself.
+        kept itself. With `held` nothing new enters unless the log leads on from this place, or ends
+        there: what was made of a state does not come behind another one.
 
         When nothing is new there is no entry, but cursor, nonce and request key are kept.
         The append is announced to other processes: "<model> <seq>" is published on Redis's channel
@@ -402,8 +404,8 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         `PRAGMA data_version` changes.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
-        ModelChanged, CursorMoved, UnknownCopy; ValueError for parts that break the rules of `Part`,
-        and for an `InputMove` (`inputs.py`) where the store has no inputs.
+        ModelChanged, CursorMoved, UnknownCopy, NotHeld; ValueError for parts that break the rules
+        of `Part`, and for an `InputMove` (`inputs.py`) where the store has no inputs.
         """
 
     async def known(

@@ -13,6 +13,7 @@ from service.journal.protocol import (
     JournalUnavailable,
     OutcomeUnknown,
     Part,
+    Place,
 )
 
 
@@ -50,6 +51,7 @@ class FaultyJournal:
         cursor: CursorMove | None = None,
         copy: str | None = None,
         change: Change | None = None,
+        held: Place | None = None,
     ) -> Appended:
         fault = next(self.faults, Fault.NONE)
         if fault is Fault.REFUSED:
@@ -58,7 +60,7 @@ class FaultyJournal:
             raise OutcomeUnknown("planted: lost on the way there")
         if fault is Fault.DELAYED:
             await asyncio.sleep(self.delay_s)
-        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change)
+        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change, held)
         appended = await self.journal.append(*given)
         if fault is Fault.UNANSWERED:
             raise OutcomeUnknown("planted: lost on the way back")

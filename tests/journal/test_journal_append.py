@@ -7,13 +7,16 @@ import pytest
 
 from service.journal.chain import first_chain, next_chain
 from service.journal.protocol import (
+    Change,
     CursorMove,
     CursorMoved,
     Journal,
     Known,
     Limits,
     ModelChanged,
+    NotHeld,
     Part,
+    Place,
 )
 from service.journal.record import KeyKind, make_key
 from tests.journal.conftest import Store
@@ -302,6 +305,44 @@ async def test_a_repeated_nonce_does_not_look_at_the_cursor_again(journal: Journ
     nonce, move = os.urandom(16), CursorMove("in", None, "1")
     first = await log.append(rows(1), nonce=nonce, cursor=move, known_seq=0)
     assert await log.append(rows(1), nonce=nonce, cursor=move, known_seq=0) == first
+
+
+async def test_what_was_made_of_a_place_comes_in_only_while_the_log_holds_it(journal: Journal):
+    log = await Log.create(journal)
+    first = await log.append(rows(1, 2))
+    second = await log.append(rows(3))
+    held = [Place(0, log.record.chain), Place(2, first.chain), Place(3, second.chain)]
+    for tag, place in enumerate(held, 4):
+        assert (await log.append(rows(tag), held=place)).seq == tag
+    others = [Place(1, first.chain), Place(2, second.chain), Place(6, second.chain)]
+    for place in (*others, Place(7, second.chain), Place(99, second.chain)):
+        with pytest.raises(NotHeld, match=f"chain {place.chain[:8]} at seq {place.seq}"):
+            await log.append(keyed("k", 7), nonce=bytes(16), held=place)
+    await journal.trim(log.model, log.incarnation, 2)
+    with pytest.raises(NotHeld):
+        await log.append(keyed("k", 7), nonce=bytes(16), held=held[0])
+    # Neither nonce nor key are kept of what was refused; what is known needs no place.
+    appended = await log.append(keyed("k", 7), nonce=bytes(16), held=held[1])
+    assert (appended.seq, appended.placed[0].duplicate) == (7, False)
+    assert (await log.append(keyed("k", 7), held=others[0])).placed[0].duplicate
+    assert await log.append(keyed("k", 7), nonce=bytes(16), held=others[0], known_seq=6) == appended
+
+
+async def test_a_place_is_looked_at_with_whatever_else_an_append_does(journal: Journal):
+    log = await Log.create(journal)
+    digest = await journal.copy_put(log.model, log.incarnation, b"state")
+    told = Change("rollback", "server", None, None, {})
+    seq = 0
+    for copy in (None, digest):
+        for change in (None, told):
+            beside = {"copy": copy, "change": change}
+            with pytest.raises(NotHeld):
+                await log.append(rows(1), held=Place(seq, "0" * 40), **beside)
+            chain = (await journal.get(log.model)).chain
+            seq += 1
+            assert (await log.append(rows(1), held=Place(seq - 1, chain), **beside)).seq == seq
+    assert [one.seq for one in await journal.audit(log.model)] == [2, 4]
+    assert [use.seq for use in await journal.copy_uses(log.model, log.incarnation)] == [3, 4]
 
 
 async def test_an_append_to_another_incarnation_does_nothing(journal: Journal):

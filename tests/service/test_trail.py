@@ -55,6 +55,24 @@ def test_what_was_applied_beyond_the_common_entries_is_lost(seed):
     assert trail.give_way_to(other).records == 0
 
 
+def test_what_lies_before_a_parting_is_not_known_to_be_on_the_path():
+    common = entries(1, [2, 3])
+    mine = entries(2, [4, 1], 5, common[-1].chain)
+    theirs = entries(3, [1] * (3 * KEPT), 5, common[-1].chain)
+    trail, places = trail_of(common + mine), common + mine
+    assert all(trail.came_by(entry.seq, entry.chain) for entry in places)
+    assert not trail.came_by(4, START) and not trail.came_by(9, mine[-1].chain)
+    # Given a rebuilding that begins with a snapshot at seq 25
+    other = trail_of(theirs[20:30], first=theirs[19])
+    trail.give_way_to(other)
+    assert not any(trail.came_by(entry.seq, entry.chain) for entry in places)
+    assert not trail.came_by(10, mine[-1].chain) and trail.came_by(30, theirs[24].chain)
+    # What is forgotten of later places is as good as ever
+    for entry in theirs[30:]:
+        trail.pass_by(entry.seq, entry.chain)
+    assert trail._seqs[0] > 30 and trail.came_by(25, START) and not trail.came_by(24, START)
+
+
 def test_what_is_lost_after_somebody_has_taken_over_is_his_to_tell():
     """He may hold what the one before never had, and both may find that it is lost."""
     common = entries(1, [2, 3])

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from service import refits
+from service.appending import Appending
 from service.controls import obey
+from service.groups import Group
 from service.journal.record import Control
 from service.refit_rows import Window
+from service.requests import ControlRequest
 from solvers import Batch
 from tests.service.conftest import assert_problem
 from tests.service.test_refits import (
@@ -153,6 +156,20 @@ def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypa
         assert told["status"] == "lost", told
         assert f"lost records up to seq {seq}" in told["reason"]
         assert told["entered_seq"] is None
+    # And where it is on its way by then.
+    monkeypatch.setattr(refits, "_solve", solve)
+    send, lost = Appending.send, []
+
+    def lose_first(self: Appending, group: Group) -> Any:
+        if isinstance(group.requests[0], ControlRequest) and not lost:
+            lost.append(group)
+            lose()
+        return send(self, group)
+
+    monkeypatch.setattr(Appending, "send", lose_first)
+    learn(client, 400, 460)
+    told = finished(client, begin(client, rows=100)["job"])
+    assert told["status"] == "lost" and lost, told
     assert not controls(f"sqlite:///{path}")
     other.get("/models/m/predict?x=1:1&min_seq=160")
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))

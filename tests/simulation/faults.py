@@ -138,8 +138,9 @@ class Connection:
         cursor: CursorMove | None = None,
         copy: str | None = None,
         change: Change | None = None,
+        held: Place | None = None,
     ) -> "asyncio.Future[Appended]":
-        given = (model, incarnation, nonce, known_seq, tuple(parts), cursor, copy, change)
+        given = (model, incarnation, nonce, known_seq, tuple(parts), cursor, copy, change, held)
         told: asyncio.Future[Appended] = self._loop.create_future()
         answer = self._sent(_APPEND, "append", *given)
 

@@ -131,6 +131,7 @@ class Store:
         cursor: CursorMove | None = None,
         copy: str | None = None,
         change: Change | None = None,
+        held: Place | None = None,
     ) -> Appended:
         check_parts(nonce, parts)
         if isinstance(cursor, InputMove):
@@ -138,7 +139,7 @@ class Store:
         log = self.log(model, incarnation)
         done = log.nonces.get(nonce)
         if done is None:
-            done = self._append_new(log, nonce, parts, cursor, copy)
+            done = self._append_new(log, nonce, parts, cursor, copy, held)
             if done.entry is not None or not parts:
                 done.change = self._keep(log, done.seq, change)
         entries, more = self._between(log, known_seq, done.before)
@@ -162,6 +163,7 @@ class Store:
         parts: Sequence[Part],
         cursor: CursorMove | None,
         copy: str | None,
+        held: Place | None,
     ) -> Operation:
         if cursor is not None:
             stands = log.cursors.get(cursor.name)
@@ -169,6 +171,8 @@ class Store:
                 raise CursorMoved(cursor.name, stands)
         sorting = Sorting(log.seq)
         sorting.sort(parts, log.keys.get)
+        if held is not None and sorting.seq > log.seq and not log.holds(held):
+            raise NotHeld(log.id, held.seq, held.chain)
         if copy is not None and sorting.seq > log.seq:
             if copy not in log.stored:
                 raise UnknownCopy(log.id, copy)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.journal import open_journal
-from service.journal.protocol import Appended, Part
+from service.journal.protocol import Appended, NotHeld, Part, Place
 from tests.journal.groups import GIVEN, SPEC, keyed, places, rows
 from tests.journal.test_journal_stores_agree import some_group
 from tests.journal.test_remembering import key, label, waits
@@ -56,6 +56,31 @@ async def test_the_same_appends_have_the_same_answers(tmp_path: Path, seed: int)
     assert [(e.first_seq, e.seq, e.body) for e in entries] == [
         (e.first_seq, e.seq, e.body) for e in await journal.read("m", other.incarnation, 0)
     ]
+    await journal.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_same_places_are_held(tmp_path: Path, seed: int):
+    chance = random.Random(seed)
+    store, log = made()
+    journal = await open_journal(f"sqlite:///{tmp_path / 'journal.db'}")
+    other, _ = await journal.create("m", SPEC, GIVEN)
+    stood, refused = [(0, log.chain, other.chain)], 0
+    for nonce in range(40):
+        seq, mine, theirs = chance.choice(stood)
+        seq += chance.randrange(2)
+        given = nonce.to_bytes(16, "big"), 0, [rows(*range(chance.randint(1, 3)))]
+        try:
+            appended = store.append("m", log.incarnation, *given, held=Place(seq, mine))
+        except NotHeld:
+            refused += 1
+            with pytest.raises(NotHeld):
+                await journal.append("m", other.incarnation, *given, held=Place(seq, theirs))
+            continue
+        told = await journal.append("m", other.incarnation, *given, held=Place(seq, theirs))
+        assert told.seq == appended.seq == log.seq
+        stood.append((log.seq, log.chain, told.chain))
+    assert 10 < refused < 30
     await journal.close()
 
 

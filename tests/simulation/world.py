@@ -222,10 +222,11 @@ class Worker:
             model = await self.model(model_id)
             await self._refresh(model)
             await model.pausing.settled()
+            held = await model.place()
             since = paused_at(model.replica)
             if not since:
                 return None
-            request = ControlRequest.of(Resume(since, rows), key, rows.encode())
+            request = ControlRequest.of(Resume(since, rows), key, rows.encode(), held=held)
             receipt = await model.submit(request)
         self.world.notes.saw_answer(self, model, receipt, began)
         return model.record.incarnation, request, receipt

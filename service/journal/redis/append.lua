@@ -7,14 +7,15 @@
 --   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
 --   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
 --   14 bytes of unseen entries to answer with, 15 none, or the digest of the copy that
---   the entry names or "", 16 none, or a change to be kept, 17 how long (ms); with 9 KEYS 15 is
+--   the entry names or "", 16 none or "", or a change to be kept, 17 how long (ms), 18 none, or the
+--   seq at which the log has to hold the chain, 19 that chain; with 9 KEYS 15 is
 --   msgpack {how many dead ones are kept, the reason of a sample id
 --   used before, ids of the messages, {place of a refused one from 0, reason}, {part with a
 --   sample id, place of its message}}
 -- Answers one string: u64 the last seq among the unseen entries, u64 trimmed, u32 bytes of the result,
 --   the result as under the nonce, the unseen entries (one string, because Python takes longer to
 --   read an array than Redis to append); or {1} another incarnation, {2, value} the cursor stands
---   elsewhere, {6} no such copy, {7} in or dead is no stream, {8} no body under the nonce.
+--   elsewhere, {5} the log does not hold the chain at that seq, {6} no such copy, {7} in or dead is no stream, {8} no body under the nonce.
 -- The streams are written first: if Redis refuses to write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
@@ -204,6 +205,10 @@ local function append_new()
   if ARGV[6] ~= '' then
     body, seq, left, keys, order, labels = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
+  local has_place = not KEYS[9] and seq > before and ARGV[18]
+  if has_place and not is_held(KEYS[2], {head[2], head[3]}, tonumber(ARGV[18]), ARGV[19]) then
+    return nil, {5}
+  end
   local copy = not KEYS[9] and seq > before and ARGV[15] ~= '' and ARGV[15]
   if copy and string.sub(redis.call('HGET', key_of('copies'), copy) or '', -2) ~= ' 1' then
     return nil, {6}
@@ -215,7 +220,7 @@ local function append_new()
   if #labels > 0 then
     redis.call('EXISTS', key_of('waits'), key_of('waitq'))  -- likewise
   end
-  local change = (seq > before or ARGV[5] == '0') and ARGV[16]
+  local change = (seq > before or ARGV[5] == '0') and ARGV[16] ~= '' and ARGV[16]
   local taken = KEYS[9] and cmsgpack.unpack(ARGV[15])
   if taken then
     bury(taken, left)

@@ -235,6 +235,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         cursor: CursorMove | None = None,
         copy: str | None = None,
         change: Change | None = None,
+        held: Place | None = None,
     ) -> Appended:
         has_keys = check_parts(nonce, parts)
         keys = keys_of(model)
@@ -255,13 +256,14 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
         count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS
         if isinstance(cursor, InputMove):
-            if copy is not None or change is not None:
-                raise ValueError("an append that takes messages names no copy, and is no change")
+            if copy is not None or change is not None or held is not None:
+                raise ValueError("an append that takes messages is no control")
             packed[: len(keys.packed_of_append)] = keys.packed_of_input
             packed += pack((packed_move(cursor, self._limits.max_dead),))
             count += keys.count_of_input - keys.count_of_append + 1
-        if copy is not None or change is not None:
-            told = (copy or "", *await self._told(model, change))
+        if copy is not None or change is not None or held is not None:
+            place = () if held is None else (held.seq, held.chain)
+            told = (copy or "", *(await self._told(model, change) or ("", "")), *place)
             packed += pack(told)
             count += len(told)
         if change is not None:
@@ -282,6 +284,9 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         if answer[0] == 2:
             assert cursor is not None
             raise CursorMoved(cursor.name, None if answer[1] is None else answer[1].decode())
+        if answer[0] == 5:
+            assert held is not None
+            raise NotHeld(model, held.seq, held.chain)
         if answer[0] == 6:
             assert copy is not None
             raise UnknownCopy(model, copy)

@@ -12,10 +12,12 @@ from service.journal.protocol import (
     CursorMove,
     CursorMoved,
     Limits,
+    NotHeld,
     Part,
+    Place,
     UnknownCopy,
 )
-from service.journal.sqlite import answers, audit, copies, remembering
+from service.journal.sqlite import answers, audit, copies, entries, remembering
 from service.journal.sqlite.answers import Result
 from service.journal.sqlite.heads import Head, KnownHeads, find_head
 from service.journal.sqlite.keys import find_keys, keep_keys
@@ -32,6 +34,7 @@ def append(
     cursor: CursorMove | None,
     copy: str | None,
     change: Change | None,
+    held: Place | None,
     limits: Limits,
     now_ms: Callable[[], int],
     heads: KnownHeads,
@@ -39,7 +42,7 @@ def append(
     """The task behind `Journal.append`, to be run in a write transaction."""
     has_keys = check_parts(nonce, parts)
     is_first = OURS.is_first(nonce)
-    is_alone = cursor is None and copy is None and change is None
+    is_alone = cursor is None and copy is None and change is None and held is None
     if is_first and is_alone and parts and not has_keys:
         return PlainAppend(model, incarnation, nonce, known_seq, parts, limits, now_ms, heads)
 
@@ -52,6 +55,9 @@ def append(
             if cursor is not None:
                 _move_cursor(connection, head.model, cursor)
             result = _append_new(connection, head, nonce, parts, has_keys, limits, now_ms())
+            if held is not None and result.seq > result.before:
+                if not entries.is_held(connection, head, held):  # as it stood before
+                    raise NotHeld(model, held.seq, held.chain)
             if copy is not None and result.seq > result.before:
                 if not copies.is_there(connection, head.model, copy):
                     raise UnknownCopy(model, copy)
