@@ -22,7 +22,7 @@ from service.journal.protocol import (
     Trimmed,
 )
 from service.receipts import is_left, new_of
-from service.recovery import Forked
+from service.recovery import REPLAYS, Forked
 from service.replica import Replica
 from service.requests import ControlRequest
 from service.trail import Lost
@@ -225,7 +225,7 @@ class Applying:
         Where it was `read_already` and has not grown since, it is not read again.
         """
         replica = self._replica
-        while True:
+        for _ in range(REPLAYS):
             record = await self._journal.get(replica.id)
             if record.incarnation != replica.incarnation:
                 raise ModelChanged(replica.id)
@@ -235,6 +235,8 @@ class Applying:
             if replica.seq >= record.seq:
                 return
             # The head was lost before it was read: what of it was here the new head tells.
+        told = f"the journal ends at seq {replica.seq}, before its head"
+        raise Forked(f"model {replica.id!r}: {told}")
 
     async def _rebuild(self, cause: Forked | Trimmed | None) -> None:
         """Throw the replica's state away for the journal's. Raises ModelChanged.

@@ -51,18 +51,19 @@ async def recover(
     """
     if base is not None and await _from_base(replica, base, journal):
         return
+    head = None if base is None else base.record
     tried: Sequence[Place] | None = None
     while True:
         refused: list[str] = []
         try:
-            if await _from_a_snapshot(replica, journal, refused):
+            if await _from_a_snapshot(replica, journal, head, refused):
                 return
-            await _replay(replica, journal, None if base is None else base.record)
+            await _replay(replica, journal, head)
             return
         except Trimmed as trimmed:
             kept_from = trimmed.kept_from
             replica.start_over()
-        if adopts and await _from_a_snapshot(replica, journal, refused, any_identity=True):
+        if adopts and await _from_a_snapshot(replica, journal, head, refused, any_identity=True):
             return
         # A newer snapshot may have come, and the journal have been trimmed to it, meanwhile.
         places = await journal.snapshots(replica.id, replica.incarnation)
@@ -113,7 +114,11 @@ def _leads_there(replica: "Replica", begins_at: int, head: ModelRecord) -> bool:
 
 
 async def _from_a_snapshot(
-    replica: "Replica", journal: Journal, refused: list[str], any_identity: bool = False
+    replica: "Replica",
+    journal: Journal,
+    head: ModelRecord | None,
+    refused: list[str],
+    any_identity: bool = False,
 ) -> bool:
     """Take the newest good snapshot and go on from it; False, and at the beginning, without one.
 
@@ -125,7 +130,7 @@ async def _from_a_snapshot(
             return False
         try:
             replica.restore(snapshot, any_identity)
-            await _go_on_from(replica, snapshot, journal)
+            await _go_on_from(replica, snapshot, journal, head)
         except (CorruptState, Forked) as error:
             why = f"the snapshot at seq {snapshot.seq} ({snapshot.where}) is refused: {error}"
             log.error("model %r: %s", replica.id, why)
@@ -152,32 +157,43 @@ async def _replay(replica: "Replica", journal: Journal, head: ModelRecord | None
 
 
 async def _replay_once(replica: "Replica", journal: Journal, head: ModelRecord | None) -> None:
-    """Where that does not lead to `head`, it has to lead to what is the head now.
+    """Raises Forked, Trimmed, ModelChanged."""
+    replica.trail.pass_by(replica.seq, replica.chain)
+    await replica.catch_up(journal)
+    if head is not None:
+        await _come_to(head, replica, 0, journal)
+
+
+async def _go_on_from(
+    replica: "Replica", snapshot: Snapshot, journal: Journal, head: ModelRecord | None
+) -> None:
+    """To the journal's end from a restored snapshot.
+
+    Raises Trimmed, ModelChanged; Forked where the journal does not lead on from it, or not to its
+    head. The entries that follow show that it does; where none follows, it is the head that has to
+    stand there.
+    """
+    await replica.catch_up(journal)
+    if head is not None or replica.seq == snapshot.seq:
+        await _come_to(head, replica, snapshot.seq, journal)
+
+
+async def _come_to(
+    head: ModelRecord | None, replica: "Replica", begins_at: int, journal: Journal
+) -> None:
+    """See that what was read leads to `head`, or else to what is the head now.
 
     Raises Forked, Trimmed, ModelChanged.
     """
-    replica.trail.pass_by(replica.seq, replica.chain)
-    await replica.catch_up(journal)
-    if head is not None and not _leads_there(replica, 0, head):
+    if head is not None and _leads_there(replica, begins_at, head):
+        return
+    for _ in range(REPLAYS):
         record = await journal.get(replica.id)
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id)
         replica.check_head(record)
-
-
-async def _go_on_from(replica: "Replica", snapshot: Snapshot, journal: Journal) -> None:
-    """To the journal's end from a restored snapshot.
-
-    Raises Trimmed; Forked where the journal does not lead on from it. The entries that follow show
-    that it does; where none follows, it is the head that has to stand there.
-    """
-    while True:
-        await replica.catch_up(journal)
-        if replica.seq > snapshot.seq:
+        if record.seq > replica.seq:  # it has grown since, or was lost before it could be read
+            await replica.catch_up(journal)
+        if _leads_there(replica, begins_at, record):
             return
-        record = await journal.get(replica.id)
-        if record.incarnation != replica.incarnation:
-            raise ModelChanged(replica.id)
-        replica.check_head(record)
-        if record.seq == replica.seq:
-            return
+    raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq}, before its head")

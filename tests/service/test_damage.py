@@ -10,10 +10,13 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from service.follower import Follower
 from service.journal import open_journal
 from service.journal.protocol import Part
 from service.replica import Replica
+from service.requests import Request
 from tests.service.conftest import assert_problem
+from tests.service.test_many_models import rows, serving
 from tests.service.test_replica import SPEC, learn, loaded, until_reason
 
 Damage = Callable[[dict], None]
@@ -153,18 +156,38 @@ def test_a_damaged_entry_stops_its_model_alone_and_is_named(serve, store, damage
     assert digest == loaded(store).capture().state_digest()
 
 
-def test_a_damaged_head_is_found_before_anything_is_appended_to_it(serve, store):
-    client = serve(store=store)
-    client.put("/models/m", json=SPEC)
-    learn(client, 0, 4)
+def damage_head(store: str, of_sqlite: str, of_redis: Callable[[dict[bytes, bytes]], dict]) -> None:
+    """Change where the head of model m stands: by SQL, or by what its hash is to have instead."""
     if store.startswith("sqlite"):
         with sqlite3.connect(store.removeprefix("sqlite:///")) as db:
-            db.execute("UPDATE heads SET chain = 'not' || substr(chain, 4)")
+            db.execute(f"UPDATE heads SET {of_sqlite}")
         db.close()
     else:
         with redis.Redis.from_url(store) as at:
-            chain = at.hget("ds:{m}:head", "chain")
-            at.hset("ds:{m}:head", "chain", b"not" + chain[3:])
+            at.hset("ds:{m}:head", mapping=of_redis(at.hgetall("ds:{m}:head")))
+
+
+def damage_chain(store: str) -> None:
+    damage_head(
+        store,
+        "chain = 'not' || substr(chain, 4)",
+        lambda head: {"chain": b"not" + head[b"chain"][3:]},
+    )
+
+
+@pytest.mark.parametrize("snapshot_every", [100, 3], ids=["no snapshot", "behind a snapshot"])
+def test_a_damaged_head_is_found_before_anything_is_appended_to_it(
+    serve, store, snapshot_every, monkeypatch
+):
+    async def nothing(_: Follower) -> None:
+        pass
+
+    monkeypatch.setattr(Follower, "run", nothing)  # it may find the damage at any moment
+    client = serve(store=store, snapshot_every=snapshot_every)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 3)
+    learn(client, 3, 4)
+    damage_chain(store)
     late = serve(store=store)
     for answer in (late.get("/models/m"), learn(late, 4, 5)):
         told = assert_problem(answer, 503, "unreadable-journal")
@@ -173,6 +196,31 @@ def test_a_damaged_head_is_found_before_anything_is_appended_to_it(serve, store)
     # Who holds it appends, and comes to know.
     told = assert_problem(learn(client, 4, 5), 503, "unreadable-journal")
     assert told["outcome"] == "journalled"
+
+
+@pytest.mark.parametrize("snapshot_every", [100, 3, 4])
+def test_a_head_of_more_than_there_is_is_found(serve, store, snapshot_every):
+    client = serve(store=store, snapshot_every=snapshot_every)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 3)
+    learn(client, 3, 4)
+    damage_head(store, "seq = 9", lambda _: {"seq": b"9"})
+    late = serve(store=store)
+    for answer in (late.get("/models/m"), learn(late, 4, 5)):
+        told = assert_problem(answer, 503, "unreadable-journal")
+        assert "ends at seq 4, before its head" in told["detail"] and "outcome" not in told
+
+
+def test_whoever_holds_a_model_does_not_wait_for_what_its_head_tells_of(store):
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            model, _ = await catalog.create("m", SPEC)
+            await model.submit(Request.of(rows(0, 4), None, None))
+            damage_head(store, "seq = 9", lambda _: {"seq": b"9"})
+            await asyncio.wait_for(model.refresh(), 10.0)
+            assert model.replica.seq == 4 and not model.replica.is_forked
+
+    asyncio.run(scenario())
 
 
 def test_any_bit_of_a_body_is_found(serve, store):
