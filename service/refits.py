@@ -297,12 +297,7 @@ class Refits(Errand):
         arrays = found.arrays
         if sum(array.nbytes for array in arrays.values()) > MOST_BYTES:
             raise RefitError(f"it has more than {MOST_BYTES} bytes of numbers")
-        since = model.replica.retained.unlearned_seq
         assert job.seq is not None
-        if since > job.seq:
-            raise RefitError(
-                f"a sample was unlearned at seq {since}, after the window at {job.seq}"
-            )
         job.status = "entering"
         counted = None if job.window_rows is None else records
         order = Refit(job.job, job.seq, job.method, counted)
@@ -336,11 +331,16 @@ class Refits(Errand):
     async def _submit(self, request: ControlRequest, stood: Place) -> Any:
         """Let it enter, unless the journal has lost the state at `stood`, which it was computed of.
 
-        Raises RecordsLost, and what the store raises.
+        Raises RecordsLost, RefitError where a sample was unlearned since, what the store raises.
         """
         for tried in range(TRIES):
             try:
                 request.held = await self._model.place_beyond(stood)
+                since = self._model.replica.retained.unlearned_seq
+                if since > stood.seq:
+                    raise RefitError(
+                        f"a sample was unlearned at seq {since}, after the window at {stood.seq}"
+                    )
                 if request.held is None:
                     raise RecordsLost(f"the journal has lost records up to seq {stood.seq} since")
                 return await self._model.submit(request)

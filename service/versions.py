@@ -135,6 +135,10 @@ async def go_back_to_seq(
         order = Rollback(digest, seq)
         # It took its time, in which the journal may have been trimmed past where it ended then.
         held = await model.place_beyond(Place(record.seq, record.chain))
+        if (why_not := why_forgotten(model.replica, seq)) is not None:
+            with suppress(Conflict):  # the copy has the sample that was unlearned meanwhile
+                await journal.copy_delete(record.id, record.incarnation, digest)
+            _refuse(model, why_not)
         if held is None:
             raise NotHeld(record.id, record.seq, record.chain)
         try:

@@ -11,12 +11,13 @@ import pytest
 from service import clean_up
 from service.catalog import Catalog
 from service.codecs import ListedRows
+from service.errors import Problem
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, NotHeld, Trimmed, Version
 from service.requests import ControlRequest, Request
 from service.settings import Settings
 from service.telemetry import Telemetry
-from service.versions import take_version
+from service.versions import go_back_to_seq, take_version
 from tests.journal.leftovers import is_in, kept_bytes
 from tests.service.conftest import assert_problem
 from tests.service.test_replica import bits, replica_of
@@ -154,27 +155,30 @@ def test_what_is_known_to_be_forgotten_is_refused_before_the_journal(serve, stor
     assert client.get("/models/m").json()["seq"] == 5
 
 
-def test_a_version_that_a_sample_is_unlearned_under_is_not_kept(store, monkeypatch):
-    class Late:
-        """A journal at which a version arrives after all that is under way."""
+class Late:
+    """A journal at which one call arrives after all that is under way."""
 
-        def __init__(self, journal: Any) -> None:
-            self._journal = journal
-            self.meanwhile: Any = None
+    def __init__(self, journal: Any, call: str) -> None:
+        self._journal, self._call = journal, call
+        self.meanwhile: Any = None
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._journal, name)
+    def __getattr__(self, name: str) -> Any:
+        return self._after_all if name == self._call else getattr(self._journal, name)
 
-        async def version_put(self, *given: Any) -> Any:
-            await self.meanwhile()
-            return await self._journal.version_put(*given)
+    async def _after_all(self, *given: Any, **more: Any) -> Any:
+        await self.meanwhile()
+        return await getattr(self._journal, self._call)(*given, **more)
 
+
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes_back):
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
             catalog = await prepared(store, journal)
             other = catalog_on(journal)
-            model, late = await catalog.get("m"), Late(journal)
+            late = Late(journal, "copy_put" if goes_back else "version_put")
+            model = await catalog.get("m")
 
             async def unlearned_by_another() -> None:
                 held = await other.get("m")
@@ -183,9 +187,14 @@ def test_a_version_that_a_sample_is_unlearned_under_is_not_kept(store, monkeypat
                 await cleaned(other)
 
             late.meanwhile = unlearned_by_another
-            with pytest.raises(NotHeld):
-                await take_version(model, late, "w", "")
             where = ("m", model.record.incarnation)
+            if goes_back:
+                with pytest.raises(Problem, match="a sample was unlearned at seq"):
+                    await go_back_to_seq(model, late, model.replica.seq, None, b"")
+                assert (await journal.get("m")).seq == model.replica.retained.unlearned_seq
+            else:
+                with pytest.raises(NotHeld):
+                    await take_version(model, late, "w", "")
             assert not await journal.versions(*where) and not await journal.copies(*where)
             await catalog.close()
             await other.close()
