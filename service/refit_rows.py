@@ -38,6 +38,7 @@ async def last_rows(
             entries = await journal.read(replica.id, replica.incarnation, after)
         except Trimmed as trimmed:
             after = max(after, trimmed.kept_from - 1)
+            window = Window(replica.dim, until)  # or it would have a gap
             continue
         if not entries:
             break

@@ -1,7 +1,9 @@
 """Refits of models that retain no rows: on the rows of the journal, the same bits for all."""
 
+import asyncio
 import sqlite3
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,10 @@ from service import refits
 from service.appending import Appending
 from service.controls import obey
 from service.groups import Group
+from service.journal.protocol import Entry, Trimmed
 from service.journal.record import Control
-from service.refit_rows import Window
-from service.requests import ControlRequest
+from service.refit_rows import Window, last_rows
+from service.requests import ControlRequest, Request
 from solvers import Batch
 from tests.service.conftest import assert_problem
 from tests.service.test_refits import (
@@ -214,6 +217,31 @@ def test_by_itself_and_by_one_of_two(serve, store):
         job["job"] for job in reversed(jobs)
     ]
     assert bits(replica_of(workers[0])) == bits(replica_of(workers[1])) == bits(loaded(store))
+
+
+def test_rows_that_are_trimmed_as_they_are_read_leave_no_gap():
+    entries = [
+        Entry(
+            seq, seq, b"", "", 0, Request.of(Batch.from_dense([[seq]], [1.0]), None, None).part.body
+        )
+        for seq in range(1, 7)
+    ]
+
+    class Trimming:
+        """A journal that lets go of its first half once two of it are read."""
+
+        async def read(self, model: str, incarnation: str, after: int) -> list[Entry]:
+            if after == 2:
+                raise Trimmed(4)
+            return entries[after : after + 2]
+
+    async def run(work: Any, *given: Any) -> Any:
+        return work(*given)
+
+    replica = SimpleNamespace(id="m", incarnation="", dim=1)
+    reading = last_rows(Trimming(), replica, 6, 6, run, lambda: False)  # type: ignore[arg-type]
+    found = asyncio.run(reading)
+    assert found is not None and found.values.tolist() == [4.0, 5.0, 6.0]
 
 
 def test_which_records_led_to_a_state():
