@@ -108,8 +108,11 @@ class Trail:
         return lost
 
     def make_way_for(self, other: Self) -> Lost:
-        """As `give_way_to`, for good: what is lost from now on is for the other one to tell."""
-        lost = self.give_way_to(other)
+        """What of this one it lost; what is lost from now on is for the other one to tell.
+
+        Its replica may have requests to answer yet, and goes on by this one from where it stands.
+        """
+        lost = self.lost_in(other)
         self._is_succeeded = True
         return lost
 

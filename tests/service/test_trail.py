@@ -79,6 +79,8 @@ def test_what_is_lost_after_somebody_has_taken_over_is_his_to_tell():
     mine, his, later = (entries(n, [2], 5, common[-1].chain) for n in (2, 3, 4))
     trail, other = trail_of(common + mine), trail_of(common + his)
     assert trail.make_way_for(other) == Lost(2, 5, True)
+    # He who has made way answers what he has taken on yet, from where he stands.
+    assert trail.came_by(7, mine[-1].chain) and not trail.came_by(7, his[-1].chain)
     new = trail_of(common + later)
     assert trail.give_way_to(new).records == 0
     assert other.give_way_to(new) == Lost(2, 5, True)
