@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.controls import KINDS, Verdict, obey
+from service.controls import KINDS, Verdict, copy_named_by, obey
 from service.entries import as_batch
 from service.guarding import Guarding
 from service.journal.chain import first_chain
-from service.journal.protocol import Entry
+from service.journal.protocol import Entry, JournalUnavailable
 from service.journal.record import Control, decode_merged
 from service.model import Model
 from service.receipts import Receipt
 from service.requests import AnyRequest, ControlRequest
 from service.retained import Named, RetainedIds
 from service.states import read_copy
-from solvers import Batch, Learner, Outcome, Progressive, make_learner
+from solvers import Batch, Learner, Outcome, Progressive, make_learner, problems_of
 from tests.history import Acknowledged, HistoryBroken, check_entries
 from tests.simulation import models
 from tests.simulation.faults import Fault
 from tests.simulation.late import LateNotes, LateRow, late_problems, late_rows
 from tests.simulation.log import Log
-from tests.simulation.refits import refit_problems
+from tests.simulation.losses import LossNotes
+from tests.simulation.refits import Problems, refit_problems
 from tests.simulation.store import Store
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ class Notes:
         self.acked: list[Acked] = []
         self.settled: list[tuple[str, Model]] = []
         self.late = LateNotes()
-        self.lost: list[Counter[str]] = []
-        """Records that were lost, by model, as each process counted them."""
+        self.undone: dict[int, bool] = {}
+        """Of tags: whether all that was told of them is that nothing was done."""
+        self.losses = LossNotes(store)
         self.forks = self.bare_groups = 0
         self._told: dict[Hashable, int] = {}
         self._scores: dict[Hashable, bytes] = {}
@@ -67,6 +69,7 @@ class Notes:
             return
         place = (worker.name, worker.began, log.incarnation)
         self._told[place] = max(placed.seq, self._told.get(place, 0))
+        self.losses.saw_standing(worker, log, replica.chain)
         if replica.seq < placed.seq:
             self.problems.append(
                 f"{worker.name} acknowledged seq {placed.seq}, its replica is at {replica.seq}"
@@ -82,6 +85,12 @@ class Notes:
         """A client is told where its rows stand."""
         record = model.record
         self.acked.append(Acked(record.id, record.incarnation, tag, request, receipt, began))
+
+    def saw_end(self, tag: int | None, refusal: BaseException | None) -> None:
+        """A client was answered, or told why not; None: he was answered."""
+        if tag is not None:
+            is_undone = isinstance(refusal, JournalUnavailable)
+            self.undone[tag] = self.undone.get(tag, True) and is_undone
 
     def told_by(self, worker: "Worker") -> dict[str, int]:
         """The last seq that this process has acknowledged, by incarnation."""
@@ -108,6 +117,7 @@ class Notes:
         log = self.log_of(model)
         if log is None:
             return
+        self.losses.saw_standing(worker, log, chain)
         behind = told.get(log.incarnation, 0)
         if seq < behind and not log.was_cut_below(behind, worker.began):
             self.problems.append(f"{worker.name} serves seq {seq}, it had acknowledged {behind}")
@@ -152,7 +162,16 @@ class Truth:
         """The seqs of copies, by their digests."""
         self.states: dict[int, dict[str, bytes]] = {}
         """At each of these seqs."""
+        self.made_here: set[str] = set()
+        """The digests of copies that were made of the journal, for what was to go back there."""
+        self.windows: dict[int, Problems] = {}
+        """What refits were computed of, by their seqs."""
+        self.problems: list[str] = []
         self._seen: list[tuple[int, Batch]] = []
+        self._has: set[int] = set()
+        self._had: dict[int, set[int]] = {}
+        self.twice: set[int] = set()
+        """The seqs of rows that a state has learned, and that came to it from its quarantine."""
         self.headers, self._blocks = decode_merged(b"".join(entry.body for entry in log.whole))
         self._named = Named.within(self.headers, 1)
         self._see()
@@ -166,6 +185,9 @@ class Truth:
         named_by = [block.fields for block in self._blocks if isinstance(block, Control)]
         marks = {fields["seq"] for fields in named_by if fields.get("digest") is not None}
         marks |= set(self.copies.values())
+        computed = [block for block in self._blocks if isinstance(block, Control)]
+        self._computed_of = {one.fields["seq"] for one in computed if one.kind == "refit"}
+        marks |= self._computed_of
         self._mark(marks)
         for block in self._blocks:
             if isinstance(block, Control):
@@ -183,6 +205,9 @@ class Truth:
     def _mark(self, marks: set[int]) -> None:
         if self.seq in marks:
             self.states[self.seq] = self.state()
+            self._had[self.seq] = set(self._has)
+        if self.seq in self._computed_of:
+            self.windows[self.seq] = problems_of(self.learner)
 
     def _learn(self, batch: Batch) -> None:
         before, first_seq = self.learner.samples, self.seq + 1
@@ -201,6 +226,9 @@ class Truth:
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
         """Learn and count rows that are not set aside."""
         outcome = self._kind.as_served.put(batch, self.learner.learn(batch))
+        seqs = range(first_seq, first_seq + len(batch))
+        self.twice |= self._has.intersection(seqs)
+        self._has.update(seqs)
         self.progress.count(batch, outcome, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
@@ -219,6 +247,8 @@ class Truth:
 
     def become(self, digest: str, seq: int) -> None:
         """Take on the state of a copy."""
+        if seq > self.seq:
+            self.problems.append(f"{self.id}: seq {self.seq} went back to {seq}, still to come")
         data = self._log.ever_stored[digest]
         found, _, _ = read_copy(data, digest, self._kind.resolved, self._log.incarnation)
         self.learner, self.progress, self.retained = found.learner, found.progress, found.retained
@@ -226,9 +256,13 @@ class Truth:
         if self.guarding is not None and found.guarding is not None:
             self.guarding = self.guarding.take_over(found.guarding, seq, self.seq + 1)
         self.copies[digest] = seq
+        self._has = set(self._had.get(seq, ()))
 
     def _obey(self, control: Control) -> None:
         verdict = obey(self, control)
+        digest = copy_named_by(control)
+        if digest is not None and verdict.refusal is None and control.fields.get("version") is None:
+            self.made_here.add(digest)
         self.refused += verdict.refusal is not None
         self.scores.append(float("nan"))
         self.losses.append(float("nan"))
@@ -251,7 +285,9 @@ def check_world(world: "World") -> None:
     problems = world.notes.problems
     if world.notes.forks and Fault.TAIL not in world.network.happened:
         problems.append(f"{world.notes.forks} rebuilt though nothing was lost")
-    problems += _counted(world)
+    problems += _undone(world)
+    problems += world.notes.losses.problems(world)
+    problems += _remade(world)
     for worker in world.workers:
         problems += [f"{worker.name} lost {e!r}" for e in worker.loop.failed_tasks()]
     for log in world.store.logs.values():
@@ -264,12 +300,14 @@ def check_world(world: "World") -> None:
             problems.append(f"{log.id}: a snapshot took the place of a newer one: {seqs}")
         for one in acked:
             problems += _answer(log, truth, one)
-        problems += _unlearned(log, truth)
+        problems += _unlearned(log, truth, world.kind_of(log.id))
         problems += _quarantine(log, truth)
         problems += _retained(log, truth)
         problems += _audited(log, truth)
+        problems += [f"{log.id}: version {name!r} is of what was lost" for name in log.misnamed]
+        problems += truth.problems
         problems += _copies(log, truth, world.kind_of(log.id))
-        problems += refit_problems(log, truth.controls, truth.verdicts)
+        problems += refit_problems(log, truth.controls, truth.verdicts, truth.windows)
         problems += late_problems(log, world.notes.late, truth.late)
         expected = truth.state()
         for name, model in world.notes.settled:
@@ -277,19 +315,24 @@ def check_world(world: "World") -> None:
                 problems += _state(name, model, log, expected)
 
 
-def _counted(world: "World") -> Iterator[str]:
-    """Nothing that was lost is counted twice; and whatever was deleted is made again."""
-    store = world.store
-    cut = Counter[str]()
-    for log in [*store.gone, *store.logs.values()]:
-        cut[log.id] += sum(entry.seq + 1 - entry.first_seq for entry in log.cut)
-    for lost in world.notes.lost:
-        for model_id, records in lost.items():
-            if records > cut[model_id]:
-                yield f"{model_id}: {records} lost records were counted, {cut[model_id]} were lost"
+def _remade(world: "World") -> Iterator[str]:
+    """Whatever was deleted is made again."""
     for model_id in world._kinds:
-        if model_id not in store.logs:
+        if model_id not in world.store.logs:
             yield f"{model_id} is gone, which was made last"
+
+
+def _undone(world: "World") -> Iterator[str]:
+    """What was said not to be done is not journalled, nor ever was.
+
+    A message that comes twice may have met an outage at first.
+    """
+    if Fault.TWICE in world.network.happened:
+        return
+    undone = {tag for tag, is_undone in world.notes.undone.items() if is_undone}
+    for log in [*world.store.gone, *world.store.logs.values()]:
+        for tag in undone & tags_in([*log.whole, *log.cut]):
+            yield f"{log.id}: the rows {tag} are journalled, of which nothing was said to be done"
 
 
 def _history(log: Log, truth: Truth, acked: Sequence[Acked]) -> list[str]:
@@ -319,7 +362,8 @@ def _history(log: Log, truth: Truth, acked: Sequence[Acked]) -> list[str]:
 def _copies(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
     """Versions, and what was gone back to, are what the journal makes of its records up to there.
 
-    A copy of records that were lost is still a copy: of those nothing can be said here.
+    A version of records that were lost is still one: of those nothing can be said here. What was
+    gone back to by a seq, or by a pause, is of the records that there are.
     """
     problems = [
         f"{log.id}: the copy {digest[:8]} is gone" for digest in log.named - set(log.stored)
@@ -330,7 +374,8 @@ def _copies(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
         found, at, chain = read_copy(data, digest, kind.resolved, log.incarnation)
         if at != seq:
             problems.append(f"{log.id}: the copy {digest[:8]} of seq {seq} has seq {at}")
-        if at not in truth.states or ends.get(at) != chain and (at in ends or log.cuts):
+        may_be_lost = ends.get(at) != chain and (at in ends or log.cuts)
+        if at not in truth.states or may_be_lost and digest not in truth.made_here:
             continue
         then = truth.states[at]
         arrays = {name: array.tobytes() for name, array in found.arrays().items()}
@@ -389,18 +434,26 @@ def _same(told: Sequence[float], true: Sequence[float]) -> bool:
     return told == true or np.array_equal(told, true, equal_nan=True)
 
 
-def _unlearned(log: Log, truth: Truth) -> list[str]:
+def _unlearned(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
     """What was unlearned is not in the store: the journal's part that held it, nor snapshots."""
     last = truth.retained.unlearned_seq
     snapshots = [snapshot.seq for snapshot in log.snapshots if snapshot.seq < last]
     entries = [entry.seq for entry in log.entries if entry.seq < last]
-    if snapshots or entries:
-        return [f"{log.id}: from before {last} are kept: snapshots {snapshots}, entries {entries}"]
+    copies = [
+        at
+        for digest, data in log.stored.items()
+        if (at := read_copy(data, digest, kind.resolved, log.incarnation)[1]) < last
+    ]
+    if snapshots or entries or copies:
+        kept = f"snapshots {snapshots}, entries {entries}, copies {copies}"
+        return [f"{log.id}: from before {last} are kept: {kept}"]
     return []
 
 
 def _quarantine(log: Log, truth: Truth) -> list[str]:
-    """Rows that were set aside are there to be learned yet."""
+    """Rows that were set aside are there to be learned yet, and no state has them already."""
+    if truth.twice:
+        return [f"{log.id}: learned twice are the rows at {sorted(truth.twice)}"]
     pauses = None if truth.guarding is None else truth.guarding.pauses
     if pauses is None or not pauses.is_paused or log.trimmed <= pauses.held_from:
         return []

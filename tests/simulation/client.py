@@ -9,6 +9,7 @@ from service.journal.protocol import JournalError
 from service.requests import ControlRequest, Request
 from tests.simulation import models
 from tests.simulation.checks import Acked
+from tests.simulation.faults import Fault
 from tests.simulation.late import learn, sweep
 from tests.simulation.loop import Gone
 
@@ -45,12 +46,16 @@ class Client:
         async def come(delay_s: float) -> None:
             await asyncio.sleep(delay_s)
             luck = self._chance.random()
-            if luck < 0.5:
+            if luck < 0.45:
                 await self._try(lambda worker: worker.predict(model_id, 0))
-            elif luck < 0.7:
+            elif luck < 0.6:
                 await self._try(lambda worker: worker.refresh(model_id))
-            elif luck < 0.8:
+            elif luck < 0.65:
                 await self._try(lambda worker: worker.evict(model_id))
+            elif luck < 0.7:
+                await self.travel(model_id)
+            elif luck < 0.8:
+                await self._learn(model_id)
             elif keyed := [sent for sent in self._world.keyed if sent[0] == model_id]:
                 await self._send(*self._chance.choice(keyed))
 
@@ -60,9 +65,10 @@ class Client:
     async def _act(self) -> None:
         luck = self._chance.random()
         model_id = self._chance.choice(list(self._world._kinds))
-        if luck < (0.45 if self._world.kind_of(model_id).names_rows else 0.55):
+        kind = self._world.kind_of(model_id)
+        if luck < (0.45 if kind.names_rows or kind.is_refitted else 0.55):
             await self._learn(model_id)
-        elif luck < 0.7:
+        elif luck < (0.85 if kind.is_refitted else 0.7):
             await self._order(model_id)
         elif luck < 0.9:
             asked = self._chance.randrange(3)
@@ -70,23 +76,33 @@ class Client:
         elif luck < 0.95:
             await self._refresh(model_id)
         else:
-            await self._travel(model_id)
+            await self.travel(model_id)
 
     async def _refresh(self, model_id: str) -> None:
         if self._world.kind_of(model_id).names_rows and self._chance.random() < 0.6:
             return await self._try(sweep)
         await self._try(lambda worker: worker.refresh(model_id))
 
-    async def _travel(self, model_id: str) -> None:
+    async def travel(self, model_id: str) -> None:
         """Take a version, or go back to one, or to a seq."""
-        name = self._chance.choice("uv")
         if self._chance.random() < 0.4:
-            return await self._try(lambda worker: worker.take_version(model_id, name))
+            return await self.take_version(model_id)
+        name = self._chance.choice("uv")
         log = self._world.store.logs.get(model_id)
         if log is None:
             return None
-        to = name if name in log.versions else self._chance.randint(log.trimmed, log.seq)
+        first = log.trimmed
+        if self._world.kind_of(model_id).is_guarded and self._chance.random() < 0.5:
+            first = max(first, log.seq - 4)  # about where it was paused and went back
+        saved = [kept.seq for kept in log.snapshots if kept.seq <= log.seq]
+        seq = self._chance.choice([self._chance.randint(first, log.seq), *saved])
+        to = name if name in log.versions else seq
         await self._change(model_id, lambda worker: worker.go_back(model_id, to))
+
+    async def take_version(self, model_id: str) -> None:
+        """Name the state as it is."""
+        name = self._chance.choice("uv")
+        await self._try(lambda worker: worker.take_version(model_id, name))
 
     async def _change(self, model_id: str, work: "Work") -> None:
         """Ask for a control that a worker makes up; it may find that none is needed."""
@@ -112,19 +128,26 @@ class Client:
 
     async def _order(self, model_id: str) -> None:
         kind = self._world._kinds[model_id]
-        if models.kinds()[kind].is_refitted and self._chance.random() < 0.5:
+        if models.kinds()[kind].is_refitted and self._chance.random() < 0.7:
             asking = range(self._chance.choice((1, 2)))
             await asyncio.gather(*[self._try(lambda w: w.refit(model_id)) for _ in asking])
             return
         if models.kinds()[kind].is_guarded and self._chance.random() < 0.8:
             rows = self._chance.choice(("learn", "drop"))
             return await self._change(model_id, lambda worker: worker.resume(model_id, rows))
-        orders = len(models.kinds()[kind].orders)
         if models.kinds()[kind].names_rows:
-            orders = min(orders, 1 + self._world.tags)  # mostly of rows that there are
-        order = self._chance.randrange(orders)
+            return await self.unlearn(model_id)
+        await self._control(model_id, self._chance.randrange(len(models.kinds()[kind].orders)))
+
+    async def unlearn(self, model_id: str) -> None:
+        """One of the rows, mostly one that there is."""
+        orders = len(self._world.kind_of(model_id).orders)
+        await self._control(model_id, self._chance.randrange(min(orders, 1 + self._world.tags)))
+
+    async def _control(self, model_id: str, order: int) -> None:
         key = f"c{self._world.new_tag()}" if self._chance.random() < 0.5 else None
-        await self._send(model_id, models.control_request(kind, order, key), None, key)
+        control = models.control_request(self._world._kinds[model_id], order, key)
+        await self._send(model_id, control, None, key)
 
     async def _send(
         self, model_id: str, request: Request | ControlRequest, tag: int | None, key: str | None
@@ -133,12 +156,16 @@ class Client:
         if key is not None:
             self._world.keyed.append((model_id, request, tag, key))
         for _ in range(TRIES if key is not None else 1):
+            self._world.uses[model_id, key] += 1
             began = self._world.scheduler.steps
             worker = self._chance.choice(self._world.workers)
-            answer = await self._try(lambda worker: worker.submit(model_id, request), worker)
+            answer = await self._try(lambda worker: worker.submit(model_id, request), worker, tag)
             if answer is not None:
                 incarnation, receipt = answer
                 receipt.placed = models.place_of(receipt)
+                if receipt.placed.duplicate and self._world.uses[model_id, key] == 1:
+                    problem = f"{model_id}: {receipt.placed} under {key}, which nobody else used"
+                    self._world.notes.problems.append(problem)
                 acked = Acked(model_id, incarnation, tag, request, receipt, began)
                 self._world.notes.acked.append(acked)
                 self._world.tell(f"client got {receipt.placed}")
@@ -147,16 +174,24 @@ class Client:
                 return
             await asyncio.sleep(self._chance.random() * self._chance.choice(PAUSES_S))
 
-    async def _try(self, work: "Work", worker: "Worker | None" = None) -> Any:
+    async def _try(
+        self, work: "Work", worker: "Worker | None" = None, tag: int | None = None
+    ) -> Any:
         """What some worker answers; None where it refuses or nobody answers."""
         worker = worker or self._chance.choice(self._world.workers)
         reply = worker.ask(work)
         if self._hangs_up and self._chance.random() < self._hangs_up:
             self._world.scheduler.at(self._chance.random() * 0.01, worker.leave, reply)
         try:
-            return await reply
+            answer = await reply
+            self._world.notes.saw_end(tag, None)
+            return answer
         except REFUSALS as refusal:
+            self._world.notes.saw_end(tag, refusal)
             self._world.tell(f"client of {worker.name} is refused: {refusal!r}")
+            is_unread = isinstance(refusal, Problem) and refusal.slug == "unreadable-journal"
+            if is_unread and Fault.ROT not in self._world.network.happened:
+                self._world.notes.problems.append(f"nothing is damaged, and told is: {refusal!r}")
         except Exception as error:
             self._world.notes.problems.append(f"internal error: {error!r}")
         return None

@@ -6,6 +6,8 @@ from enum import Enum
 from random import Random
 from typing import Any
 
+import msgspec
+
 from service.journal.protocol import (
     ENTRY_BYTES,
     Appended,
@@ -29,6 +31,8 @@ from service.journal.protocol import (
     Usage,
     Version,
 )
+from service.journal.record import KeyKind
+from tests.simulation.asking import Misread, misread
 from tests.simulation.loop import Loop, Scheduler
 from tests.simulation.store import Store
 
@@ -57,7 +61,7 @@ class Fault(Enum):
     TAIL = "tail"
     """The last entries vanish, keys and nonces with them."""
     ROT = "rot"
-    """A byte of a stored snapshot changes."""
+    """A byte of a stored snapshot changes, or one of a model's head as a process reads it."""
     REMADE = "remade"
     """The model is deleted and made again under everyone who uses it."""
     CRASH = "crash"
@@ -75,6 +79,7 @@ ON_THE_WAY = (Fault.REFUSED, Fault.LATE, Fault.LOST, Fault.UNANSWERED, Fault.STR
 # an append, which may be repeated blindly.
 _READ, _WRITE, _DELETE, _APPEND = ON_THE_WAY[:2], ON_THE_WAY[:4], ON_THE_WAY[:5], ON_THE_WAY
 RATES = (0.02, 0.06, 0.2)
+NO_LAG = (0.0, 0.0)
 
 
 class Network:
@@ -87,7 +92,11 @@ class Network:
         self.is_down = False
         self.tells_bases = False
         """Whether the store tells in one step what a replica begins from."""
+        self.misread = 0.0
+        """How often a process reads a damaged head while it loads a model."""
         self.trace: Callable[[str], None] | None = None
+        self.next: Fault | None = None
+        """What befalls the next call in any case, where it can."""
         self._rates: list[tuple[Fault, float]] = []
 
     def break_down(self) -> None:
@@ -99,9 +108,26 @@ class Network:
     def heal(self) -> None:
         self._rates = []
         self.is_down = False
+        self.misread = 0.0
+
+    def misreads(self, record: ModelRecord) -> Misread | None:
+        """What a load is told instead of this head, mostly nothing."""
+        log = self.store.logs.get(record.id)
+        if not self.misread or self.chance.random() >= self.misread or log is None:
+            return None
+        self.happened.add(Fault.ROT)
+        beyond = self.chance.choice((0, 0, 4))
+        told = misread(record, beyond)
+        if self.trace is not None:
+            self.trace(f"the head of {log.id} is read as {_short(told)}")
+        return Misread(told, record.chain, log, log.writes, beyond)
 
     def fault(self, possible: Sequence[Fault]) -> Fault | None:
         """What befalls the next call, mostly nothing."""
+        if self.next in possible:
+            fault, self.next = self.next, None
+            self.happened.add(fault)
+            return fault
         if not self._rates:
             return None
         luck = self.chance.random()
@@ -115,16 +141,26 @@ class Network:
         return None
 
 
+LagOf = Callable[[str, str], tuple[float, float]]
+
+
 class Connection:
     """The journal as one process has it: every call goes over the network.
 
+    `lag_of` tells how long a call, of some model mostly, is on its way beyond what is usual, and
+    its answer.
     `answered_at` holds, by model, when the last append of records was done whose answer this
     process saw.
+
+    `loads` holds the tasks that may load a model for somebody who asked for it, each with the
+    damaged head that it was told last, if it was.
     """
 
-    def __init__(self, network: Network, loop: Loop, name: str) -> None:
+    def __init__(self, network: Network, loop: Loop, name: str, lag_of: LagOf) -> None:
         self.name = name
+        self._lag_of = lag_of
         self.answered_at: dict[str, int] = {}
+        self.loads: dict[Any, Misread | None] = {}
         self._network, self._loop = network, loop
         self._at = network.scheduler.at
 
@@ -142,7 +178,8 @@ class Connection:
     ) -> "asyncio.Future[Appended]":
         given = (model, incarnation, nonce, known_seq, tuple(parts), cursor, copy, change, held)
         told: asyncio.Future[Appended] = self._loop.create_future()
-        answer = self._sent(_APPEND, "append", *given)
+        lag = self._lag_of(_kind_of(parts, held), model)
+        answer = self._sent(_APPEND, "append", *given, lag=lag)
 
         def see(_: object) -> None:
             # What moves a cursor alone is not held against a replica.
@@ -179,12 +216,20 @@ class Connection:
         return (await self._call(_WRITE, "create", model, spec, given, change))[0]
 
     async def get(self, model: str) -> ModelRecord:
-        return (await self._call(_READ, "get", model))[0]
+        record: ModelRecord = (await self._call(_READ, "get", model))[0]
+        bad = self.loads.get(asyncio.current_task()) if self.loads else None
+        return record if bad is None else misread(record, bad.beyond)
 
     async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
         if self._network.tells_bases:
-            return (await self._call(_READ, "base", model))[0]
-        return Base(await self.get(model))
+            base: Base = (await self._call(_READ, "base", model))[0]
+        else:
+            base = Base((await self._call(_READ, "get", model))[0])
+        task = asyncio.current_task()
+        if task not in self.loads:
+            return base
+        self.loads[task] = bad = self._network.misreads(base.record)
+        return base if bad is None else msgspec.structs.replace(base, record=bad.told)
 
     async def count(self) -> int:
         return (await self._call(_READ, "count"))[0]
@@ -293,19 +338,23 @@ class Connection:
         """What the store answered, and at which step it did what was asked."""
         if self._loop.is_dying:
             raise asyncio.CancelledError
-        return await self._sent(possible, name, *given)  # type: ignore[no-any-return]
+        lag = self._lag_of(name, given[0]) if given else NO_LAG
+        return await self._sent(possible, name, *given, lag=lag)  # type: ignore[no-any-return]
 
-    def _sent(self, possible: Sequence[Fault], name: str, *given: Any) -> "asyncio.Future[Any]":
+    def _sent(
+        self, possible: Sequence[Fault], name: str, *given: Any, lag: tuple[float, float] = NO_LAG
+    ) -> "asyncio.Future[Any]":
         """Told by what `_call` returns, once the call is answered."""
         fault = self._network.fault(possible)
         answer = self._loop.create_future()
         hop = HOP_S * self._network.chance.random()
         call = (name, given)
         if fault is None:
-            self._at(hop, self._do, answer, call, 0.0)
+            there, back = lag
+            self._at(hop + there, self._do, answer, call, back)
         elif fault is Fault.LATE:
-            there, back = self._network.chance.choice(((1, LATE), (LATE, 1), (LATE, LATE)))
-            self._at(there * hop, self._do, answer, call, back * hop)
+            times, again = self._network.chance.choice(((1, LATE), (LATE, 1), (LATE, LATE)))
+            self._at(times * hop, self._do, answer, call, again * hop)
         elif fault is Fault.TWICE:
             self._at(hop, self._do, answer, call, 0.0)
             self._at(LATE / 4 * hop, self._do, None, call, 0.0)
@@ -354,6 +403,13 @@ class Connection:
         trace = self._network.trace
         if trace is not None:
             trace(f"{self.name} {name}{_short(given)} -> {_short(result)}")
+
+
+def _kind_of(parts: Sequence[Part], held: Place | None) -> str:
+    """What comes with an append: `enter` is a refit, `control` what was made of another state."""
+    if held is None:
+        return "append"
+    return "enter" if parts[0].key is not None and parts[0].key[0] == KeyKind.REFIT else "control"
 
 
 def _short(value: Any) -> str:

@@ -63,6 +63,10 @@ class Log:
     """Chain values that were lost, and when."""
     stood: dict[str, int] = field(default_factory=dict)
     """Each chain value that there ever was, and the seq that it stood at."""
+    before: dict[str, str] = field(default_factory=dict)
+    """The chain value that each of them followed."""
+    misnamed: list[str] = field(default_factory=list)
+    """Versions of what the log did not hold when they were taken."""
     covered: int = 0
     """The largest seq of any snapshot ever put."""
     spoiled: set[int] = field(default_factory=set)
@@ -84,6 +88,11 @@ class Log:
         return ModelRecord(
             self.id, self.incarnation, self.spec, self.given, 0, self.seq, self.chain
         )
+
+    @property
+    def writes(self) -> tuple[int, int]:
+        """Another value after each loss, and after each entry that came for the first time."""
+        return len(self.stood), len(self.cuts)
 
     def was_cut_below(self, seq: int, since: int) -> bool:
         """Whether records up to `seq` were lost after a step."""

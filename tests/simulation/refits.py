@@ -8,8 +8,8 @@ of them compute the same.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,6 +17,9 @@ from service.controls import Verdict
 from service.journal.record import Control
 from service.model import Model
 from service.refit_board import CURSOR, Job
+from service.refit_rows import Window
+from service.refits import MAX_EPOCHS
+from solvers import State, begin_refit
 from tests.simulation import models
 from tests.simulation.log import Log
 from tests.simulation.loop import Gone
@@ -71,26 +74,37 @@ async def _come_by(worker: "Worker", model_id: str) -> None:
     It may have been due before, and have been lost with the process that computed it.
     """
     await worker.startup.finished.wait()
-    with worker.catalog.pinned(model_id):
-        await worker.reach(model_id)
+    model = await worker.reach(model_id)
+    await _wait_for(model)
+    half = models.EVERY // 2
+    before = learned = model.replica.learner.samples
+    while learned // half == before // half:
+        if worker.world.chance.random() < 0.3:
+            worker.let_go(model_id)
+        await worker.submit(model_id, models.learn_request(worker.world.new_tag(), None))
         model = await worker.model(model_id)
-        await model.refresh()
-        await _wait_for(model)
-        learner, half = model.replica.learner, models.EVERY // 2
-        before = learner.samples // half
-        while learner.samples // half == before:
-            await model.submit(models.learn_request(worker.world.new_tag(), None))
-        due = learner.samples // models.EVERY * models.EVERY
-        await _wait_for(model)
-        said = [job.status for job in await model.refits.all() if job.due == due]
+        learned = model.replica.learner.samples
+    due = learned // models.EVERY * models.EVERY
+    await _wait_for(model)
+    said = [job.status for job in await model.refits.all() if job.due == due]
     if due and not ENDED.intersection(said):
         worker.world.notes.problems.append(f"{model_id}: the refit due at {due} is {said}")
 
 
+Problems = Sequence[tuple[Mapping[str, Any], State]]
+"""What a refit is computed of, but for rows of the journal."""
+
+
 def refit_problems(
-    log: Log, controls: Mapping[int, Control], verdicts: Mapping[int, Verdict]
+    log: Log,
+    controls: Mapping[int, Control],
+    verdicts: Mapping[int, Verdict],
+    windows: Mapping[int, Problems],
 ) -> Iterator[str]:
-    """No two results of one refit entered, and what is told of it is in the journal."""
+    """No two results of one refit entered, and what is told of it is in the journal.
+
+    windows   by seq what is refitted there, of the records that the journal has
+    """
     stored = log.cursors.get(CURSOR)
     jobs = [] if stored is None else msgspec.json.decode(stored, type=list[Job])
     meant = {job.job: f"seq {job.seq}" if job.due is None else f"{job.due} rows" for job in jobs}
@@ -101,6 +115,9 @@ def refit_problems(
         of = found.fields["seq"] if found.kind == "refit" and "records" in found.fields else seq
         if verdicts[seq].refusal is None and any(of < other < seq for other in controls):
             yield f"{log.id}: the weights of seq {of} entered at {seq}, behind a control"
+    for seq in refits:
+        if verdicts[seq].refusal is None and not _is_of(log, controls[seq], windows):
+            yield f"{log.id}: the refit at seq {seq} is not of the records before it"
     entered = Counter(what for what in told if what != "seq None")  # not told how far it was
     for what, count in entered.items():
         if count > 1:
@@ -112,8 +129,26 @@ def refit_problems(
         is_true = {
             "done": is_own and not is_refused,
             "refused": at is None or is_refused,
-            # Its own result, where that was appended unseen and sent again.
-            "superseded": at in refits,
+            "superseded": at in refits and not is_own,
         }
         if not is_true.get(job.status, True):
             yield f"{log.id}: the refit {job.job} is told as {job.status} at {at}: {refits}"
+
+
+def _is_of(log: Log, control: Control, windows: Mapping[int, Problems]) -> bool:
+    """Whether the same is computed of the records that the journal has now."""
+    seq, arrays, rows = control.fields["seq"], control.arrays, None
+    if seq not in windows:
+        return False
+    if "rows" in arrays:  # as many as the journal still had of those that were asked for
+        after = max(0, seq - models.WEIGHTS["refit"]["rows"])
+        window = Window(models.DIM, seq)
+        window.add([entry for entry in log.whole if entry.seq > after], after)
+        found = window.batch()
+        if found is None:
+            return False
+        rows = found[max(0, len(found) - int(arrays["rows"][0])) :]
+    run = begin_refit(windows[seq], control.fields["method"], models.TOL, MAX_EPOCHS, rows)
+    run.run(lambda: False, lambda _: None)
+    computed = run.refitted().arrays
+    return all(computed[name].tobytes() == arrays[name].tobytes() for name in arrays)

@@ -185,7 +185,7 @@ class Store:
             body = b"".join(sorting.kept)
             entry = Entry(log.seq + 1, sorting.seq, nonce, chain, 0, body)
             log.entries.append(entry)
-            log.stood[chain] = sorting.seq
+            log.stood[chain], log.before[chain] = sorting.seq, log.chain
             log.died.pop(chain, None)
         done = Operation(
             nonce,
@@ -347,6 +347,8 @@ class Store:
             raise NotHeld(model, version.seq, version.chain)
         if version.digest not in log.stored:
             raise UnknownCopy(model, version.digest)
+        if not log.holds(place):
+            log.misnamed.append(version.name)
         log.versions[version.name] = version
         self._keep(log, version.seq, change)
         return version, True

@@ -7,15 +7,17 @@ Clients live outside and never die; what they were answered is held against the 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import patch
 
 import service.catalog
 import service.known_specs
+import service.loading
 import service.model
 import service.refit_board
 import service.refits
@@ -36,11 +38,13 @@ from service.startup import Startup
 from service.unread import Unread
 from service.versions import go_back_to_seq, go_back_to_version, take_version
 from tests.simulation import models
+from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
 from tests.simulation.checks import Notes, check_world
-from tests.simulation.client import LASTS_S, REFUSALS, Client
+from tests.simulation.client import REFUSALS, Client
 from tests.simulation.faults import Connection, Fault, Network
-from tests.simulation.late import REMEMBER_S, sweep
+from tests.simulation.late import DEFAULT_S, REMEMBER_S, sweep
 from tests.simulation.loop import Gone, Loop, Scheduler
+from tests.simulation.misfortune import Misfortune
 from tests.simulation.refits import BEAT_S, LOST_MS, refit_all
 from tests.simulation.store import Store
 
@@ -73,7 +77,7 @@ class Telemetry:
         self._notes, self._happened = notes, happened
         self.lost = Counter[str]()
         """Records that it was told were lost, by model."""
-        notes.lost.append(self.lost)
+        notes.losses.counted.append(self.lost)
 
     def saw_group(self, rows: int, seconds: float) -> None:
         pass
@@ -125,7 +129,8 @@ class Worker:
         self.is_alive = True
         self.began = world.scheduler.steps
         self.loop = Loop(world.scheduler)
-        self.connection = Connection(world.network, self.loop, self.name)
+        lag_of = partial(world.misfortune.lag_of, self)
+        self.connection = Connection(world.network, self.loop, self.name, lag_of)
         self.telemetry = Telemetry(world.notes, world.network.happened)
         self.catalog = Catalog(
             self.connection,
@@ -136,6 +141,8 @@ class Worker:
         self.startup = Startup(self.connection, self.catalog)
         self.loop.create_task(self.startup.run())
         self.asked: dict[asyncio.Future[Any], asyncio.Task[None]] = {}
+        self.made: dict[str, str] = {}
+        """The last incarnations that it has made, or found made, by their models."""
 
     def crash(self) -> None:
         if not self.is_alive:
@@ -177,7 +184,11 @@ class Worker:
 
     async def model(self, model_id: str) -> Model:
         self.startup.check_ready()
-        return self.catalog.held(model_id) or await self.catalog.get(model_id)
+        model = self.catalog.held(model_id)
+        if model is None:
+            return await found(self, self.catalog.get, model_id)
+        check_not_gone(self, model)
+        return model
 
     async def submit(self, model_id: str, request: AnyRequest) -> tuple[str, Receipt]:
         """The incarnation of the model, and the receipt."""
@@ -185,7 +196,8 @@ class Worker:
         with self.catalog.pinned(model_id):
             self.startup.check_ready()
             is_control = isinstance(request, ControlRequest)
-            model = await (self.catalog.get if is_control else self.catalog.to_learn)(model_id)
+            find = self.catalog.get if is_control else self.catalog.to_learn
+            model = await found(self, find, model_id)
             await asyncio.sleep(BODY_S * self.world.chance.choice((0, 0, 1)))
             if isinstance(model, Unread):
                 model = await model.opened()
@@ -194,7 +206,7 @@ class Worker:
             receipt = await model.submit(request)
         self.world.notes.saw_answer(self, model, receipt, began)
         if self.world.is_full:
-            self._let_go(model_id)
+            self.let_go(model_id)
         return model.record.incarnation, receipt
 
     async def take_version(self, model_id: str, name: str) -> None:
@@ -208,6 +220,7 @@ class Worker:
         with self.catalog.pinned(model_id):
             model = await self.model(model_id)
             await self._refresh(model)
+            self.world.misfortune.lag_of(self, "go_back", model_id)
             go = go_back_to_version if isinstance(to, str) else go_back_to_seq
             order, receipt = await go(model, self.connection, to, None, b"")  # type: ignore[operator]
         self.world.notes.saw_answer(self, model, receipt, began)
@@ -243,6 +256,7 @@ class Worker:
         with self.catalog.pinned(model_id):
             model = await self.model(model_id)
             if model.replica.learner.samples:
+                self.world.misfortune.lag_of(self, "refit", model_id)
                 with contextlib.suppress(UnderWay):
                     await model.refits.begin(model.refits.methods[0], models.TOL, by=SERVER)
 
@@ -250,14 +264,19 @@ class Worker:
         with self.catalog.pinned(model_id):
             await self._refresh(await self.model(model_id))
 
+    async def refresh_quietly(self, model_id: str) -> None:
+        """As its follower does, who has nobody to tell that he could not."""
+        with contextlib.suppress(*REFUSALS):
+            await self.refresh(model_id)
+
     async def evict(self, model_id: str) -> None:
         """As if there were no room for it, and now and then somebody asked for it right after."""
-        if self._let_go(model_id):
+        if self.let_go(model_id):
             with contextlib.suppress(*REFUSALS):
                 if self.world.chance.random() < 0.5:
                     await self.model(model_id)
 
-    def _let_go(self, model_id: str) -> bool:
+    def let_go(self, model_id: str) -> bool:
         """Whether the model was held and may leave memory."""
         held = self.catalog._held
         model = held.find(model_id)
@@ -276,7 +295,8 @@ class Worker:
         kind = self.world.kind_of(model_id)
         with contextlib.suppress(Problem):
             await self.catalog.delete(model_id)
-        await self.catalog.create(model_id, kind.given)
+        model, _ = await self.catalog.create(model_id, kind.given)
+        self.made[model_id] = max(model.record.incarnation, self.made.get(model_id, ""))
 
     async def reach(self, model_id: str) -> Model:
         """Bring the model to the journal's end, and wait for its clean-up and its rollback.
@@ -336,6 +356,7 @@ class World:
         self.is_full = seed % FULL_EVERY == 0
         """Whether models leave memory once they are answered, and learn bare up to a snapshot. In
         every other such schedule there is none for long."""
+        self.network.misread = misread_share(seed)
         every = chance.choice((3, 3, 6, 40))
         self.settings = settings_of(40 if self.is_full and seed % 2 else every)
         self.notes = Notes(self.store)
@@ -345,17 +366,17 @@ class World:
         if chance.random() < 0.15:
             self._slowness = SLOWNESS_S
             self.network.happened.add(Fault.SLOW)
-        # Faults that take two misfortunes are found where one of them is frequent.
-        self._losses = chance.choice((0.3, 0.5, 0.75))
         self.repeats = chance.choice((0.2, 0.2, 0.6))
         self.tags = 0
         self.keyed: list[tuple[str, Any, int | None, str]] = []
         """The requests that clients have sent with a key or an id."""
-        self._visitors: list[asyncio.Task[None]] = []
+        self.uses = Counter[tuple[str, str | None]]()
+        """How often each was sent, by model and key."""
         kinds = models.kinds()
         self._kinds = {
             f"m{n}": chance.randrange(len(kinds)) for n in range(chance.choice((1, 1, 1, 1, 2)))
         }
+        self.misfortune = Misfortune(self)
         self.workers = [
             Worker(self, f"w{n}") for n in range(chance.choice((2, 2, 2, 2, 2, 2, 3, 4)))
         ]
@@ -418,105 +439,41 @@ class World:
         clients = [
             self.outside.create_task(Client(self, chance.randint(1, 3)).run()) for _ in range(2)
         ]
-        self._plan_misfortune()
-        operators = [self.outside.create_task(self._remake(at)) for at in self._moments(0.2)]
+        operators = self.misfortune.plan()
         await asyncio.gather(*clients, *operators)
-        await asyncio.gather(*self._visitors)
+        await self.misfortune.others()
         await self._become_quiet()
-
-    def _moments(self, probability: float) -> Iterator[float]:
-        """When something happens, if it happens at all."""
-        while self.chance.random() < probability:
-            yield self.chance.random() * 1.5 * LASTS_S
-
-    def _plan_misfortune(self) -> None:
-        for moment in self._moments(0.35):
-            self.scheduler.at(moment, self._crash, self.chance.choice(self.workers))
-        for moment in self._moments(self._losses):
-            self.scheduler.at(moment, self._lose_tail, self.chance.choice(list(self._kinds)))
-        for moment in self._moments(0.15):
-            self.scheduler.at(moment, self._go_down)
-        for moment in self._moments(0.5):
-            worker = self.chance.choice(self.workers)
-            self.scheduler.at(moment, self._evict, worker, self.chance.choice(list(self._kinds)))
-        for moment in self._moments(0.9):
-            self.scheduler.at(moment, self._spoil, self.chance.choice(list(self._kinds)))
-
-    def _crash(self, worker: Worker) -> None:
-        self.network.happened.add(Fault.CRASH)
-        worker.crash()
-        self.scheduler.at(self.chance.random() * LASTS_S / 3, self._restart, worker)
-
-    def _evict(self, worker: Worker, model_id: str) -> None:
-        if worker.is_alive:
-            self.tell(f"{worker.name} has no room for {model_id}")
-            worker.loop.create_task(worker.evict(model_id))
-
-    def _restart(self, worker: Worker) -> None:
-        if not worker.is_alive:
-            self.tell(f"{worker.name} starts")
-            worker.boot()
-
-    def _lose_tail(self, model_id: str) -> None:
-        log = self.store.logs.get(model_id)
-        if log is not None and log.operations:
-            count = min(self.chance.randint(1, 5), len(log.operations))
-            log.lose(count, self.scheduler.steps, self.chance.random() < 0.5)
-            self.network.happened.add(Fault.TAIL)
-            self.tell(f"{model_id} is back at seq {log.seq} {log.chain[:8]}")
-            visitor = Client(self, 0)
-            self._visitors.append(self.outside.create_task(visitor.visit(model_id)))
-
-    def _spoil(self, model_id: str) -> None:
-        log = self.store.logs.get(model_id)
-        if log is not None and log.snapshots:
-            log.spoil(self.chance.random())
-            self.network.happened.add(Fault.ROT)
-            self.tell(f"the newest snapshot of {model_id} is spoiled")
-
-    def _go_down(self) -> None:
-        self.network.is_down = True
-        self.network.happened.add(Fault.OUTAGE)
-        self.scheduler.at(self.chance.random() * LASTS_S, self._come_up)
-
-    def _come_up(self) -> None:
-        self.network.is_down = False
-
-    async def _remake(self, at: float) -> None:
-        """Delete a model and make it again; goes on until it is there."""
-        await asyncio.sleep(at)
-        model_id = self.chance.choice(list(self._kinds))
-        self.network.happened.add(Fault.REMADE)
-        while True:
-            worker = self.chance.choice(self.workers)
-            self.tell(f"{worker.name} makes {model_id} again")
-            reply = worker.ask(lambda worker: worker.remake(model_id))
-            if self.chance.random() < 0.5:  # whoever asked has no patience
-                self.scheduler.at(self.chance.random() * 0.02, worker.leave, reply)
-            try:
-                return await reply
-            except REFUSALS:
-                await asyncio.sleep(0.02)
 
     async def _become_quiet(self) -> None:
         """No more faults; what is still on its way arrives; every worker catches up."""
         self.tell("from here on there are no more faults")
         self.network.heal()
+        self.misfortune.end()
         await asyncio.sleep(QUIET_S)
-        await asyncio.gather(*self._visitors)  # of what befell it since the clients are done
+        await self.misfortune.others()  # because of what befell them since the clients are done
         if self.chance.random() < 0.5:
             self.chance.choice(self.workers).crash()
         for worker in self.workers:
-            self._restart(worker)
+            self.misfortune.restart(worker)
         await refit_all(self)
         await self._resume_some()
         if any(self.kind_of(model_id).names_rows for model_id in self._kinds):
+            await asyncio.sleep(2 * DEFAULT_S)  # of rows that somebody brought at last
             for worker in self.workers:
                 await worker.ask(sweep)
-        for worker in self.workers:
-            for model_id in self._kinds:
-                settled = await worker.ask(lambda worker, id=model_id: worker.settle(id))
-                self.notes.settled.append((worker.name, settled))
+        ends = dict.fromkeys(self._kinds)
+        # One that was slow may have had a rollback to append when the others were done.
+        while ends != (ends := {id: self._end(id) for id in self._kinds}):
+            self.notes.settled = [
+                (worker.name, await worker.ask(lambda worker, id=model_id: worker.settle(id)))
+                for worker in self.workers
+                for model_id in self._kinds
+            ]
+
+    def _end(self, model_id: str) -> str | None:
+        """The chain at the end of the model's log."""
+        log = self.store.logs.get(model_id)
+        return None if log is None else log.chain
 
     async def _resume_some(self) -> None:
         for model_id in self._kinds:
@@ -544,6 +501,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
             (service.model, "bytes_of", _some_bytes),
             (service.known_specs, "bytes_of", _some_bytes),
             (service.catalog, "LOADED_AT_START", 0),
+            (service.loading, "UNREADABLE_S", UNREADABLE_S),
             (service.catalog, "resolve_spec", models.resolved_once),
             (solvers.spec, "resolve_spec", models.resolved_once),
             (service.refits, "BEAT_S", BEAT_S),
@@ -553,6 +511,8 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         world = World(seed, trace)
         has_room = property(lambda _: not world.is_full)
         patched.enter_context(patch.object(Held, "has_room", has_room))
+        clock = SimpleNamespace(monotonic=lambda: world.scheduler.now)
+        patched.enter_context(patch.object(service.loading, "time", clock))
         for owner in (service.refits, service.refit_board):
             patched.enter_context(patch.object(owner, "now_ms", world.now_ms))
         return world.run()

@@ -1,0 +1,146 @@
+"""Slips on the way of a request: its append, its keys, its turn and its answer."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+import service.applying
+import service.clean_up
+import service.committer
+import service.controls
+import service.entries
+import service.late_labels
+import service.quarantine
+import service.recovery
+import service.refit_board
+import service.replica
+import service.time_travel
+import service.versions
+import service.watched
+from service.appending import Appending
+from service.committer import Committer
+from service.entries import as_batch
+from service.groups import next_group
+from service.journal.protocol import OutcomeUnknown, Part
+from service.journal.record import Control, Rows, decode_merged
+from service.replica import Replica
+from service.requests import Request
+from solvers import Batch, Outcome
+from tests.simulation.bugs.planting import Bug
+from tests.simulation.store import Store
+
+
+def _fresh_nonce(true: Any, self: Appending, group: Any) -> Any:
+    """What is repeated is taken for something new."""
+    before = getattr(self._replica, "sent_nonce", None)
+    self._replica.sent_nonce = group.nonce  # type: ignore[attr-defined]
+    if group.nonce == before:
+        group = msgspec.structs.replace(group, nonce=self._outside.nonce())
+    return true(self, group)
+
+
+def _keys_seen(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> Any:
+    """Keys are held against what the appender has seen, not in the append."""
+    log = self.log(model, incarnation)
+    unseen = {key: known for key, known in log.keys.items() if known.seq > given[1]}
+    for key in unseen:
+        del log.keys[key]
+    appended = true(self, model, incarnation, *given)
+    log.keys = unseen | log.keys
+    return appended
+
+
+def _labels_unkeyed(true: Any, *given: Any) -> Request:
+    """Whether a label was learned is looked up before the append, and there alone."""
+    request: Request = true(*given)
+    request.parts = [
+        part if part.count == 0 else Part(part.body, 1, continues=part.continues)
+        for part in request.parts
+    ]
+    return request
+
+
+def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
+    """Keys live as long as the process: whoever starts has none."""
+    for log in self.logs.values():
+        log.keys.clear()
+    return true(self, mine)
+
+
+def _learned_early(true: Any, self: Appending, group: Any) -> Any:
+    """Learn first, journal then."""
+    replica = self._replica
+    _, (block,) = decode_merged(b"".join(part.body for part in group.parts))
+    if not isinstance(block, Control):
+        stood = replica.seq
+        replica.early = replica._learn_slice(as_batch(block, replica.dim))  # type: ignore[attr-defined]
+        replica.seq = stood
+    return true(self, group)
+
+
+def _not_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
+    self.seq, self.chain = seq, chain
+    return self.early[: len(given[0])]  # type: ignore[attr-defined]
+
+
+async def _nor_again(true: Any, self: Replica, seq: int, chain: str, *given: Any) -> Any:
+    return _not_again(true, self, seq, chain, *given)
+
+
+def _as_if_new(true: Any, rows: Rows, dim: int) -> Batch:
+    """Whoever reads the journal scores rows anew that were served long ago."""
+    return replace(true(rows, dim), served=None)
+
+
+def _other_end(true: Any, requests: Any, placed: Any, outcome: Outcome | None, *given: Any) -> Any:
+    """A group's receipts are cut from the outcome's other end."""
+    return true(requests, placed, None if outcome is None else outcome[::-1], *given)
+
+
+def _one_before(true: Any, done: Any, first_seq: int, seq: int) -> Any:
+    """What is handed over belongs to the record before."""
+    return true(done, first_seq - 1, seq - 1) or true(done, first_seq, seq)
+
+
+def _of_an_empty_line(true: Any, self: Committer, taken: object = None) -> None:
+    """Whoever has the turn takes a group off a line from which all may have left."""
+    if not self._waiting:
+        next_group(self._waiting, self._outside)
+    true(self, taken)
+
+
+async def _said_undone(true: Any, self: Committer, group: Any) -> Any:
+    """Of what was appended and not applied, for want of the store, it is said that nothing was."""
+    try:
+        return await true(self, group)
+    except OutcomeUnknown as error:
+        raise error.__cause__ or error from None
+
+
+BUGS = {
+    "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
+    "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
+    "label key checked outside the append": Bug(
+        [(service.late_labels, "request_of", _labels_unkeyed)]
+    ),
+    "label learned without what was served": Bug([(service.entries, "as_batch", _as_if_new)]),
+    "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
+    "apply before append": Bug(
+        [
+            (Appending, "send", _learned_early),
+            (Replica, "learn_own", _not_again),
+            (Replica, "apply_own", _nor_again),
+        ]
+    ),
+    "receipts of a group mis-ordered": Bug([(service.committer, "receipts_of", _other_end)]),
+    "outcome of another record handed over": Bug(
+        [(service.watched, "within", _one_before), (service.replica, "within", _one_before)]
+    ),
+    "journalled told as not done": Bug([(Committer, "_commit", _said_undone)]),
+}
+
+
+RARE = {
+    "turn taken for an empty line": Bug([(Committer, "_begin", _of_an_empty_line)]),
+}

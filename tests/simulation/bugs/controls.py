@@ -1,0 +1,162 @@
+"""Slips with controls: rollbacks, pauses and refits, and what those are made of."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+import service.applying
+import service.clean_up
+import service.committer
+import service.controls
+import service.entries
+import service.late_labels
+import service.quarantine
+import service.recovery
+import service.refit_board
+import service.replica
+import service.time_travel
+import service.versions
+import service.watched
+from service.controls import Refit, why_forgotten
+from service.guarding import Guarding
+from service.journal.record import KeyKind, make_key
+from service.model import Model
+from service.pausing import Pausing
+from service.refit_board import Job
+from service.refits import Refits
+from service.replica import Replica
+from service.requests import ControlRequest
+from service.trail import Trail
+from tests.simulation.bugs.planting import Bug, nothing
+from tests.simulation.store import Store
+
+
+def _kept_metrics(true: Any, self: Replica, *given: Any) -> None:
+    """A rollback restores the learner alone."""
+    progress = self.progress
+    true(self, *given)
+    self.progress = progress
+
+
+async def _one_too_few(true: Any, journal: Any, record: Any, seq: int) -> Any:
+    """The state at a seq is computed of the records before it."""
+    return await true(journal, record, max(0, seq - 1))
+
+
+async def _held_by_all(true: Any, *given: Any) -> None:
+    """A snapshot or version of lost records that has the right seq is gone back to."""
+
+
+def _journalled_first(true: Any, *given: Any) -> None:
+    """That there is no way back is found out once the rollback is in the journal."""
+
+
+def _whatever_was_lost(true: Any, self: Store, *given: Any) -> Any:
+    """A control enters behind anything."""
+    *others, held = given
+    return true(self, *others)
+
+
+def _pauses_whatever_was_lost(true: Any, self: Store, *given: Any) -> Any:
+    """The rollback of a pause does, and uses up the key of the next pause at its seq."""
+    key = given[4][0].key if given[4] else None
+    of_pause = key is not None and key[0] == KeyKind.PAUSE
+    return true(self, *given[:-1]) if of_pause else true(self, *given)
+
+
+def _still_to_come(true: Any, subject: Any, seq: int) -> str | None:
+    """There is a way back to a seq that the journal has not come to."""
+    return why_forgotten(subject, seq)
+
+
+def _from_anywhere(true: Any, self: Trail, *given: Any) -> bool:
+    """Whoever looks whether a place is lost finds that it is not."""
+    return True
+
+
+def _held_twice(true: Any, *given: Any) -> Iterator[Any]:
+    """The rows of a quarantine are learned, and then once more."""
+    for held in true(*given):
+        yield held
+        yield held
+
+
+async def _whatever_is_held(true: Any, self: Model, through: int) -> int:
+    """The journal is trimmed as if nobody needed the rows of a quarantine any more."""
+    return through
+
+
+def _told_apart_by_nobody(true: Any, self: Guarding, past: Guarding, *given: Any) -> Any:
+    """A state of between a trip and its rollback is taken for one of the last good look."""
+    past.pauses.is_settled = True
+    return true(self, past, *given)
+
+
+def _from_the_trip_on(true: Any, self: Guarding, oldest: int, first: int = 0) -> int | None:
+    """What a trip may put into quarantine is kept by who has seen the trip."""
+    return self.pauses.kept_after(oldest)
+
+
+def _under_its_own(
+    true: Any, order: Any, key: bytes | None = None, *given: Any, **named: Any
+) -> ControlRequest:
+    """Each result of a refit enters, whether another one came first or not."""
+    if isinstance(order, Refit):
+        key = make_key(KeyKind.REFIT, order.job)
+    request: ControlRequest = true(order, key, *given, **named)
+    return request
+
+
+def _under_way_for_ever(true: Any, stored: str | None) -> list[Job]:
+    """Nobody takes over what was lost with its process."""
+    return [] if stored is None else msgspec.json.decode(stored, type=list[Job])
+
+
+def _behind_anything(true: Any, *given: Any) -> None:
+    """Weights enter a state that others were computed of."""
+
+
+async def _anothers(true: Any, *given: Any) -> bool:
+    """A refit that meets its own record, as its first append went unseen, was another's."""
+    return False
+
+
+BUGS = {
+    "rollback keeps the metrics": Bug([(Replica, "become", _kept_metrics)]),
+    "rollback by one too many": Bug([(service.versions, "state_at", _one_too_few)]),
+    "control of what was lost": Bug([(Store, "append", _whatever_was_lost)]),
+    "rollback to what was lost": Bug(
+        [
+            (Store, "append", _whatever_was_lost),
+            (service.controls, "why_no_way_back", _still_to_come),
+            (service.versions, "why_no_way_back", _still_to_come),
+        ]
+    ),
+    "rollback of another pause": Bug([(Store, "append", _pauses_whatever_was_lost)]),
+    "refit of what was lost": Bug([(Trail, "came_by", _from_anywhere)]),
+    "quarantine learned twice": Bug([(service.quarantine, "rows_held", _held_twice)]),
+    "quarantine trimmed away": Bug([(Model, "_may_go", _whatever_is_held)]),
+    "weights entered behind a control": Bug(
+        [(service.controls, "_check_follows", _behind_anything)]
+    ),
+    "refit entered twice": Bug([(ControlRequest, "of", _under_its_own)]),
+    "lost refit left alone": Bug([(service.refit_board, "_jobs", _under_way_for_ever)]),
+    "rows of a state in its quarantine": Bug([(Guarding, "take_over", _told_apart_by_nobody)]),
+    "own refit taken for another": Bug([(Refits, "_is_own", _anothers)]),
+}
+
+
+RARE = {
+    "refused when it is journalled": Bug(
+        [
+            (service.versions, "why_forgotten", _journalled_first),
+            (service.versions, "why_no_way_back", _journalled_first),
+        ]
+    ),
+    "rollback goes on where its model was let go": Bug([(Pausing, "stop", nothing)]),
+    "gone back to a snapshot of what is lost": Bug(
+        [(service.time_travel, "_check_held", _held_by_all)]
+    ),
+    "quarantine to come trimmed away": Bug([(Guarding, "kept_after", _from_the_trip_on)]),
+}

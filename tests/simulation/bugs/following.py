@@ -1,0 +1,192 @@
+"""Slips of whoever follows a journal: forks, rebuilding, where it ends, and what was lost of it."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+
+import service.applying
+import service.clean_up
+import service.committer
+import service.controls
+import service.entries
+import service.late_labels
+import service.quarantine
+import service.recovery
+import service.refit_board
+import service.replica
+import service.time_travel
+import service.versions
+import service.watched
+from service.applying import Applying
+from service.committer import Committer
+from service.journal.chain import next_chain
+from service.journal.protocol import Entry, ModelChanged
+from service.journal.record import Control
+from service.loading import Loads
+from service.model import Model
+from service.recovery import Forked
+from service.replica import Replica
+from service.trail import Trail
+from tests.simulation.bugs.planting import Bug, nothing
+
+
+async def _any_chain(true: Any, self: Replica, entries: Sequence[Entry], *given: Any) -> None:
+    """Whatever comes next is taken to follow."""
+    chain, seq, fitting = self.chain, self.seq, []
+    for entry in entries:
+        chain = next_chain(chain, entry.nonce)
+        first_seq = min(entry.first_seq, seq + 1)
+        fitting.append(msgspec.structs.replace(entry, chain=chain, first_seq=first_seq))
+        seq = entry.seq
+    await true(self, fitting, *given)
+    if entries:
+        self.chain = entries[-1].chain
+
+
+def _controls_first(true: Any, self: Replica, entries: Any) -> Any:
+    """Controls are applied before the rows that came with them."""
+    names, records, *others = true(self, entries)
+    return names, sorted(records, key=lambda record: not isinstance(record, Control)), *others
+
+
+async def _only_new(true: Any, self: Applying, group: Any, appended: Any, *given: Any) -> Any:
+    """The chain is looked at only where something was new."""
+    if appended.seq is None:
+        appended = msgspec.structs.replace(appended, more=True)
+    return await true(self, group, appended, *given)
+
+
+async def _looked_once(true: Any, self: Applying, read_already: bool) -> None:
+    """What the head tells of and a read does not find is left to the next refresh."""
+    replica = self._replica
+    record = await self._journal.get(replica.id)
+    if record.incarnation != replica.incarnation:
+        raise ModelChanged(replica.id)
+    replica.check_head(record)
+    if not read_already or record.seq > replica.seq:
+        await replica.catch_up(self._journal)
+
+
+async def _served_meanwhile(true: Any, self: Applying, fork: Exception) -> None:
+    """A fork is served until the rebuilding begins."""
+    if isinstance(fork, Forked):
+        self.on_fork(self._replica.id)
+    record = await self._journal.get(self._replica.id)
+    if record.incarnation != self._replica.incarnation:
+        raise ModelChanged(self._replica.id)
+    await self._replica.rebuild(record, self._journal)
+
+
+@contextlib.asynccontextmanager
+async def _whoever_came_before(true: Any, self: Replica) -> AsyncIterator[None]:
+    """Who asked before a fork was known is served of it after."""
+    async with self.still():
+        yield
+
+
+async def _with_its_caller(true: Any, self: Committer, seq: int | None = None) -> None:
+    """A refresh is cancelled with the request that asked for it."""
+    await self._refresh(seq)
+
+
+async def _unwatched(true: Any, self: Replica, *given: Any) -> Any:
+    """A rebuilding does not know what a committer waits for."""
+    watched, self.watched = self.watched, {}
+    try:
+        return await true(self, *given)
+    finally:
+        self.watched = watched
+
+
+def _old_progress(true: Any, self: Replica, other: Replica) -> None:
+    """A rebuilt replica keeps its old metrics."""
+    other.progress = self.progress
+    true(self, other)
+
+
+async def _any_snapshot(
+    true: Any, replica: Replica, snapshot: Any, journal: Any, *given: Any
+) -> None:
+    """A snapshot that nothing follows is taken for the journal's end."""
+    await replica.catch_up(journal)
+
+
+async def _wherever_it_ends(true: Any, *given: Any) -> None:
+    """The end of what is read is taken for the journal's, whatever its head says."""
+    await true(*given[:-1], None)
+
+
+def _anywhere(true: Any, *given: Any) -> bool:
+    """So it is where it was read together with the model's head."""
+    return True
+
+
+async def _replayed_once(true: Any, *given: Any) -> None:
+    """Entries that vanish between two reads of a journal fail whoever reads it."""
+    await service.recovery._replay_once(*given)
+
+
+def _joined(true: Any, self: Trail, seq: int, chain: str) -> None:
+    """A replica is taken to have come from where it stood to where a snapshot stands."""
+    self.pass_by(seq, chain)
+
+
+def _for_itself(true: Any, self: Loads, model: Model) -> None:
+    """What was lost is told by a forked replica and by who comes after it."""
+    true(self, model)
+    incarnation, trail = self._forked[model.record.id]
+    self._forked[model.record.id] = incarnation, deepcopy(trail)
+
+
+def _each_its_own(true: Any, self: Trail, other: Trail) -> Any:
+    """Whoever was succeeded goes on telling what is lost, as its successor does."""
+    return self.give_way_to(other)
+
+
+def _parted_for_sure(true: Any, self: Trail, other: Trail) -> Any:
+    """Who was overtaken by the trimming counts what it cannot see as lost."""
+    is_parted, self.is_parted = self.is_parted, True
+    try:
+        return true(self, other)
+    finally:
+        self.is_parted = is_parted
+
+
+BUGS = {
+    "acknowledged though known to be lost": Bug([(Applying, "_check_kept", nothing)]),
+    "no chain check": Bug([(Replica, "apply", _any_chain)]),
+    "no chain check at once": Bug([(Replica, "check_order", nothing)]),
+    "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),
+    "no chain check where nothing is new": Bug([(Applying, "apply", _only_new)]),
+    "fork served until it is rebuilt": Bug(
+        [(Applying, "_rebuild", _served_meanwhile), (Applying, "_has_parted", nothing)]
+    ),
+    "fork served for one more turn": Bug([(Applying, "_has_parted", nothing)]),
+    "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
+    "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
+    "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
+    "rebuild keeps the old metrics": Bug([(Replica, "_take_over", _old_progress)]),
+    "snapshot that does not lead on": Bug(
+        [
+            (service.recovery, "_go_on_from", _any_snapshot),
+            (service.recovery, "_leads_there", _anywhere),
+        ]
+    ),
+    "head not looked at behind a replay": Bug([(service.recovery, "_replay", _wherever_it_ends)]),
+    "head not looked at behind a snapshot": Bug(
+        [(service.recovery, "_go_on_from", _wherever_it_ends)]
+    ),
+    "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
+    "loss counted again": Bug([(Loads, "remember_fork", _for_itself)]),
+    "overtaken taken for lost": Bug([(Trail, "lost_in", _parted_for_sure)]),
+    "entries gone between two reads": Bug([(service.recovery, "_replay", _replayed_once)]),
+}
+
+
+RARE = {
+    "loss told by who was succeeded": Bug([(Trail, "make_way_for", _each_its_own)]),
+    "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
+}

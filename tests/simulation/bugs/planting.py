@@ -1,0 +1,30 @@
+"""What plants a fault: functions that stand in for the service's own, as a slip would."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What stands in for what: (class or module, name, function)."""
+
+    patches: Sequence[tuple[Any, str, Callable[..., Any]]]
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for owner, name, planted in self.patches:
+                standing_in = _standing_in(planted, getattr(owner, name))
+                stack.enter_context(patch.object(owner, name, standing_in))
+            yield
+
+
+def _standing_in(planted: Callable[..., Any], true: Any) -> Callable[..., Any]:
+    return lambda *given, **named: planted(true, *given, **named)
+
+
+def nothing(true: Any, self: Any, *given: Any) -> None:
+    """The check is not made."""

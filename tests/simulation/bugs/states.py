@@ -1,0 +1,166 @@
+"""Slips with what is kept of states: snapshots, versions, copies, and what is let go."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import service.applying
+import service.clean_up
+import service.committer
+import service.controls
+import service.entries
+import service.late_labels
+import service.quarantine
+import service.recovery
+import service.refit_board
+import service.replica
+import service.time_travel
+import service.versions
+import service.watched
+from service.journal.protocol import Entry, Snapshot
+from service.journal.record import Control
+from service.replica import Replica
+from service.retained import RetainedIds
+from service.states import Captured
+from tests.simulation.bugs.planting import Bug
+from tests.simulation.log import Log
+from tests.simulation.store import Store
+
+
+def _uncounted(true: Any, self: Replica, *given: Any) -> None:
+    """A snapshot does not bring back the count of refused controls."""
+    true(self, *given)
+    self.refused_controls = 0
+
+
+@dataclass
+class _Late:
+    captured: Captured
+    replica: Replica
+
+    @property
+    def seq(self) -> int:
+        return self.captured.seq
+
+    def encode(self) -> Snapshot:
+        return self._now().encode()
+
+    def as_copy(self) -> Snapshot:
+        return self._now().as_copy()
+
+    def _now(self) -> Captured:
+        of = self.captured
+        return Captured(of.seq, of.chain, self.replica._state(), of.header)
+
+
+def _uncopied(true: Any, self: Replica) -> Any:
+    """The state is read when it is encoded, while learning goes on."""
+    return _Late(true(self), self)
+
+
+def _older_instead(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> bool:
+    """A slow writer's snapshot takes the place of a newer one."""
+    log = self.log(model, incarnation)
+    stored = log.snapshots
+    log.snapshots = []
+    try:
+        return bool(true(self, model, incarnation, *given))
+    finally:
+        log.snapshots = [*stored, *log.snapshots][-2:]
+
+
+async def _counted_prediction(true: Any, self: Replica, batch: Any) -> Any:
+    """A prediction leaves a trace in the metrics."""
+    scores, seq, chain = await true(self, batch)
+    self.progress.update(batch.labels, scores, np.abs(scores), np.ones(len(batch), bool))
+    return scores, seq, chain
+
+
+async def _promised(true: Any, *given: Any) -> bool:
+    """The store is told to be clean before it is."""
+    return True
+
+
+def _forgotten(true: Any, self: RetainedIds, state: Any) -> None:
+    """A snapshot does not bring back who the retained rows are."""
+    true(self, {})
+
+
+def _by_seq(true: Any, self: RetainedIds, digest: bytes) -> None:
+    """The rows behind an unlearned one keep their numbers."""
+    entered = self._entered
+    true(self, digest)
+    self._entered = entered
+
+
+def _to_the_newest(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> None:
+    """The journal is trimmed to the newest snapshot, as if no snapshot were ever damaged."""
+    through, behind = given
+    true(self, model, incarnation, through, None if behind is None else 0)
+
+
+def _left_with_none(true: Any, self: Store, model: str, incarnation: str, before: int) -> None:
+    """Snapshots go whether the log holds a newer one or has lost what that was of, ..."""
+    log = self.log(model, incarnation)
+    log.snapshots = [kept for kept in log.snapshots if kept.seq >= before]
+
+
+def _to_anywhere(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> None:
+    """... and the journal before it with them."""
+    through, behind = given
+    true(self, model, incarnation, through, behind or None)
+
+
+def _whoever_names_it(true: Any, self: Store, log: Log, digest: str) -> None:
+    """A copy goes with the record that names it, whether a version does as well or not."""
+    log.stored.pop(digest, None)
+
+
+class _Unread:
+    """A journal that does not tell that it was trimmed to who reads for nothing else."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+        self.copy_get = journal.copy_get
+
+    async def read(self, *given: Any) -> Sequence[Entry]:
+        *_, limit = given
+        found: Sequence[Entry] = [] if limit == 1 else await self._journal.read(*given)
+        return found
+
+
+async def _not_asked_again(true: Any, self: Replica, control: Control, journal: Any) -> Any:
+    """A copy that went with the record that names it is taken for a lost one."""
+    return await true(self, control, _Unread(journal))
+
+
+def _of_lost_records(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> Any:
+    """A version is taken of what the log has lost or let go of."""
+    version, *others = given
+    version = msgspec.structs.replace(version, created_ms=1)
+    return true(self, model, incarnation, version, *others)
+
+
+BUGS = {
+    "snapshot without a count": Bug([(Replica, "restore", _uncounted)]),
+    "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
+    "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
+    "store taken for clean too early": Bug([(service.clean_up, "clean_up", _promised)]),
+    "snapshot without who is in it": Bug([(RetainedIds, "restore", _forgotten)]),
+    "ids out of step with their rows": Bug([(RetainedIds, "_close_up", _by_seq)]),
+    "trim past the older snapshot": Bug([(Store, "trim", _to_the_newest)]),
+    "copy of a version gone with a record": Bug([(Store, "_collect", _whoever_names_it)]),
+    "prediction changes the state": Bug([(Replica, "predict", _counted_prediction)]),
+    "version of what is lost": Bug([(Store, "version_put", _of_lost_records)]),
+    "no snapshot left": Bug(
+        [(Store, "snapshots_drop", _left_with_none), (Store, "trim", _to_anywhere)]
+    ),
+}
+
+
+RARE = {
+    "copy gone with its record": Bug([(service.replica, "obey_in_place", _not_asked_again)]),
+}

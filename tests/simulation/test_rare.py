@@ -1,0 +1,72 @@
+"""Planted faults that no schedule is known to find are found by tests of their own."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.service import (
+    test_bare,
+    test_catalog,
+    test_committer,
+    test_guard_replicas,
+    test_trail,
+    test_unlearning,
+    test_unread,
+    test_versions,
+)
+from tests.simulation.bugs import RARE
+
+Test = Callable[[str, pytest.MonkeyPatch], object]
+"""Of a store in some file."""
+
+FOUND_BY: dict[str, Test] = {
+    "turn taken for an empty line": lambda store, _: (
+        test_committer.test_what_waits_may_be_drained_when_all_who_waited_for_it_have_left(
+            Path(store.removeprefix("sqlite:///")).parent
+        )
+    ),
+    "snapshot that overtook a first append": (
+        test_unread.test_a_snapshot_may_come_meanwhile_of_what_was_appended_since
+    ),
+    "bare group told by the whole model": (
+        test_bare.test_rows_are_answered_where_others_write_the_snapshot_that_is_due
+    ),
+    "loss told by who was succeeded": lambda *_: (
+        test_trail.test_what_is_lost_after_somebody_has_taken_over_is_his_to_tell()
+    ),
+    "fork told where the store was away": (
+        test_bare.test_no_fork_is_counted_where_the_whole_model_could_not_be_read
+    ),
+    "refused when it is journalled": lambda store, _: (
+        test_unlearning.test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(
+            store, goes_back=True
+        )
+    ),
+    "gone model held": lambda store, monkeypatch: (
+        test_catalog.test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, "deleted")
+    ),
+    "gone back to a snapshot of what is lost": lambda store, _: (
+        test_versions.test_state_of_lost_records_is_no_state_of_the_journal(store, 10)
+    ),
+    "quarantine to come trimmed away": lambda store, _: (
+        test_guard_replicas.test_every_replica_learns_what_is_learned_by_hand(store)
+    ),
+}
+ELSEWHERE = {
+    # Planted by the tests themselves: test_many_models.py, and twice test_replay.py
+    "rollback goes on where its model was let go",
+    "copy gone with its record",
+    "head lost before it is read",
+}
+
+
+def test_each_is_found():
+    assert set(RARE) == {*FOUND_BY, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", FOUND_BY)
+def test_planted_fault_fails_its_test(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    failures = Exception, pytest.fail.Exception
+    with RARE[name].planted(), pytest.raises(failures):
+        FOUND_BY[name](f"sqlite:///{tmp_path / 'journal.db'}", monkeypatch)
