@@ -361,6 +361,37 @@ def test_the_rollback_of_a_pause_that_is_lost_on_its_way_does_not_enter(
     assert controls_in(f"sqlite:///{path}") == ["pause"]
 
 
+def test_what_a_client_asks_for_of_a_state_that_is_lost_on_its_way_does_not_enter(
+    serve, tmp_path, monkeypatch
+):
+    path = tmp_path / "lossy.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=GUARDED)
+    learn(client, samples(0, 60))
+    client.post("/models/m/versions", json={"name": "good"})
+    append, doomed = Appending.send, set[str]()
+
+    def lose_under(self: Appending, group: Group) -> Any:
+        request = group.requests[0]
+        if isinstance(request, ControlRequest) and request.control.kind in doomed:
+            doomed.remove(request.control.kind)
+            lose_last_entry(sqlite3.connect(path))
+        return append(self, group)
+
+    monkeypatch.setattr(Appending, "send", lose_under)
+    for to in ({"seq": 30}, {"version": "good"}):
+        learn(client, samples(60, 80))
+        doomed.add("rollback")
+        told = assert_problem(client.post("/models/m/rollback", json=to), 409, "conflict")
+        assert "does not hold chain" in told["detail"] and not doomed
+        assert_problem(client.post("/models/m/rollback", json={"seq": 80}), 410, "not-kept")
+    learn(client, samples(60, 160, bad=True))
+    paused(client)
+    doomed.add("resume")
+    assert_problem(client.post("/models/m/resume?rows=learn"), 409, "conflict")
+    assert not doomed and set(controls_in(f"sqlite:///{path}")) <= {"pause"}
+
+
 def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_path, monkeypatch):
     path = tmp_path / "lossy.db"
     client = serve(store=f"sqlite:///{path}")
