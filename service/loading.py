@@ -189,11 +189,12 @@ class Loads:
         model = Model(catalog, record, replica, spec, spec.door())
         forked = self._forked_trail(record)
         self._forked.pop(model_id, None)
+        # Who learned bare and failed may go on with rows that wait for it, and meet the same loss.
+        came_by = forked or catalog.openings.left_at(record)
+        if came_by is not None:
+            model.count_lost(came_by.make_way_for(replica.trail))
         if forked is not None:
-            model.count_lost(forked.make_way_for(replica.trail))
             replica.trail = replica.trail.trimmed()
-        else:
-            model.count_lost_since(catalog.openings.left_at(record))
         # Who joined now would be given it even where it has left memory again.
         self._end(model_id, loading)
         catalog.openings.came(model_id)

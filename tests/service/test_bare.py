@@ -11,7 +11,12 @@ import pytest
 from service.bare import MOST_GROUPS
 from service.catalog import Catalog
 from service.errors import Problem
-from service.journal.protocol import JournalUnavailable, NotReplicated, OutcomeUnknown
+from service.journal.protocol import (
+    CursorMoved,
+    JournalUnavailable,
+    NotReplicated,
+    OutcomeUnknown,
+)
 from service.replica import Replica
 from service.retained import NOBODY
 from service.unread import Unread, with_bare
@@ -456,6 +461,44 @@ def test_a_loss_is_counted_where_the_rebuilding_fails(store, monkeypatch):
             text = (await catalog.telemetry.exposition(catalog)).decode()
             assert 'dualstream_forks_total{model="m"} 1.0' in text
             assert 'dualstream_lost_records_total{model="m"} 1.0' in text
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("first", ["whoever loads it", "whoever waited"])
+def test_a_loss_is_counted_once_where_rows_wait_for_one_that_failed(store, monkeypatch, first):
+    """The model is loaded anew, and those rows meet what the store has lost, too."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            await _stand_beyond(catalog, 3)
+            append, failing = catalog.journal.append, [CursorMoved("planted", None)]
+            waits, loaded = asyncio.Event(), asyncio.Event()
+
+            async def fail_once(*given: Any, **more: Any) -> Any:
+                if failing:
+                    await waits.wait()
+                    raise failing.pop()
+                if first == "whoever loads it":
+                    await loaded.wait()
+                return await append(*given, **more)
+
+            monkeypatch.setattr(catalog.journal, "append", fail_once)
+            fails = asyncio.create_task(learn(catalog, "m", rows(300, 301)))
+            await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(learn(catalog, "m", rows(301, 302)))
+            await asyncio.sleep(0.01)
+            waits.set()
+            with pytest.raises(CursorMoved):
+                await fails
+            if first == "whoever waited":
+                await waiting
+            await catalog.get("m")
+            loaded.set()
+            assert (await waiting).placed.seq == 301
+            text = (await catalog.telemetry.exposition(catalog)).decode()
+            assert 'dualstream_lost_records_total{model="m"} 3.0' in text
 
     asyncio.run(scenario())
 
