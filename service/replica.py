@@ -449,13 +449,14 @@ class Replica:
     async def rebuild(self, record: ModelRecord, journal: Journal) -> Lost:
         """Throw the state away and take the journal's; what of it the journal had lost.
 
-        Nobody is served from here meanwhile.
+        As the journal is where its head was `record`, or later. Nobody is served from here
+        meanwhile.
         """
         self.is_forked = True
         fresh = Replica(record, self._kept_answers, self._outside, self._s_per_row)
         fresh.watched = self.watched
         fresh.trail = Trail(kept=None)
-        await fresh.load(journal)
+        await fresh.load(journal, base=Base(record))
         async with self._turn:
             lost = self.trail.give_way_to(fresh.trail)
             self._take_over(fresh)

@@ -10,9 +10,11 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from service.errors import Problem
 from service.follower import Follower
 from service.journal import open_journal
 from service.journal.protocol import Part
+from service.recovery import NoBase
 from service.replica import Replica
 from service.requests import Request
 from tests.service.conftest import assert_problem
@@ -211,14 +213,18 @@ def test_a_head_of_more_than_there_is_is_found(serve, store, snapshot_every):
         assert "ends at seq 4, before its head" in told["detail"] and "outcome" not in told
 
 
-def test_whoever_holds_a_model_does_not_wait_for_what_its_head_tells_of(store):
+def test_whoever_holds_a_model_lets_go_of_it_where_its_head_tells_of_too_much(store):
     async def scenario() -> None:
         async with serving(store) as catalog:
             model, _ = await catalog.create("m", SPEC)
             await model.submit(Request.of(rows(0, 4), None, None))
             damage_head(store, "seq = 9", lambda _: {"seq": b"9"})
-            await asyncio.wait_for(model.refresh(), 10.0)
-            assert model.replica.seq == 4 and not model.replica.is_forked
+            with pytest.raises(NoBase, match="ends at seq 4, before its head"):
+                await asyncio.wait_for(model.refresh(), 10.0)
+            # What would be appended behind that head would be lost to whoever reads the journal.
+            with pytest.raises(Problem, match="before its head") as refusal:
+                await catalog.get("m")
+            assert refusal.value.slug == "unreadable-journal"
 
     asyncio.run(scenario())
 

@@ -206,13 +206,16 @@ def test_lag_is_told(pair, monkeypatch):
     one, other = pair
     told = other.get("/readyz?verbose").json()["lag"]
     assert told == {"seconds": 0.0, "records": 0, "behind": {}}
-    journal = other.app._catalog.journal
+    journal, is_slow = other.app._catalog.journal, [True]
+    read = journal.read
 
-    async def nothing(*_, **__):
-        return []
+    async def slow(*given, **more):
+        while is_slow:
+            await asyncio.sleep(0.01)
+        return await read(*given, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(journal, "read", nothing)
+        patched.setattr(journal, "read", slow)
         seq = learn(one, 3)
         until(lambda: other.get("/readyz?verbose").json()["lag"]["records"] == seq)
         told = other.get("/readyz?verbose").json()["lag"]
@@ -220,6 +223,7 @@ def test_lag_is_told(pair, monkeypatch):
         text = other.get("/metrics").text
         assert f'dualstream_replica_lag_records{{model="m"}} {seq}.0' in text
         assert 'dualstream_replica_lag_seconds{model="m"} 0.0\n' not in text
+    is_slow.clear()
     until(lambda: other.get("/readyz?verbose").json()["lag"]["records"] == 0)
     assert 'dualstream_replica_lag_seconds{model="m"} 0.0\n' in other.get("/metrics").text
 
