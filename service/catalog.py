@@ -113,13 +113,18 @@ class Catalog:
         return model
 
     async def get(self, model_id: str) -> Model:
-        """The model, loaded from the journal when needed. Raises Problem 404."""
+        """The model, loaded from the journal when needed. Raises Problem 404.
+
+        And 503 where rows that came before bring it into memory, and the store keeps them waiting.
+        """
         model = self.held(model_id)
         if model is not None:
             return model
         opening = self.openings.under_way(model_id)
         if opening is not None:
-            await asyncio.wait([opening.is_read])
+            await asyncio.wait([opening.is_read], timeout=self.settings.request_timeout_s)
+            if not opening.is_read.done():
+                raise unavailable(f"model {model_id!r} is being read from its journal")
             return await self.get(model_id)
         if not MODEL_ID.fullmatch(model_id):
             raise unknown_model(model_id)

@@ -82,6 +82,7 @@ class Committer:
         # From the first request that waits until there is none, and what tells of that.
         self._is_at_work = False
         self._rests: asyncio.Future[None] | None = None
+        self._refusal: str | None = None
         # The group that has its turn, and what works on it where that takes several steps.
         self._group: Group | None = None
         self._working: asyncio.Task[None] | None = None
@@ -96,6 +97,9 @@ class Committer:
         """Park the request; the future resolves when it is durable and applied."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
+        if self._refusal is not None:
+            future.set_exception(JournalUnavailable(self._refusal))
+            return future
         self._waiting.append((request, future))
         if not self._is_at_work:
             self._is_at_work = True
@@ -111,7 +115,7 @@ class Committer:
         no further than the read that reaches it, and nothing is asked of the store where the
         replica has reached it by then.
 
-        Raises JournalUnavailable, ModelChanged, UnknownModel.
+        Raises JournalUnavailable, also once it refuses; ModelChanged, UnknownModel.
         """
         await outliving(self._refresh(seq))
 
@@ -125,6 +129,8 @@ class Committer:
     async def _catch_up(self, seq: int | None) -> None:
         replica = self._replica
         async with self.between_groups():
+            if self._refusal is not None:
+                raise JournalUnavailable(self._refusal)
             if seq is not None and replica.seq >= seq:
                 return
             before = replica.seq
@@ -135,6 +141,17 @@ class Committer:
         """Let go of those who were to hear of groups, forks, losses and failures."""
         self._on_group = self._on_advance = self._on_failure = _nobody
         self._applying.on_fork = self._applying.on_loss = _nobody
+
+    def refuse(self, why: str) -> None:
+        """Take nothing on any more: whoever waits, or comes yet, is told that nothing was done.
+
+        For a replica in whose place another one is loaded. What is under way is brought to its end.
+        """
+        self._refusal, self._on_failure = why, _nobody
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(JournalUnavailable(why))
 
     @property
     def is_idle(self) -> bool:

@@ -189,10 +189,7 @@ class Loads:
         model = Model(catalog, record, replica, spec, spec.door())
         forked = self._forked_trail(record)
         self._forked.pop(model_id, None)
-        # Who learned bare and failed may go on with rows that wait for it, and meet the same loss.
-        came_by = forked or catalog.openings.left_at(record)
-        if came_by is not None:
-            model.count_lost(came_by.make_way_for(replica.trail))
+        model.count_lost_since(forked or catalog.openings.left_at(record))
         if forked is not None:
             replica.trail = replica.trail.trimmed()
         # Who joined now would be given it even where it has left memory again.

@@ -265,17 +265,21 @@ class Model:
     def _let_go_after(self, error: Exception) -> None:
         """A model that is gone, or forked and not rebuilt, is loaded by the next request.
 
-        So is one that was to be read by this append.
+        So is one that was to be read by this append. Of two replicas that go on none would be right
+        about what was lost: this one takes nothing on any more.
         """
+        is_gone = isinstance(error, ModelChanged | UnknownModel)
+        is_let_go = self.replica.is_forked or isinstance(error, RecordError)
         if not self.is_read.done() and not isinstance(error, NotReplicated):
-            self._catalog.openings.failed(self, error)
+            is_let_go |= self._catalog.openings.failed(self, error)
         if isinstance(error, JournalUnavailable | OutcomeUnknown):
             self._catalog.contact.failed(error)
         if isinstance(error, RecordError):
             self._catalog.loads.set_aside(self.record.id, error)
+        if is_let_go or is_gone:
             self._catalog.forget(self)
-        if self.replica.is_forked or isinstance(error, ModelChanged | UnknownModel):
-            self._catalog.forget(self)
+        if is_let_go and not is_gone:
+            self.committer.refuse(f"model {self.record.id!r} is being read from its journal anew")
 
     def members(self) -> MemberLearner:
         """The learner and its members. Raises Problem 404 when it has none."""

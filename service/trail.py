@@ -30,16 +30,15 @@ class Trail:
     """The ends of the last entries that a replica has applied: their seqs and chain values.
 
     It is bookkeeping of one process, no part of the state. Of a chain value its first 64 bits are
-    kept. Whoever rebuilds a forked replica lets its trail give way to the new one: as that can be
-    done once, no loss is counted twice, in whatever order its committer and its successor come.
+    kept. Whoever rebuilds a forked replica lets its trail give way to the new one, so that no loss
+    is counted twice.
     """
 
-    __slots__ = ("_chains", "_is_succeeded", "_kept", "_parted_before", "_seqs", "is_parted")
+    __slots__ = ("_chains", "_kept", "_parted_before", "_seqs", "is_parted")
 
     def __init__(self, kept: int | None = KEPT) -> None:
         self._kept = kept
         self._seqs, self._chains = array("Q"), array("Q")
-        self._is_succeeded = False
         # Of what lies before it nobody knows whether it is on the path that is the journal's.
         self._parted_before = 0
         self.is_parted = False
@@ -107,20 +106,9 @@ class Trail:
             self._cut(KEPT)
         return lost
 
-    def make_way_for(self, other: Self) -> Lost:
-        """What of this one it lost; what is lost from now on is for the other one to tell.
-
-        Its replica may have requests to answer yet, and goes on by this one from where it stands.
-        """
-        lost = self.lost_in(other)
-        self._is_succeeded = True
-        return lost
-
     def lost_in(self, other: Self) -> Lost:
         """What of this one is lost where `other` is the journal's last part, or all of it."""
         end = self._seqs[-1]
-        if self._is_succeeded:
-            return Lost(0, end, True)
         for seq, chain in zip(reversed(self._seqs), reversed(self._chains), strict=True):
             if other._holds(seq, chain):
                 return Lost(end - seq, seq, True)

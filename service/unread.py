@@ -19,6 +19,7 @@ from service.bare import MOST_GROUPS, Bare
 from service.codecs import Door
 from service.held import Held
 from service.journal.protocol import (
+    CursorMoved,
     JournalUnavailable,
     ModelChanged,
     ModelRecord,
@@ -40,6 +41,8 @@ MOST_BYTES = 32 << 20
 """Of their specs: those of large portfolios have tens of kilobytes."""
 BARE_BYTES = 1000
 """What stands around one, half of it where it has come by."""
+STANDS = (JournalUnavailable, OutcomeUnknown, CursorMoved)
+"""What an append may fail by of which a replica has learned nothing."""
 KNOWN_TIMES = 16
 """What is known of a spec takes so many times its text; most models share it."""
 
@@ -297,24 +300,28 @@ class Openings:
             self._catalog.telemetry.saw_load(took_s)
             self._held.put(model)
 
-    def failed(self, model: Model, error: Exception) -> None:
-        """Whoever asks next loads it.
+    def failed(self, model: Model, error: Exception) -> bool:
+        """Whether whoever asks next loads it, as this one is of no more use.
 
-        One that learns bare stands where it stood if nobody knows what became of its append, and
-        the next one tells: else nobody would find what a store has lost that failed meanwhile.
+        One that stands where it stood, whatever became of its append, goes on with those who wait,
+        or waits for others: the next append tells. Else nobody would find what a store has lost
+        that failed meanwhile.
         """
         opening, replica = self._under_way.get(model.record.id), model.replica
-        if opening is not None and opening.model is model and replica.is_bare:
-            if replica.is_forked:
+        if opening is not None and opening.model is model:
+            if replica.is_forked and replica.is_bare:
                 self._catalog.loads.remember_fork(model)
-            elif isinstance(error, JournalUnavailable | OutcomeUnknown):
-                if not model.committer.has_waiting:
+            elif not replica.is_forked and isinstance(error, STANDS):
+                if model.committer.has_waiting:
+                    return False
+                if replica.is_bare:
                     self._leave(opening)
-                return
+                    return False
         if self._end(model) and not isinstance(error, ModelChanged | UnknownModel):
             assert opening is not None
             # Whoever loads it tells what was lost since it left memory.
             self._keep(msgspec.structs.replace(without_bare(opening.kept), is_short=False))
+        return True
 
     def _end(self, model: Model) -> bool:
         """Who waits for it asks for it again; False where it was deleted or made anew meanwhile."""

@@ -84,6 +84,27 @@ def run(
     return asyncio.run(whole())
 
 
+def test_who_waits_at_one_that_refuses_is_told_that_nothing_was_done(tmp_path):
+    """And who comes later; what is under way is brought to its end."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.faulty.delay_s = 0.2
+        under_way = asyncio.create_task(bench.send("first"))
+        await asyncio.sleep(0.05)
+        waiting = asyncio.create_task(bench.send("second"))
+        refreshing = asyncio.create_task(bench.committer.refresh())
+        await asyncio.sleep(0.05)
+        assert not under_way.done()
+        bench.committer.refuse("another one is loaded")
+        assert (await under_way).placed.seq == 1
+        for refused in (waiting, bench.send("third"), refreshing, bench.committer.refresh()):
+            with pytest.raises(JournalUnavailable, match="another one is loaded"):
+                await refused
+        assert bench.committer.is_idle and bench.replica.seq == 1
+
+    run(tmp_path, scenario, [Fault.DELAYED])
+
+
 def test_what_waits_goes_into_one_append(tmp_path):
     async def scenario(bench: Bench) -> None:
         await asyncio.gather(*(bench.send(f"k{n}") for n in range(50)))

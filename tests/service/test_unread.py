@@ -13,7 +13,13 @@ from service.codecs.door import DEFAULT_LIMITS
 from service.demo.server_process import ServerProcess
 from service.errors import Problem
 from service.journal import open_journal
-from service.journal.protocol import JournalUnavailable, ModelChanged, ModelRecord, Part
+from service.journal.protocol import (
+    JournalUnavailable,
+    ModelChanged,
+    ModelRecord,
+    OutcomeUnknown,
+    Part,
+)
 from service.journal.record import encode_control
 from service.known_specs import KnownSpec
 from service.memory import bytes_of
@@ -310,6 +316,44 @@ def test_where_the_store_is_away_it_is_loaded_by_the_next_one(store, monkeypatch
                 # Who waited for it loads it.
                 assert (await asking).replica.seq == 300
             assert (await learn(catalog, "m", rows(300, 301))).placed.seq == 301
+            assert await bits_of(catalog, "m") == await replayed(catalog)
+
+    asyncio.run(scenario())
+
+
+def test_where_the_store_was_away_rows_that_wait_bring_it(store, monkeypatch):
+    """Two replicas of one model would each tell what was lost, or none of them."""
+
+    async def scenario() -> None:
+        timeouts = {"request_timeout_s": 0.3, "append_timeout_s": 0.001}
+        async with serving(store, models_held=2, **timeouts) as catalog:
+            await gone(catalog)
+            append, failing = catalog.journal.append, [OutcomeUnknown("planted")]
+            goes_on = asyncio.Event()
+
+            async def fail_once(*given: Any) -> Any:
+                if failing:
+                    await asyncio.sleep(0.01)
+                    raise failing.pop()
+                await goes_on.wait()
+                return await append(*given)
+
+            monkeypatch.setattr(catalog.journal, "append", fail_once)
+            first = asyncio.create_task(learn(catalog, "m", rows(300, 301)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            second = asyncio.create_task(learn(catalog, "m", rows(301, 302)))
+            with pytest.raises(OutcomeUnknown):
+                await first
+            asked = Asked(catalog, monkeypatch)
+            with pytest.raises(Problem, match="is being read from its journal") as refusal:
+                await catalog.get("m")
+            assert refusal.value.status == 503
+            asking = asyncio.create_task(catalog.get("m"))
+            await asyncio.sleep(0)
+            goes_on.set()
+            assert (await second).placed.seq == 301
+            assert await asking is catalog.find("m") and asked.since() == []
             assert await bits_of(catalog, "m") == await replayed(catalog)
 
     asyncio.run(scenario())

@@ -8,6 +8,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
+from math import inf
 from random import Random
 from typing import Any
 
@@ -140,7 +141,8 @@ class Loop(asyncio.AbstractEventLoop):
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
         timer = Timer(self, callback, args)
-        self.scheduler.at(delay, timer.ring)
+        if delay < inf:
+            self.scheduler.at(delay, timer.ring)
         return timer
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:

@@ -35,7 +35,7 @@ FIRST = {
     "refit entered twice": 70,
     "lost refit left alone": 690,
     "late deletion of what was made since": 104,
-    "loss counted again": 3075,
+    "let go and goes on": 4032,
     "evicted in the middle of a request": 788,
     "snapshot joined to what was before": 32,
     "loading left by its client": 13,

@@ -10,7 +10,6 @@ from tests.service import (
     test_catalog,
     test_committer,
     test_guard_replicas,
-    test_trail,
     test_unlearning,
     test_unread,
     test_versions,
@@ -35,12 +34,6 @@ FOUND_BY: dict[str, Test] = {
     "snapshot that overtook a first append": _overtaken,
     "bare group told by the whole model": (
         test_bare.test_rows_are_answered_where_others_write_the_snapshot_that_is_due
-    ),
-    "loss told by who was succeeded": lambda *_: (
-        test_trail.test_what_is_lost_after_somebody_has_taken_over_is_his_to_tell()
-    ),
-    "fork told where the store was away": (
-        test_bare.test_no_fork_is_counted_where_the_whole_model_could_not_be_read
     ),
     "refused when it is journalled": lambda store, _: (
         test_unlearning.test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import count
+from math import inf
 from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import patch
@@ -65,8 +66,12 @@ Work = Callable[["Worker"], Awaitable[Any]]
 
 @lru_cache
 def settings_of(snapshot_every: int) -> Settings:
+    """Nobody is told to come again who would be answered: time passes while others are slow."""
     return Settings(
-        store="memory", append_timeout_s=APPEND_TIMEOUT_S, snapshot_every=snapshot_every
+        store="memory",
+        append_timeout_s=APPEND_TIMEOUT_S,
+        request_timeout_s=inf,
+        snapshot_every=snapshot_every,
     )
 
 

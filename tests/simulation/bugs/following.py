@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -25,8 +24,6 @@ from service.committer import Committer
 from service.journal.chain import next_chain
 from service.journal.protocol import Entry, ModelChanged
 from service.journal.record import Control
-from service.loading import Loads
-from service.model import Model
 from service.recovery import Forked
 from service.replica import Replica
 from service.trail import Trail
@@ -134,18 +131,6 @@ def _joined(true: Any, self: Trail, seq: int, chain: str) -> None:
     self.pass_by(seq, chain)
 
 
-def _for_itself(true: Any, self: Loads, model: Model) -> None:
-    """What was lost is told by a forked replica and by who comes after it."""
-    true(self, model)
-    incarnation, trail = self._forked[model.record.id]
-    self._forked[model.record.id] = incarnation, deepcopy(trail)
-
-
-def _each_its_own(true: Any, self: Trail, other: Trail) -> Any:
-    """Whoever was succeeded goes on telling what is lost, as its successor does."""
-    return self.give_way_to(other)
-
-
 def _parted_for_sure(true: Any, self: Trail, other: Trail) -> Any:
     """Who was overtaken by the trimming counts what it cannot see as lost."""
     is_parted, self.is_parted = self.is_parted, True
@@ -180,13 +165,12 @@ BUGS = {
         [(service.recovery, "_go_on_from", _wherever_it_ends)]
     ),
     "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
-    "loss counted again": Bug([(Loads, "remember_fork", _for_itself)]),
+    "let go and goes on": Bug([(Committer, "refuse", nothing)]),
     "overtaken taken for lost": Bug([(Trail, "lost_in", _parted_for_sure)]),
     "entries gone between two reads": Bug([(service.recovery, "_replay", _replayed_once)]),
 }
 
 
 RARE = {
-    "loss told by who was succeeded": Bug([(Trail, "make_way_for", _each_its_own)]),
     "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
 }

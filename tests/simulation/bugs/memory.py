@@ -85,16 +85,6 @@ def _what_the_whole_tells(true: Any, *given: Any) -> None:
     """What became of a bare group is told by the whole model alone, however that comes."""
 
 
-async def _known_as_forked(true: Any, self: Applying, *given: Any) -> Any:
-    """A bare replica that could not be made whole is one that forked."""
-    was_bare = self._replica.is_bare
-    try:
-        return await true(self, *given)
-    except Exception:
-        self._replica.is_forked |= was_bare
-        raise
-
-
 def _dropped(true: Any, self: Openings, model: Model, error: Exception) -> None:
     """A bare learner goes with the append that failed, and where it came by with it."""
     self._end(model)
@@ -141,7 +131,6 @@ BUGS = {
 
 
 RARE = {
-    "fork told where the store was away": Bug([(Applying, "apply", _known_as_forked)]),
     "snapshot that overtook a first append": Bug([(Applying, "apply", _beyond_its_append)]),
     "bare group told by the whole model": Bug([(Applying, "_learned_bare", _what_the_whole_tells)]),
     "gone model held": Bug([(Loads, "forget", _loaded_all_the_same)]),
