@@ -79,6 +79,39 @@ class Notes:
             if log.covered < placed.first_seq and not log.was_cut_below(placed.seq, began):
                 self.problems.append(f"{worker.name} does not know what came of {placed}")
 
+    def saw_what_came_of(
+        self, worker: "Worker", model: Model, receipt: Receipt, stood: str, began: int
+    ) -> None:
+        """Whoever stands right before the entry that his append makes tells what came of it.
+
+        Nothing can come between, a snapshot neither: he has all that it takes to learn it. But an
+        answer that comes once the entry has been trimmed says no more than where it was.
+        """
+        log, placed = self.log_of(model), receipt.placed
+        if log is None or receipt.scores is not None or receipt.verdict is not None:
+            return
+        if placed.duplicate or placed.conflict or log.was_cut_below(placed.seq, began):
+            return
+        if log.trimmed >= placed.first_seq:
+            return
+        (entry,) = (one for one in log.entries if one.first_seq <= placed.seq <= one.seq)
+        if log.before[entry.chain] == stood and not log.nonces[entry.nonce].left:
+            self.problems.append(f"{worker.name} does not tell what came of {placed}")
+
+    def ended(self, model: Model) -> int:
+        """How often the end of the model's log has become another one."""
+        log = self.log_of(model)
+        return 0 if log is None else len(log.ends)
+
+    def saw_refresh(self, worker: "Worker", model: Model, ended: int) -> None:
+        """Whoever has refreshed stands where the journal ended since he began."""
+        log, replica = self.log_of(model), model.replica
+        if log is not None and replica.chain not in log.ends[max(0, ended - 1) :]:
+            self.problems.append(
+                f"{worker.name} has refreshed {log.id} and stands at {replica.seq} "
+                f"{replica.chain[:8]}, where it has not ended since"
+            )
+
     def saw_acknowledged(
         self, model: Model, tag: int, request: AnyRequest, receipt: Receipt, began: int
     ) -> None:

@@ -30,10 +30,12 @@ REFUSALS = (Gone, JournalError, Problem)
 class Client:
     """Sends a few requests, one after the other, each to some worker."""
 
-    def __init__(self, world: "World", requests: int) -> None:
+    def __init__(self, world: "World", requests: int = 0, hangs_up: float | None = None) -> None:
         self._world, self._requests = world, requests
         self._chance: Random = world.chance
-        self._hangs_up = 0.25 if self._chance.random() < 0.25 else 0.0
+        if hangs_up is None:
+            hangs_up = 0.25 if self._chance.random() < 0.25 else 0.0
+        self._hangs_up = hangs_up
 
     async def run(self) -> None:
         for _ in range(self._requests):
@@ -47,17 +49,17 @@ class Client:
             await asyncio.sleep(delay_s)
             luck = self._chance.random()
             if luck < 0.45:
-                await self._try(lambda worker: worker.predict(model_id, 0))
+                await self.ask(lambda worker: worker.predict(model_id, 0))
             elif luck < 0.6:
-                await self._try(lambda worker: worker.refresh(model_id))
+                await self.ask(lambda worker: worker.refresh(model_id))
             elif luck < 0.65:
-                await self._try(lambda worker: worker.evict(model_id))
+                await self.ask(lambda worker: worker.evict(model_id))
             elif luck < 0.7:
                 await self.travel(model_id)
             elif luck < 0.8:
                 await self._learn(model_id)
             elif keyed := [sent for sent in self._world.keyed if sent[0] == model_id]:
-                await self._send(*self._chance.choice(keyed))
+                await self.send(*self._chance.choice(keyed))
 
         moments = [self._chance.random() * VISIT_S for _ in range(VISITS)]
         await asyncio.gather(*[self._world.outside.create_task(come(at)) for at in moments])
@@ -72,7 +74,7 @@ class Client:
             await self._order(model_id)
         elif luck < 0.9:
             asked = self._chance.randrange(3)
-            await self._try(lambda worker: worker.predict(model_id, asked))
+            await self.ask(lambda worker: worker.predict(model_id, asked))
         elif luck < 0.95:
             await self._refresh(model_id)
         else:
@@ -80,8 +82,8 @@ class Client:
 
     async def _refresh(self, model_id: str) -> None:
         if self._world.kind_of(model_id).names_rows and self._chance.random() < 0.6:
-            return await self._try(sweep)
-        await self._try(lambda worker: worker.refresh(model_id))
+            return await self.ask(sweep)
+        await self.ask(lambda worker: worker.refresh(model_id))
 
     async def travel(self, model_id: str) -> None:
         """Take a version, or go back to one, or to a seq."""
@@ -97,17 +99,17 @@ class Client:
         saved = [kept.seq for kept in log.snapshots if kept.seq <= log.seq]
         seq = self._chance.choice([self._chance.randint(first, log.seq), *saved])
         to = name if name in log.versions else seq
-        await self._change(model_id, lambda worker: worker.go_back(model_id, to))
+        await self.change(model_id, lambda worker: worker.go_back(model_id, to))
 
     async def take_version(self, model_id: str) -> None:
         """Name the state as it is."""
         name = self._chance.choice("uv")
-        await self._try(lambda worker: worker.take_version(model_id, name))
+        await self.ask(lambda worker: worker.take_version(model_id, name))
 
-    async def _change(self, model_id: str, work: "Work") -> None:
+    async def change(self, model_id: str, work: "Work", worker: "Worker | None" = None) -> None:
         """Ask for a control that a worker makes up; it may find that none is needed."""
         began = self._world.scheduler.steps
-        answer = await self._try(work)
+        answer = await self.ask(work, worker)
         if answer is not None:
             incarnation, request, receipt = answer
             acked = Acked(model_id, incarnation, None, request, receipt, began)
@@ -117,24 +119,24 @@ class Client:
         tag = self._world.new_tag()
         if self._world.kind_of(model_id).names_rows:
             if tag % 2:
-                return await learn(self._world, self._try, model_id, tag)
-            return await self._send(model_id, models.named_request(tag), tag, str(tag))
+                return await learn(self._world, self.ask, model_id, tag)
+            return await self.send(model_id, models.named_request(tag), tag, str(tag))
         key = f"k{tag}" if self._chance.random() < 0.65 else None
-        await self._send(model_id, models.learn_request(tag, key), tag, key)
+        await self.send(model_id, models.learn_request(tag, key), tag, key)
         if key is not None and self._chance.random() < self._world.repeats:
             # Again, as if it had not been answered; or the key for something else.
             other = tag if self._chance.random() < 0.5 else self._world.new_tag()
-            await self._send(model_id, models.learn_request(other, key), other, key)
+            await self.send(model_id, models.learn_request(other, key), other, key)
 
     async def _order(self, model_id: str) -> None:
         kind = self._world._kinds[model_id]
         if models.kinds()[kind].is_refitted and self._chance.random() < 0.7:
             asking = range(self._chance.choice((1, 2)))
-            await asyncio.gather(*[self._try(lambda w: w.refit(model_id)) for _ in asking])
+            await asyncio.gather(*[self.ask(lambda w: w.refit(model_id)) for _ in asking])
             return
         if models.kinds()[kind].is_guarded and self._chance.random() < 0.8:
             rows = self._chance.choice(("learn", "drop"))
-            return await self._change(model_id, lambda worker: worker.resume(model_id, rows))
+            return await self.change(model_id, lambda worker: worker.resume(model_id, rows))
         if models.kinds()[kind].names_rows:
             return await self.unlearn(model_id)
         await self._control(model_id, self._chance.randrange(len(models.kinds()[kind].orders)))
@@ -147,10 +149,27 @@ class Client:
     async def _control(self, model_id: str, order: int) -> None:
         key = f"c{self._world.new_tag()}" if self._chance.random() < 0.5 else None
         control = models.control_request(self._world._kinds[model_id], order, key)
-        await self._send(model_id, control, None, key)
+        await self.send(model_id, control, None, key)
 
-    async def _send(
-        self, model_id: str, request: Request | ControlRequest, tag: int | None, key: str | None
+    async def bring(
+        self, model_id: str, worker: "Worker", key: str | None = None, rows: int | None = None
+    ) -> None:
+        """New rows, some or so many of them, to this worker."""
+        tag = self._world.new_tag()
+        while rows is not None and models.size_of(tag) != rows:
+            tag = self._world.new_tag()
+        request = models.learn_request(tag, key)
+        if self._world.kind_of(model_id).names_rows:
+            request, key = models.named_request(tag), str(tag)
+        await self.send(model_id, request, tag, key, worker)
+
+    async def send(
+        self,
+        model_id: str,
+        request: Request | ControlRequest,
+        tag: int | None,
+        key: str | None,
+        to: "Worker | None" = None,
     ) -> None:
         """Until it is answered, where there is a key that makes repeating harmless."""
         if key is not None:
@@ -158,8 +177,8 @@ class Client:
         for _ in range(TRIES if key is not None else 1):
             self._world.uses[model_id, key] += 1
             began = self._world.scheduler.steps
-            worker = self._chance.choice(self._world.workers)
-            answer = await self._try(lambda worker: worker.submit(model_id, request), worker, tag)
+            worker = to or self._chance.choice(self._world.workers)
+            answer = await self.ask(lambda worker: worker.submit(model_id, request), worker, tag)
             if answer is not None:
                 incarnation, receipt = answer
                 receipt.placed = models.place_of(receipt)
@@ -170,11 +189,11 @@ class Client:
                 self._world.notes.acked.append(acked)
                 self._world.tell(f"client got {receipt.placed}")
                 if self._chance.random() < (0.6 if receipt.placed.duplicate else 0.2):
-                    await self._try(lambda worker: worker.predict(model_id, 0), worker)
+                    await self.ask(lambda worker: worker.predict(model_id, 0), worker)
                 return
             await asyncio.sleep(self._chance.random() * self._chance.choice(PAUSES_S))
 
-    async def _try(
+    async def ask(
         self, work: "Work", worker: "Worker | None" = None, tag: int | None = None
     ) -> Any:
         """What some worker answers; None where it refuses or nobody answers."""

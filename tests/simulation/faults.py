@@ -79,7 +79,9 @@ ON_THE_WAY = (Fault.REFUSED, Fault.LATE, Fault.LOST, Fault.UNANSWERED, Fault.STR
 # an append, which may be repeated blindly.
 _READ, _WRITE, _DELETE, _APPEND = ON_THE_WAY[:2], ON_THE_WAY[:4], ON_THE_WAY[:5], ON_THE_WAY
 RATES = (0.02, 0.06, 0.2)
-NO_LAG = (0.0, 0.0)
+Lags = tuple[float, float]
+"""How long a call is on its way beyond what is usual, and its answer."""
+NO_LAG: Lags = (0.0, 0.0)
 
 
 class Network:
@@ -141,7 +143,7 @@ class Network:
         return None
 
 
-LagOf = Callable[[str, str], tuple[float, float]]
+LagOf = Callable[[str, str], Lags]
 
 
 class Connection:
@@ -342,7 +344,7 @@ class Connection:
         return await self._sent(possible, name, *given, lag=lag)  # type: ignore[no-any-return]
 
     def _sent(
-        self, possible: Sequence[Fault], name: str, *given: Any, lag: tuple[float, float] = NO_LAG
+        self, possible: Sequence[Fault], name: str, *given: Any, lag: Lags = NO_LAG
     ) -> "asyncio.Future[Any]":
         """Told by what `_call` returns, once the call is answered."""
         fault = self._network.fault(possible)

@@ -65,6 +65,8 @@ class Log:
     """Each chain value that there ever was, and the seq that it stood at."""
     before: dict[str, str] = field(default_factory=dict)
     """The chain value that each of them followed."""
+    ends: list[str] = field(default_factory=list)
+    """The chain value at the log's end, each time that it became another one."""
     misnamed: list[str] = field(default_factory=list)
     """Versions of what the log did not hold when they were taken."""
     covered: int = 0
@@ -126,6 +128,7 @@ class Log:
             self.seq, self.chain = operation.before, operation.previous
         del self.operations[-count:]
         self.cuts.append((now, self.seq))
+        self.ends.append(self.chain)
         if with_snapshots:
             self.snapshots = [kept for kept in self.snapshots if kept.seq <= self.seq]
 

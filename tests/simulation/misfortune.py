@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.client import LASTS_S, REFUSALS, Client
-from tests.simulation.faults import HOP_S, NO_LAG, Fault
+from tests.simulation.faults import HOP_S, NO_LAG, Fault, Lags
+from tests.simulation.plots import Stage
 
 if TYPE_CHECKING:
     from tests.simulation.world import Worker, World
@@ -35,6 +36,8 @@ class Misfortune:
         if self._hits and self._call == "read":
             world.store.answer_bytes = 1  # so that there is something between two of them
         self._others: list[asyncio.Task[None]] = []
+        # What the next calls of some name meet, by worker, name and model.
+        self._met: dict[tuple[str, str, str], list[tuple[Lags, Fault | None]]] = {}
 
     def plan(self) -> list["asyncio.Task[None]"]:
         """Let it come; what it returns ends once models that were deleted are there again."""
@@ -48,19 +51,42 @@ class Misfortune:
             self._at(moment, self._evict, self._some_worker(), self._some_model())
         for moment in self._moments(0.9):
             self._at(moment, self._spoil, self._some_model())
-        return [self._outside(self._remake(at)) for at in self._moments(0.2)]
+        others = [self.remake(at) for at in self._moments(0.2)]
+        plot = self._world.plot
+        if plot is not None:
+            self._hits = 0
+            others.append(plot.play(Stage(self, self._world)))
+        return [self._outside(other) for other in others]
 
     def end(self) -> None:
         """Nothing new befalls them any more."""
         self._hits = 0
+        self._met.clear()
 
     async def others(self) -> None:
         """Wait for all that clients do because of something that befell them."""
         while self._others:
             await self._others.pop()
 
-    def lag_of(self, worker: "Worker", call: str, model_id: str) -> tuple[float, float]:
+    def meet(
+        self,
+        worker: "Worker",
+        call: str,
+        model_id: str,
+        lags: Lags = NO_LAG,
+        fault: Fault | None = None,
+        times: int = 1,
+    ) -> None:
+        """So it goes with the worker's next calls of this name, instead of what is aimed at it."""
+        self._met[worker.name, call, model_id] = times * [(lags, fault)]
+
+    def lag_of(self, worker: "Worker", call: str, model_id: str) -> Lags:
         """What is aimed at this call comes now; how long the call is on its way, and its answer."""
+        met = self._met.get((worker.name, call, model_id))
+        if met:
+            lags, fault = met.pop()
+            self._world.network.next = fault or self._world.network.next
+            return lags
         if call != self._call or not self._hits or self._chance.random() > HITS:
             return NO_LAG
         self._hits -= 1
@@ -92,7 +118,11 @@ class Misfortune:
         elif any(kind.is_guarded for kind in kinds):
             return self._losing("control", "control", "control", "go_back")
         elif any(kind.names_rows for kind in kinds):
-            others = [("version_put", self._unlearn_here), ("snapshots_drop", self._travel_here)]
+            others = [
+                ("version_put", self._unlearn_here),
+                ("copy_put", self._unlearn_here),
+                ("snapshots_drop", self._travel_here),
+            ]
             return [*others, *self._losing("snapshots_drop", "control")]
         lose = ("control", "read", "get", "go_back", "version_put", "snapshot_put")
         remake = [(call, self._remake_here) for call in ("append", "base", "read")]
@@ -136,10 +166,15 @@ class Misfortune:
         log = self._world.store.logs.get(model_id)
         if log is not None and log.operations:
             count = min(self._chance.randint(1, 5), len(log.operations))
-            log.lose(count, self._world.scheduler.steps, self._chance.random() < 0.5)
-            self._world.network.happened.add(Fault.TAIL)
-            self._world.tell(f"{model_id} is back at seq {log.seq} {log.chain[:8]}")
-            self._visit(model_id)
+            self.lose(model_id, count, self._chance.random() < 0.5)
+
+    def lose(self, model_id: str, count: int, with_snapshots: bool) -> None:
+        """The log loses its last operations, and the snapshots that stand on them or not."""
+        log = self._world.store.logs[model_id]
+        log.lose(count, self._world.scheduler.steps, with_snapshots)
+        self._world.network.happened.add(Fault.TAIL)
+        self._world.tell(f"{model_id} is back at seq {log.seq} {log.chain[:8]}")
+        self._visit(model_id)
 
     def _visit_here(self, worker: "Worker", model_id: str) -> None:
         self._visit(model_id)
@@ -151,7 +186,7 @@ class Misfortune:
             other.loop.create_task(other.refresh_quietly(model_id))
 
     def _visit(self, model_id: str) -> None:
-        self._others.append(self._outside(Client(self._world, 0).visit(model_id)))
+        self._others.append(self._outside(Client(self._world).visit(model_id)))
 
     def _spoil(self, model_id: str) -> None:
         log = self._world.store.logs.get(model_id)
@@ -177,9 +212,9 @@ class Misfortune:
         self._world.network.is_down = False
 
     def _remake_here(self, worker: "Worker", model_id: str) -> None:
-        self._others.append(self._outside(self._remake(0.0, model_id, worker)))
+        self._others.append(self._outside(self.remake(0.0, model_id, worker)))
 
-    async def _remake(
+    async def remake(
         self, at: float, model_id: str | None = None, first: "Worker | None" = None
     ) -> None:
         """Delete a model and make it again; goes on until it is there."""
@@ -198,7 +233,7 @@ class Misfortune:
                 await asyncio.sleep(0.02)
 
     def _travel_here(self, worker: "Worker", model_id: str) -> None:
-        self._others.append(self._outside(Client(self._world, 0).travel(model_id)))
+        self._others.append(self._outside(Client(self._world).travel(model_id)))
 
     def _unlearn_here(self, worker: "Worker", model_id: str) -> None:
-        self._others.append(self._outside(Client(self._world, 0).unlearn(model_id)))
+        self._others.append(self._outside(Client(self._world).unlearn(model_id)))

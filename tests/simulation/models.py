@@ -46,6 +46,8 @@ ALARM = {"mode": "pause", "loss": 1.0, "norm": 1.0, "deviations": 0.0}
 ALARM |= {"every": 1, "patience": 1, "after": 2, "history": 4}
 """It trips over nearly nothing."""
 GUARDED = STEPS | {"guard": ALARM}
+PATIENT = STEPS | {"guard": ALARM | {"patience": 6}}
+"""Something is wrong with it for so long that snapshots are written meanwhile."""
 
 
 class Kind:
@@ -89,7 +91,7 @@ _OF_KINDS: dict[bytes, dict[str, Any]] = {}
 def kinds() -> tuple[Kind, ...]:
     """Those with members are the slowest, and those with refits take the most steps."""
     steps, mistakes, guarded, duals = map(Kind, (STEPS, MISTAKES, GUARDED, DUALS))
-    others = map(Kind, (PAIR, REFITTED, WEIGHTS))
+    others = map(Kind, (PAIR, REFITTED, WEIGHTS, PATIENT))
     return (steps, steps, mistakes, mistakes, guarded, duals, duals, *others)
 
 

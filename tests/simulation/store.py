@@ -80,6 +80,7 @@ class Store:
         log = self.logs[model] = Log(model, f"{self._created:032x}", spec, given)
         log.chain = first_chain(log.incarnation)
         log.stood[log.chain] = 0
+        log.ends.append(log.chain)
         self._keep(log, log.seq, change)
         return log.record(), True
 
@@ -187,6 +188,7 @@ class Store:
             log.entries.append(entry)
             log.stood[chain], log.before[chain] = sorting.seq, log.chain
             log.died.pop(chain, None)
+            log.ends.append(chain)
         done = Operation(
             nonce,
             log.seq,

@@ -1,4 +1,4 @@
-"""What so few schedules meet that no seed is kept of it."""
+"""What few schedules meet: a journal that changes between two reads of it."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from service.replica import Replica
 from service.requests import ControlRequest
 from service.states import UnreadableCopy
 from tests.simulation import models
-from tests.simulation.bugs import RARE
+from tests.simulation.bugs import BUGS
 from tests.simulation.log import Log
 from tests.simulation.store import Store
 
@@ -81,7 +81,7 @@ class LosingAfterItsHead(Vanishing):
 
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_a_refresh_looks_again_where_the_head_was_lost_before_it_was_read(is_planted):
-    bug = RARE["head lost before it is read"]
+    bug = BUGS["head lost before it is read"]
     with bug.planted() if is_planted else contextlib.nullcontext():
         replica, log, store = loaded(0)
         append(store, log)  # which the head tells of, and nobody reads
@@ -100,7 +100,7 @@ class TrimmedMeanwhile(Vanishing):
 
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_a_copy_that_went_with_the_record_that_names_it_is_no_lost_one(is_planted):
-    bug = RARE["copy gone with its record"]
+    bug = BUGS["copy gone with its record"]
     replica, log, store = loaded(0)
     digest = store.copy_put(log.id, log.incarnation, replica.capture().as_copy().data)
     parts = ControlRequest.of(Rollback(digest, replica.seq)).parts

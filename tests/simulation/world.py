@@ -46,6 +46,7 @@ from tests.simulation.faults import Connection, Fault, Network
 from tests.simulation.late import DEFAULT_S, REMEMBER_S, sweep
 from tests.simulation.loop import Gone, Loop, Scheduler
 from tests.simulation.misfortune import Misfortune
+from tests.simulation.plots import SNAPSHOT_EVERY, plot_of
 from tests.simulation.refits import BEAT_S, LOST_MS, refit_all
 from tests.simulation.store import Store
 
@@ -208,8 +209,10 @@ class Worker:
                 model = await model.opened()
             elif is_control:
                 await self._refresh(model)
+            stood = model.replica.chain
             receipt = await model.submit(request)
         self.world.notes.saw_answer(self, model, receipt, began)
+        self.world.notes.saw_what_came_of(self, model, receipt, stood, began)
         if self.world.is_full:
             self.let_go(model_id)
         return model.record.incarnation, receipt
@@ -291,8 +294,10 @@ class Worker:
         return True
 
     async def _refresh(self, model: Model) -> None:
-        began = self.world.scheduler.steps
+        began, notes = self.world.scheduler.steps, self.world.notes
+        ended = notes.ended(model)
         await model.refresh()
+        notes.saw_refresh(self, model, ended)
         known = self.connection.answered_at
         known[model.record.incarnation] = max(began, known.get(model.record.incarnation, 0))
 
@@ -300,7 +305,11 @@ class Worker:
         kind = self.world.kind_of(model_id)
         with contextlib.suppress(Problem):
             await self.catalog.delete(model_id)
-        model, _ = await self.catalog.create(model_id, kind.given)
+        gone = {log.incarnation for log in self.world.store.gone}
+        model, is_new = await self.catalog.create(model_id, kind.given)
+        if is_new and model.record.incarnation in gone:
+            problem = f"{self.name} made {model_id}, and holds one that was gone before"
+            self.world.notes.problems.append(problem)
         self.made[model_id] = max(model.record.incarnation, self.made.get(model_id, ""))
 
     async def reach(self, model_id: str) -> Model:
@@ -358,11 +367,13 @@ class World:
         self._trace = trace
         self.network.trace = None if trace is None else self.tell
         # By the seed, so that chance stays as it is.
-        self.is_full = seed % FULL_EVERY == 0
+        self.plot = plot = plot_of(seed)
+        self.is_full = seed % FULL_EVERY == 0 if plot is None else plot.is_full
         """Whether models leave memory once they are answered, and learn bare up to a snapshot. In
         every other such schedule there is none for long."""
         self.network.misread = misread_share(seed)
         every = chance.choice((3, 3, 6, 40))
+        every = every if plot is None else SNAPSHOT_EVERY
         self.settings = settings_of(40 if self.is_full and seed % 2 else every)
         self.notes = Notes(self.store)
         self.outside = Loop(self.scheduler)
@@ -381,6 +392,8 @@ class World:
         self._kinds = {
             f"m{n}": chance.randrange(len(kinds)) for n in range(chance.choice((1, 1, 1, 1, 2)))
         }
+        if plot is not None:
+            self._kinds["m0"] = [kind.given for kind in kinds].index(plot.spec)
         self.misfortune = Misfortune(self)
         self.workers = [
             Worker(self, f"w{n}") for n in range(chance.choice((2, 2, 2, 2, 2, 2, 3, 4)))

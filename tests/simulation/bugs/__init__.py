@@ -7,9 +7,6 @@ method first; what it does otherwise is what its docstring says.
 from tests.simulation.bugs import appends, controls, following, memory, states
 from tests.simulation.bugs.planting import Bug
 
-__all__ = ["BUGS", "RARE", "Bug"]
+__all__ = ["BUGS", "Bug"]
 
 BUGS = appends.BUGS | following.BUGS | memory.BUGS | states.BUGS | controls.BUGS
-
-RARE = appends.RARE | following.RARE | memory.RARE | states.RARE | controls.RARE
-"""No seed is known that finds them: the tests that test_rare.py names do."""

@@ -138,9 +138,5 @@ BUGS = {
         [(service.watched, "within", _one_before), (service.replica, "within", _one_before)]
     ),
     "journalled told as not done": Bug([(Committer, "_commit", _said_undone)]),
-}
-
-
-RARE = {
     "turn taken for an empty line": Bug([(Committer, "_begin", _of_an_empty_line)]),
 }

@@ -22,13 +22,12 @@ from service.controls import Refit, why_forgotten
 from service.guarding import Guarding
 from service.journal.record import KeyKind, make_key
 from service.model import Model
-from service.pausing import Pausing
 from service.refit_board import Job
 from service.refits import Refits
 from service.replica import Replica
 from service.requests import ControlRequest
 from service.trail import Trail
-from tests.simulation.bugs.planting import Bug, nothing
+from tests.simulation.bugs.planting import Bug
 from tests.simulation.store import Store
 
 
@@ -144,17 +143,12 @@ BUGS = {
     "lost refit left alone": Bug([(service.refit_board, "_jobs", _under_way_for_ever)]),
     "rows of a state in its quarantine": Bug([(Guarding, "take_over", _told_apart_by_nobody)]),
     "own refit taken for another": Bug([(Refits, "_is_own", _anothers)]),
-}
-
-
-RARE = {
     "refused when it is journalled": Bug(
         [
             (service.versions, "why_forgotten", _journalled_first),
             (service.versions, "why_no_way_back", _journalled_first),
         ]
     ),
-    "rollback goes on where its model was let go": Bug([(Pausing, "stop", nothing)]),
     "gone back to a snapshot of what is lost": Bug(
         [(service.time_travel, "_check_held", _held_by_all)]
     ),

@@ -140,6 +140,10 @@ def _parted_for_sure(true: Any, self: Trail, other: Trail) -> Any:
         self.is_parted = is_parted
 
 
+def _wherever_it_is(true: Any, record: Any) -> None:
+    """A rebuilding ends where its reads do, whatever it was told of the head before."""
+
+
 BUGS = {
     "acknowledged though known to be lost": Bug([(Applying, "_check_kept", nothing)]),
     "no chain check": Bug([(Replica, "apply", _any_chain)]),
@@ -165,12 +169,9 @@ BUGS = {
         [(service.recovery, "_go_on_from", _wherever_it_ends)]
     ),
     "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
-    "let go and goes on": Bug([(Committer, "refuse", nothing)]),
     "overtaken taken for lost": Bug([(Trail, "lost_in", _parted_for_sure)]),
     "entries gone between two reads": Bug([(service.recovery, "_replay", _replayed_once)]),
-}
-
-
-RARE = {
     "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
+    "let go and goes on": Bug([(Committer, "refuse", nothing)]),
+    "rebuilt to anywhere": Bug([(service.replica, "Base", _wherever_it_is)]),
 }

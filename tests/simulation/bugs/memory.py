@@ -127,10 +127,6 @@ BUGS = {
     "deleted model waited for": Bug([(Openings, "_end", _left_to_wait)]),
     "bare learner dropped by an outage": Bug([(Openings, "failed", _dropped)]),
     "refitted model learns unread": Bug([(KnownSpec, "__init__", _even_refitted)]),
-}
-
-
-RARE = {
     "snapshot that overtook a first append": Bug([(Applying, "apply", _beyond_its_append)]),
     "bare group told by the whole model": Bug([(Applying, "_learned_bare", _what_the_whole_tells)]),
     "gone model held": Bug([(Loads, "forget", _loaded_all_the_same)]),

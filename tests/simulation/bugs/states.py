@@ -158,9 +158,5 @@ BUGS = {
     "no snapshot left": Bug(
         [(Store, "snapshots_drop", _left_with_none), (Store, "trim", _to_anywhere)]
     ),
-}
-
-
-RARE = {
     "copy gone with its record": Bug([(service.replica, "obey_in_place", _not_asked_again)]),
 }

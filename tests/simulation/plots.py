@@ -1,0 +1,248 @@
+"""What takes several misfortunes, each at its moment: played out in some of the schedules.
+
+By chance they would meet once in a hundred thousand. What else befalls the worker, the store and
+the model goes on as ever, so that most plots do not come off, and none comes off twice the same.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.simulation import models
+from tests.simulation.client import Client
+from tests.simulation.faults import HOP_S, NO_LAG, Fault, Lags
+from tests.simulation.log import Log
+from tests.simulation.models import DUALS, MISTAKES, PATIENT
+
+if TYPE_CHECKING:
+    from tests.simulation.misfortune import Misfortune
+    from tests.simulation.world import Work, Worker, World
+
+EVERY = 8
+"""So many schedules, and one of them has a plot; by the seed, so that chance stays as it is."""
+SNAPSHOT_EVERY = 3
+"""In those."""
+SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
+"""How long a call that something comes before is on its way, and its answer."""
+MOMENT_S = 0.004
+AWHILE_S = 0.03
+MANY = 8
+
+
+class Plot(NamedTuple):
+    """What is played, with which model, and whether memory is full."""
+
+    play: Callable[["Stage"], Coroutine[Any, Any, None]]
+    spec: dict[str, Any] = MISTAKES
+    is_full: bool = False
+
+
+class Stage:
+    """One plot as it is played: about a model, at a worker, and with another one."""
+
+    def __init__(self, misfortune: "Misfortune", world: "World") -> None:
+        self._misfortune, self.world = misfortune, world
+        self.model_id = next(iter(world._kinds))
+        self.worker, self.other = world.chance.sample(world.workers, 2)
+        self.client = Client(world, hangs_up=0.0)
+
+    @property
+    def log(self) -> Log | None:
+        """Of the model, if that is there."""
+        return self.world.store.logs.get(self.model_id)
+
+    async def moment(self, at_most_s: float = MOMENT_S) -> None:
+        await asyncio.sleep(self.world.chance.random() * at_most_s)
+
+    def begin(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+        """Let somebody do this meanwhile."""
+
+        async def done() -> None:
+            await work
+
+        return self.world.outside.create_task(done())
+
+    def meet(
+        self, call: str, lags: Lags = NO_LAG, fault: Fault | None = None, times: int = 1
+    ) -> None:
+        """The worker's next calls of this name are so long on their way, or not done at all."""
+        self._misfortune.meet(self.worker, call, self.model_id, lags, fault, times)
+
+    def refuse_snapshots(self) -> None:
+        """No worker writes one for some time."""
+        for worker in self.world.workers:
+            place = (worker, "snapshot_put", self.model_id)
+            self._misfortune.meet(*place, fault=Fault.REFUSED, times=MANY)
+
+    def lose_from(self, seq: int) -> None:
+        """The log loses this record, and all behind it, but no snapshot."""
+        if self.log is not None:
+            count = sum(operation.seq >= seq for operation in self.log.operations)
+            self._misfortune.lose(self.model_id, count, with_snapshots=False)
+
+    async def ask(self, work: "Work", worker: "Worker") -> None:
+        """Whatever it answers."""
+        await self.client.ask(work, worker)
+
+    async def bring(self, worker: "Worker", times: int = 1, rows: int | None = None) -> None:
+        """Let the worker learn some rows, or so many, so many times."""
+        for _ in range(times):
+            await self.client.bring(self.model_id, worker, rows=rows)
+
+    async def remake(self) -> None:
+        """The worker deletes the model and makes it again, or another one does if it cannot."""
+        await self._misfortune.remake(0.0, self.model_id, self.worker)
+
+    async def let_go(self) -> None:
+        """The model leaves the worker's memory."""
+
+        async def work(worker: "Worker") -> None:
+            worker.let_go(self.model_id)
+
+        await self.ask(work, self.worker)
+
+
+async def all_leave(on: Stage) -> None:
+    """Whoever waits for a turn that somebody else has hangs up, and the model is deleted then."""
+    await on.ask(lambda worker: worker.predict(on.model_id, 0), on.worker)
+    on.meet("get", ANSWERED_LATE)
+    refresh = on.begin(on.ask(lambda worker: worker.refresh(on.model_id), on.worker))
+    await on.moment()
+    impatient = Client(on.world, hangs_up=1.0)
+    rows = on.begin(impatient.bring(on.model_id, on.worker))
+    await on.moment(AWHILE_S)
+    await on.remake()
+    await asyncio.gather(refresh, rows)
+
+
+async def overtaken(on: Stage) -> None:
+    """A model learns before its journal is read, and before that others write a snapshot."""
+    await on.bring(on.worker, rows=1)
+    await on.let_go()
+    await on.bring(on.other, 5)
+    await on.moment(AWHILE_S)
+    on.meet("append", ANSWERED_LATE)
+    first = on.begin(on.bring(on.worker))
+    await on.moment()
+    await on.bring(on.other, 4)
+    await first
+
+
+async def whole_overtaken(on: Stage) -> None:
+    """Others write a snapshot behind rows that are learned bare, before the whole model is read."""
+    await on.bring(on.worker, 2)
+    await on.moment(AWHILE_S)
+    await on.let_go()
+    on.meet("append", ANSWERED_LATE)
+    rows = on.begin(on.bring(on.worker, rows=SNAPSHOT_EVERY))
+    await on.moment()
+    await on.bring(on.other, 4)
+    await rows
+
+
+async def away_for_the_whole(on: Stage) -> None:
+    """A model of which the weights are kept is read for rows that are known, and cannot be."""
+    tag = on.world.new_tag()
+    key = f"k{tag}"
+
+    async def again(delay_s: float = 0.0) -> None:
+        await asyncio.sleep(delay_s)
+        request = models.learn_request(tag, key)
+        await on.client.send(on.model_id, request, tag, key, on.worker)
+
+    await again()
+    await on.bring(on.worker)
+    on.meet("append", ANSWERED_LATE)
+    on.meet("get", fault=Fault.REFUSED)
+    await asyncio.gather(on.begin(again()), on.begin(again(HOP_S + MOMENT_S)))
+
+
+async def back_to_what_is_lost(on: Stage) -> None:
+    """A snapshot outlives what it is of, and the log has grown past its seq since."""
+    await on.bring(on.worker, 3)
+    await on.moment(AWHILE_S)
+    if on.log is None or not on.log.snapshots:
+        return
+    seq = on.log.snapshots[-1].seq
+    on.refuse_snapshots()
+    on.lose_from(seq)
+    for _ in range(MANY):
+        if on.log is not None and on.log.seq <= seq:
+            await on.bring(on.other)
+    await on.client.change(on.model_id, lambda worker: worker.go_back(on.model_id, seq))
+
+
+async def late_alarm(on: Stage) -> None:
+    """The journal is trimmed on the word of one who has not seen what another one's alarm is of."""
+    on.meet("trim", SENT_LATE, times=2)
+    await on.bring(on.worker, 6, rows=1)
+    await on.bring(on.other, 6, rows=1)
+
+
+async def unlearned_meanwhile(on: Stage) -> None:
+    """A sample is unlearned while a state that has it is copied, to go back there."""
+    await on.bring(on.worker, 4)
+    if on.log is None:
+        return
+    seq = on.log.seq
+    on.meet("copy_put", ANSWERED_LATE)
+    back = on.begin(on.client.change(on.model_id, lambda w: w.go_back(on.model_id, seq), on.worker))
+    await on.moment(AWHILE_S)
+    await on.client.unlearn(on.model_id)
+    await back
+
+
+async def copy_trimmed(on: Stage) -> None:
+    """A record names a copy; before who reads it asks for that, both are let go."""
+    await on.bring(on.worker, 2)
+    await on.client.change(on.model_id, lambda worker: worker.go_back(on.model_id, 1), on.other)
+    on.meet("copy_get", SENT_LATE)
+    refresh = on.begin(on.ask(lambda worker: worker.refresh(on.model_id), on.worker))
+    await on.bring(on.other, MANY)
+    await refresh
+
+
+async def head_lost(on: Stage) -> None:
+    """Between a look at the head and what is read then, the log loses what was read before, too."""
+    await on.bring(on.worker, 2)
+    await on.bring(on.other)
+    on.meet("read", SENT_LATE)
+    refresh = on.begin(on.ask(lambda worker: worker.refresh(on.model_id), on.worker))
+    await on.moment(AWHILE_S)
+    on.lose_from(1)
+    await refresh
+
+
+async def succeeded(on: Stage) -> None:
+    """A model cannot be rebuilt, is loaded anew, and goes on with rows that it was given before."""
+    await on.bring(on.worker, 2)
+    on.lose_from(1)
+    on.meet("append", ANSWERED_LATE, times=2)
+    on.meet("get", fault=Fault.REFUSED)
+    rows = [on.begin(on.bring(on.worker))]
+    await on.moment()
+    rows.append(on.begin(on.bring(on.worker)))
+    await asyncio.sleep(AWHILE_S)
+    await on.moment(AWHILE_S)
+    await on.ask(lambda worker: worker.predict(on.model_id, 0), on.worker)
+    await asyncio.gather(*rows)
+
+
+PLOTS = (
+    Plot(all_leave),
+    Plot(overtaken),
+    Plot(away_for_the_whole, is_full=True),
+    Plot(back_to_what_is_lost),
+    Plot(late_alarm, PATIENT),
+    Plot(whole_overtaken, is_full=True),
+    Plot(unlearned_meanwhile, DUALS),
+    Plot(copy_trimmed),
+    Plot(head_lost),
+    Plot(succeeded),
+)
+
+
+def plot_of(seed: int) -> Plot | None:
+    """What is plotted in the schedule of this seed, mostly nothing."""
+    turn, rest = divmod(seed, EVERY)
+    return None if rest else PLOTS[turn % len(PLOTS)]
