@@ -8,10 +8,10 @@ from service.errors import Problem
 from service.journal.protocol import JournalError
 from service.requests import ControlRequest, Request
 from tests.simulation import models
-from tests.simulation.checks import Acked
 from tests.simulation.faults import Fault
 from tests.simulation.late import learn, sweep
 from tests.simulation.loop import Gone
+from tests.simulation.notes import Acked
 
 if TYPE_CHECKING:
     from tests.simulation.world import Work, Worker, World

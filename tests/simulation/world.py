@@ -40,12 +40,13 @@ from service.unread import Unread
 from service.versions import go_back_to_seq, go_back_to_version, take_version
 from tests.simulation import models
 from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
-from tests.simulation.checks import Notes, check_world
+from tests.simulation.checks import check_world
 from tests.simulation.client import REFUSALS, Client
 from tests.simulation.faults import Connection, Fault, Network
 from tests.simulation.late import DEFAULT_S, REMEMBER_S, sweep
 from tests.simulation.loop import Gone, Loop, Scheduler
 from tests.simulation.misfortune import Misfortune
+from tests.simulation.notes import Notes
 from tests.simulation.plots import SNAPSHOT_EVERY, plot_of
 from tests.simulation.refits import BEAT_S, LOST_MS, refit_all
 from tests.simulation.store import Store

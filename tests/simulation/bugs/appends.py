@@ -5,18 +5,10 @@ from typing import Any
 
 import msgspec
 
-import service.applying
-import service.clean_up
 import service.committer
-import service.controls
 import service.entries
 import service.late_labels
-import service.quarantine
-import service.recovery
-import service.refit_board
 import service.replica
-import service.time_travel
-import service.versions
 import service.watched
 from service.appending import Appending
 from service.committer import Committer

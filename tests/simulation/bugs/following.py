@@ -6,19 +6,8 @@ from typing import Any
 
 import msgspec
 
-import service.applying
-import service.clean_up
-import service.committer
-import service.controls
-import service.entries
-import service.late_labels
-import service.quarantine
 import service.recovery
-import service.refit_board
 import service.replica
-import service.time_travel
-import service.versions
-import service.watched
 from service.applying import Applying
 from service.committer import Committer
 from service.journal.chain import next_chain

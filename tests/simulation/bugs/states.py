@@ -7,19 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-import service.applying
 import service.clean_up
-import service.committer
-import service.controls
-import service.entries
-import service.late_labels
-import service.quarantine
-import service.recovery
-import service.refit_board
 import service.replica
-import service.time_travel
-import service.versions
-import service.watched
 from service.journal.protocol import Entry, Snapshot
 from service.journal.record import Control
 from service.replica import Replica

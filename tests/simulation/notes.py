@@ -1,0 +1,156 @@
+"""What is seen while a schedule runs, and has to be so at each answer."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from service.journal.protocol import JournalUnavailable
+from service.model import Model
+from service.receipts import Receipt
+from service.requests import AnyRequest
+from tests.simulation.late import LateNotes
+from tests.simulation.log import Log
+from tests.simulation.losses import LossNotes
+from tests.simulation.store import Store
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Worker
+
+
+@dataclass(slots=True)
+class Acked:
+    """A request that a client was answered; `tag` where it brought rows."""
+
+    model: str
+    incarnation: str
+    tag: int | None
+    request: AnyRequest
+    receipt: Receipt
+    began: int
+
+
+class Notes:
+    """What was seen while the schedule ran, and what was wrong with it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.problems: list[str] = []
+        self.acked: list[Acked] = []
+        self.settled: list[tuple[str, Model]] = []
+        self.late = LateNotes()
+        self.undone: dict[int, bool] = {}
+        """Of tags: whether all that was told of them is that nothing was done."""
+        self.losses = LossNotes(store)
+        self.forks = self.bare_groups = 0
+        self._told: dict[Hashable, int] = {}
+        self._scores: dict[Hashable, bytes] = {}
+
+    def saw_answer(self, worker: "Worker", model: Model, receipt: Receipt, began: int) -> None:
+        """At an answer the replica holds what it acknowledges, and tells what learning it did."""
+        replica, placed = model.replica, receipt.placed
+        log = self.log_of(model)
+        if log is None or placed.conflict:
+            return
+        place = (worker.name, worker.began, log.incarnation)
+        self._told[place] = max(placed.seq, self._told.get(place, 0))
+        self.losses.saw_standing(worker, log, replica.chain)
+        if replica.seq < placed.seq:
+            self.problems.append(
+                f"{worker.name} acknowledged seq {placed.seq}, its replica is at {replica.seq}"
+            )
+        is_new = not placed.duplicate
+        if is_new and receipt.scores is None and receipt.verdict is None:
+            if log.covered < placed.first_seq and not log.was_cut_below(placed.seq, began):
+                self.problems.append(f"{worker.name} does not know what came of {placed}")
+
+    def saw_what_came_of(
+        self, worker: "Worker", model: Model, receipt: Receipt, stood: str, began: int
+    ) -> None:
+        """Whoever stands right before the entry that his append makes tells what came of it.
+
+        Nothing can come between, a snapshot neither: he has all that it takes to learn it. But an
+        answer that comes once the entry has been trimmed says no more than where it was.
+        """
+        log, placed = self.log_of(model), receipt.placed
+        if log is None or receipt.scores is not None or receipt.verdict is not None:
+            return
+        if placed.duplicate or placed.conflict or log.was_cut_below(placed.seq, began):
+            return
+        if log.trimmed >= placed.first_seq:
+            return
+        (entry,) = (one for one in log.entries if one.first_seq <= placed.seq <= one.seq)
+        if log.before[entry.chain] == stood and not log.nonces[entry.nonce].left:
+            self.problems.append(f"{worker.name} does not tell what came of {placed}")
+
+    def ended(self, model: Model) -> int:
+        """How often the end of the model's log has become another one."""
+        log = self.log_of(model)
+        return 0 if log is None else len(log.ends)
+
+    def saw_refresh(self, worker: "Worker", model: Model, ended: int) -> None:
+        """Whoever has refreshed stands where the journal ended since he began."""
+        log, replica = self.log_of(model), model.replica
+        if log is not None and replica.chain not in log.ends[max(0, ended - 1) :]:
+            self.problems.append(
+                f"{worker.name} has refreshed {log.id} and stands at {replica.seq} "
+                f"{replica.chain[:8]}, where it has not ended since"
+            )
+
+    def saw_acknowledged(
+        self, model: Model, tag: int, request: AnyRequest, receipt: Receipt, began: int
+    ) -> None:
+        """A client is told where its rows stand."""
+        record = model.record
+        self.acked.append(Acked(record.id, record.incarnation, tag, request, receipt, began))
+
+    def saw_end(self, tag: int | None, refusal: BaseException | None) -> None:
+        """A client was answered, or told why not; None: he was answered."""
+        if tag is not None:
+            is_undone = isinstance(refusal, JournalUnavailable)
+            self.undone[tag] = self.undone.get(tag, True) and is_undone
+
+    def told_by(self, worker: "Worker") -> dict[str, int]:
+        """The last seq that this process has acknowledged, by incarnation."""
+        return {
+            incarnation: seq
+            for (name, began, incarnation), seq in self._told.items()  # type: ignore[misc]
+            if (name, began) == (worker.name, worker.began)
+        }
+
+    def saw_prediction(
+        self,
+        worker: "Worker",
+        model: Model,
+        asked: Hashable,
+        seq: int,
+        chain: str,
+        scores: Any,
+        told: dict[str, int],
+    ) -> None:
+        """Nothing forked is served once it could be known, and equal places have equal scores.
+
+        `told` is what the process had acknowledged when it was asked: it does not go back behind.
+        """
+        log = self.log_of(model)
+        if log is None:
+            return
+        self.losses.saw_standing(worker, log, chain)
+        behind = told.get(log.incarnation, 0)
+        if seq < behind and not log.was_cut_below(behind, worker.began):
+            self.problems.append(f"{worker.name} serves seq {seq}, it had acknowledged {behind}")
+        known = worker.connection.answered_at.get(log.incarnation, worker.began)
+        if chain not in log.stood:
+            self.problems.append(f"{worker.name} serves {chain[:8]}, which never was")
+        elif log.died.get(chain, known) < known:
+            self.problems.append(
+                f"{worker.name} serves seq {seq} {chain[:8]}, lost at step {log.died[chain]},"
+                f" which it could know since step {known}"
+            )
+        elif log.stood[chain] == seq:
+            place = (log.incarnation, seq, chain, asked)
+            if self._scores.setdefault(place, scores.tobytes()) != scores.tobytes():
+                self.problems.append(f"{worker.name} predicts otherwise at seq {seq} {chain[:8]}")
+
+    def log_of(self, model: Model) -> Log | None:
+        log = self._store.logs.get(model.record.id)
+        return log if log is not None and log.incarnation == model.record.incarnation else None

@@ -1,0 +1,162 @@
+"""What one learner makes of the final journal of a model, which it sees in one go."""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.controls import Verdict, copy_named_by, obey
+from service.entries import as_batch
+from service.guarding import Guarding
+from service.journal.record import Control, decode_merged
+from service.retained import Named, RetainedIds
+from service.states import read_copy
+from solvers import Batch, Learner, Outcome, Progressive, make_learner, problems_of
+from tests.simulation import models
+from tests.simulation.late import LateRow, late_rows
+from tests.simulation.log import Log
+from tests.simulation.refits import Problems
+
+if TYPE_CHECKING:
+    pass
+
+
+class Truth:
+    """Its state and all that is told of each record, by seq."""
+
+    def __init__(self, log: Log, kind: models.Kind) -> None:
+        self.id = log.id
+        self._log, self._kind = log, kind
+        self.learned = self.refused_rows = 0
+        self.learner: Learner = make_learner(kind.resolved)
+        self.progress = Progressive.of(kind.resolved)
+        self.retained = RetainedIds(kind.resolved)
+        self.rejected = self.refused = self.rows = 0
+        self.scores: list[float] = []
+        """By seq - 1; NaN in the place of a control."""
+        self.losses: list[float] = []
+        self.verdicts: dict[int, Verdict] = {}
+        self.controls: dict[int, Control] = {}
+        self.late: dict[int, LateRow] = {}
+        """Every row by its seq, where the model has rows with ids."""
+        self.guarding = Guarding.of(kind.resolved)
+        self.copies = {version.digest: version.seq for version in log.versions.values()}
+        """The seqs of copies, by their digests."""
+        self.states: dict[int, dict[str, bytes]] = {}
+        """At each of these seqs."""
+        self.made_here: set[str] = set()
+        """The digests of copies that were made of the journal, for what was to go back there."""
+        self.windows: dict[int, Problems] = {}
+        """What refits were computed of, by their seqs."""
+        self.problems: list[str] = []
+        self._seen: list[tuple[int, Batch]] = []
+        self._has: set[int] = set()
+        self._had: dict[int, set[int]] = {}
+        self.twice: set[int] = set()
+        """The seqs of rows that a state has learned, and that came to it from its quarantine."""
+        self.headers, self._blocks = decode_merged(b"".join(entry.body for entry in log.whole))
+        self._named = Named.within(self.headers, 1)
+        self._see()
+
+    @property
+    def seq(self) -> int:
+        """Of the last record that was seen."""
+        return len(self.scores)
+
+    def _see(self) -> None:
+        named_by = [block.fields for block in self._blocks if isinstance(block, Control)]
+        marks = {fields["seq"] for fields in named_by if fields.get("digest") is not None}
+        marks |= set(self.copies.values())
+        computed = [block for block in self._blocks if isinstance(block, Control)]
+        self._computed_of = {one.fields["seq"] for one in computed if one.kind == "refit"}
+        marks |= self._computed_of
+        self._mark(marks)
+        for block in self._blocks:
+            if isinstance(block, Control):
+                self._obey(block)
+                self._mark(marks)
+                continue
+            if self._kind.names_rows:
+                self.late.update(late_rows(block, self.seq + 1))
+            batch, first = as_batch(block, models.DIM), self.seq
+            inside = [at - first for at in sorted(marks) if first < at < first + len(batch)]
+            for begin, end in pairwise([0, *inside, len(batch)]):
+                self._learn(batch[begin:end])
+                self._mark(marks)
+
+    def _mark(self, marks: set[int]) -> None:
+        if self.seq in marks:
+            self.states[self.seq] = self.state()
+            self._had[self.seq] = set(self._has)
+        if self.seq in self._computed_of:
+            self.windows[self.seq] = problems_of(self.learner)
+
+    def _learn(self, batch: Batch) -> None:
+        before, first_seq = self.learner.samples, self.seq + 1
+        if self.guarding is None:
+            outcome = self.learn_rows(batch, first_seq)
+        else:
+            self._seen.append((first_seq, batch))
+            outcome = self.guarding.learn(self, batch, first_seq)
+        self.learned += self.learner.samples - before
+        self.refused_rows += int(np.count_nonzero(outcome.rejected))
+        self.retained.keep(self._named, batch, first_seq, outcome)
+        self.rows += len(batch)
+        self.scores += outcome.scores.tolist()
+        self.losses += outcome.losses.tolist()
+
+    def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
+        """Learn and count rows that are not set aside."""
+        outcome = self._kind.as_served.put(batch, self.learner.learn(batch))
+        seqs = range(first_seq, first_seq + len(batch))
+        self.twice |= self._has.intersection(seqs)
+        self._has.update(seqs)
+        self.progress.count(batch, outcome, first_seq)
+        self.rejected += int(np.count_nonzero(outcome.rejected))
+        return outcome
+
+    def take_up(self) -> int:
+        """Learn all rows behind those that were good, in their order."""
+        assert self.guarding is not None
+        learned, after = 0, self.guarding.pauses.held_from
+        for first_seq, batch in self._seen:
+            held = batch[max(0, after + 1 - first_seq) :]
+            at = first_seq + len(batch) - len(held)
+            outcome = self.learn_rows(held, at)
+            self.retained.keep(self._named, held, at, outcome)
+            learned += len(held) - int(np.count_nonzero(outcome.rejected))
+        return learned
+
+    def become(self, digest: str, seq: int) -> None:
+        """Take on the state of a copy."""
+        if seq > self.seq:
+            self.problems.append(f"{self.id}: seq {self.seq} went back to {seq}, still to come")
+        data = self._log.ever_stored[digest]
+        found, _, _ = read_copy(data, digest, self._kind.resolved, self._log.incarnation)
+        self.learner, self.progress, self.retained = found.learner, found.progress, found.retained
+        self.rejected, self.refused = found.rejected, found.refused_controls
+        if self.guarding is not None and found.guarding is not None:
+            self.guarding = self.guarding.take_over(found.guarding, seq, self.seq + 1)
+        self.copies[digest] = seq
+        self._has = set(self._had.get(seq, ()))
+
+    def _obey(self, control: Control) -> None:
+        verdict = obey(self, control)
+        digest = copy_named_by(control)
+        if digest is not None and verdict.refusal is None and control.fields.get("version") is None:
+            self.made_here.add(digest)
+        self.refused += verdict.refusal is not None
+        self.scores.append(float("nan"))
+        self.losses.append(float("nan"))
+        self.verdicts[len(self.scores)] = verdict
+        self.controls[len(self.scores)] = control
+
+    def state(self) -> dict[str, Any]:
+        state = {f"learner.{name}": array for name, array in self.learner.state().items()}
+        state |= {f"progress.{name}": array for name, array in self.progress.state().items()}
+        state |= {f"retained.{name}": array for name, array in self.retained.state().items()}
+        if self.guarding is not None:
+            state |= self.guarding.state()
+        state["rejected"] = np.array(self.rejected, np.int64)
+        state["refused_controls"] = np.array(self.refused, np.int64)
+        return {name: array.tobytes() for name, array in state.items()}
