@@ -160,8 +160,8 @@ class Committer:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether requests wait for the next group."""
-        return bool(self._waiting)
+        """Whether requests wait for the next group, or are in it."""
+        return bool(self._waiting) or self._ahead is not None
 
     @contextlib.asynccontextmanager
     async def between_groups(self) -> AsyncIterator[None]:

@@ -502,6 +502,45 @@ def test_a_loss_is_counted_once_where_rows_wait_for_one_that_failed(store, monke
     asyncio.run(scenario())
 
 
+def test_it_stays_for_rows_in_bulk_that_are_appended_behind_those_that_fail(store, monkeypatch):
+    """They were taken off the line already: a model that left would learn them unseen."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await away(catalog)
+            append, get = catalog.journal.append, catalog.journal.get
+            failing, appended, goes_on = [JournalUnavailable("planted")], [], asyncio.Event()
+
+            async def fail_once(*given: Any) -> Any:
+                if failing:
+                    await asyncio.sleep(0.1)
+                    raise failing.pop()
+                return await get(*given)
+
+            async def held_up(*given: Any, **more: Any) -> Any:
+                appended.append(given)
+                if len(appended) > 1:
+                    await goes_on.wait()
+                return await append(*given, **more)
+
+            monkeypatch.setattr(catalog.journal, "get", fail_once)
+            monkeypatch.setattr(catalog.journal, "append", held_up)
+            first = asyncio.create_task(learn(catalog, "m", rows(300, 1400)))
+            await asyncio.sleep(0.05)
+            opening = catalog.openings.under_way("m")
+            assert opening is not None and opening.replica.is_bare
+            second = asyncio.create_task(learn(catalog, "m", rows(100, 1200)))
+            with pytest.raises(OutcomeUnknown):  # they are journalled, and the model is not there
+                await first
+            assert len(appended) == 2 and catalog.openings.under_way("m") is opening
+            goes_on.set()
+            assert (await second).placed.seq == 2500
+            assert catalog.find("m") is opening
+            assert await bits_of(catalog, "m") == await replayed(catalog)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("error", [JournalUnavailable, OutcomeUnknown])
 def test_where_the_store_is_away_it_goes_on_from_where_it_stands(store, monkeypatch, error):
     """By what others have appended, its own rows among them where they came to be journalled."""
