@@ -120,12 +120,15 @@ class Catalog:
         model = self.held(model_id)
         if model is not None:
             return model
-        opening = self.openings.under_way(model_id)
-        if opening is not None:
-            await asyncio.wait([opening.is_read], timeout=self.settings.request_timeout_s)
-            if not opening.is_read.done():
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.settings.request_timeout_s
+        while (opening := self.openings.under_way(model_id)) is not None:
+            await asyncio.wait([opening.is_read], timeout=until - clock())
+            model = self.held(model_id)
+            if model is not None:
+                return model
+            if clock() >= until:
                 raise unavailable(f"model {model_id!r} is being read from its journal")
-            return await self.get(model_id)
         if not MODEL_ID.fullmatch(model_id):
             raise unknown_model(model_id)
         return await self.loads.get(model_id)

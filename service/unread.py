@@ -312,7 +312,8 @@ class Openings:
             if replica.is_forked and replica.is_bare:
                 self._catalog.loads.remember_fork(model)
             elif not replica.is_forked and isinstance(error, STANDS):
-                if model.committer.has_waiting:
+                # One that has read a part of its journal tells of that what is lost.
+                if model.committer.has_waiting and (replica.is_bare or not replica.seq):
                     return False
                 if replica.is_bare:
                     self._leave(opening)
