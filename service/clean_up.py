@@ -21,6 +21,7 @@ from service.journal.protocol import (
     JournalError,
     ModelChanged,
     Snapshot,
+    Trimmed,
     UnknownModel,
 )
 from service.outside import REAL, Outside
@@ -162,6 +163,8 @@ async def clean_up(
     await journal.snapshots_drop(*where, snapshot.seq)
     # Before the versions go: of a place that the log has let go of none can be taken any more.
     await journal.trim(*where, snapshot.seq if through is None else through, behind=0)
+    if not await _begins_behind(journal, where, seq):
+        return False
     for version in await journal.versions(*where):
         if version.seq < seq:
             change = SERVER.change("version_delete", name=version.name, unlearned_seq=seq)
@@ -185,6 +188,18 @@ async def _keep(journal: Journal, where: tuple[str, str], snapshot: Snapshot) ->
                     return True
                 except CorruptState as error:
                     log.error("model %r: the snapshot at seq %d: %s", where[0], found.seq, error)
+    return False
+
+
+async def _begins_behind(journal: Journal, where: tuple[str, str], seq: int) -> bool:
+    """Whether the journal is kept from after `seq` on.
+
+    It is not where the store has lost what the snapshot is of: nothing was let go then.
+    """
+    try:
+        await journal.read(*where, 0, 1)
+    except Trimmed as error:
+        return error.kept_from > seq
     return False
 
 

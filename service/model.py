@@ -98,7 +98,7 @@ class Model:
             catalog.settings.append_timeout_s,
             on_group=catalog.telemetry.saw_group,
             on_fork=self._on_fork,
-            on_loss=self.count_lost,
+            on_loss=self._on_loss,
             on_advance=self._on_advance,
             on_failure=self._let_go_after,
             outside=catalog.outside,
@@ -134,8 +134,7 @@ class Model:
             self.measured = Measured(self.bytes, self._measured_again_at)
         else:  # to look at all of it takes longer than the row that most come for
             self.bytes, self._measured_again_at = self.measured
-        if self.replica.retained.unlearned_seq:  # whoever was asked may have died over it
-            self.clean_up.begin(LEFT_TO_OTHERS_S)
+        self._see_to_clean_up()
         if self.replica.spec.get("refit") is not None:
             self.refits.came_by()
         if self.replica.guarding is not None:
@@ -341,6 +340,17 @@ class Model:
         """As `count_lost`, of what it had applied when it left memory."""
         if trail is not None:
             self.count_lost(trail.lost_in(self.replica.trail))
+
+    def _on_loss(self, lost: Lost) -> None:
+        """Called once it was rebuilt, whether anything was lost or not."""
+        self.count_lost(lost)
+        if self.is_read.done():
+            self._see_to_clean_up()
+
+    def _see_to_clean_up(self) -> None:
+        """Of what it was read with: whoever was asked may have died over it."""
+        if self.replica.retained.unlearned_seq:
+            self.clean_up.begin(LEFT_TO_OTHERS_S)
 
     def _on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""

@@ -1,6 +1,7 @@
 """DELETE of a sample: the state is without it at once, and soon the store is, whoever dies."""
 
 import asyncio
+import sqlite3
 import time
 import zlib
 from typing import Any
@@ -14,13 +15,14 @@ from service.codecs import ListedRows
 from service.errors import Problem
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, NotHeld, Trimmed, Version
+from service.model import Model
 from service.requests import ControlRequest, Request
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.versions import go_back_to_seq, take_version
 from tests.journal.leftovers import is_in, kept_bytes
 from tests.service.conftest import assert_problem
-from tests.service.test_replica import bits, replica_of
+from tests.service.test_replica import bits, lose_last_entry, replica_of
 from tests.service.test_retained import unlearning
 
 DIM = 60
@@ -257,18 +259,26 @@ def catalog_on(journal: Any) -> Catalog:
     return Catalog(journal, Settings(), Telemetry())
 
 
+async def of_five(catalog: Catalog, **more: Any) -> Model:
+    """A model of five samples."""
+    model, _ = await catalog.create("m", SPEC | more)
+    for i in range(5):
+        await learn(model, str(i))
+    return model
+
+
+async def learn(model: Model, id_: str) -> None:
+    given, ids = sample(id_), {0: id_}
+    rows = ListedRows([0, DIM], [*range(DIM)], given["x"], [given["y"]], [1.0], DIM, ids=ids)
+    await model.submit(Request.of(rows, None, None))
+
+
 async def prepared(store: str, journal: Any) -> Catalog:
     """A model of five samples, with a snapshot, a version and a copy without a name."""
     catalog = catalog_on(journal)
     if await journal.count():
         await catalog.delete("m")
-    model, _ = await catalog.create("m", SPEC)
-    for i in range(5):
-        given = sample(str(i))
-        rows = ListedRows(
-            [0, DIM], [*range(DIM)], given["x"], [given["y"]], [1.0], DIM, ids={0: given["id"]}
-        )
-        await model.submit(Request.of(rows, None, None))
+    model = await of_five(catalog)
     await model.write_snapshot()
     where = ("m", model.record.incarnation)
     snapshot = model.replica.capture().encode()
@@ -279,10 +289,10 @@ async def prepared(store: str, journal: Any) -> Catalog:
     return catalog
 
 
-async def cleaned(catalog: Catalog) -> Any:
+async def cleaned(catalog: Catalog, seq: int = 6) -> Any:
     model = await catalog.get("m")
     for _ in range(1000):
-        if await model.clean_up.is_done(6):
+        if await model.clean_up.is_done(seq):
             return model
         await asyncio.sleep(0.005)
     raise AssertionError("the clean-up is never done")
@@ -395,6 +405,92 @@ def test_a_clean_up_that_others_overtake_is_done_all_the_same(store, monkeypatch
             assert states[0] == states[1] == states[2]
             for one in (catalog, *others):
                 await one.close()
+            assert not is_in(mark("2"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_store_is_cleaned_of_what_is_unlearned_by_who_holds_what_it_has_lost(
+    tmp_path, monkeypatch
+):
+    """The control comes with a rebuilding, at a seq that the replica had passed before."""
+    monkeypatch.setattr("service.model.LEFT_TO_OTHERS_S", 0.001)
+    store, path = f"sqlite:///{tmp_path}/lost.db", tmp_path / "lost.db"
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            for _ in range(2):
+                lose_last_entry(sqlite3.connect(path))
+            receipt = await model.submit(ControlRequest.of(unlearning("1")))
+            assert receipt.placed.seq == model.replica.seq == 4
+            assert model.replica.retained.unlearned_seq == 4
+            await cleaned(catalog, 4)
+            await catalog.close()
+            assert not is_in(mark("1"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_guard_would_go_back_to_goes_once_a_sample_is_unlearned(store):
+    """Nobody goes back to before that."""
+    alarm = {"mode": "pause", "loss": 1.0, "norm": 1.0, "deviations": 0.0}
+    alarm |= {"every": 1, "patience": 50, "after": 2, "history": 4}
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog, guard=alarm)
+            guarding = model.replica.guarding
+            assert guarding is not None and guarding.guard.calm_seq < 5
+            await model.submit(ControlRequest.of(unlearning("4")))
+            model.clean_up.begin()
+            await cleaned(catalog)
+            await catalog.close()
+            assert not is_in(mark("4"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_store_is_not_clean_where_it_loses_what_it_is_cleaned_by(tmp_path, monkeypatch):
+    """A failover to a copy that was behind comes before the journal is let go of."""
+    monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
+    store, path = f"sqlite:///{tmp_path}/lost.db", tmp_path / "lost.db"
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            await model.submit(ControlRequest.of(unlearning("2")))
+            await learn(model, "5")
+            trim, trimmed = journal.trim, []
+
+            async def lose_and_trim(*given: Any, **more: Any) -> None:
+                if not trimmed:
+                    lose_last_entry(sqlite3.connect(path))
+                    with sqlite3.connect(path) as db:
+                        db.execute("DELETE FROM snapshots")
+                trimmed.append(given)
+                await trim(*given, **more)
+
+            monkeypatch.setattr(journal, "trim", lose_and_trim)
+            model.clean_up.begin()
+            await asyncio.sleep(0.1)
+            assert trimmed and not await model.clean_up.is_done(6)
+            await model.refresh()
+            assert model.replica.seq == 6
+            await cleaned(catalog)
+            await catalog.close()
             assert not is_in(mark("2"), kept_bytes(store))
         finally:
             await journal.close()
