@@ -240,7 +240,7 @@ class Catalog:
                 raise _other_spec(model_id)
         if created:
             self.loads.forget(model_id)
-            self.openings.forget(model_id)
+            self.openings.forget(model_id, made=record.incarnation)
         held = self._held.find(model_id)
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
@@ -350,7 +350,7 @@ class Catalog:
             if may_delete is None:
                 raise
             raise _stands_elsewhere(model_id) from None
-        self.forget_gone(model_id)
+        self.forget_gone(model_id, incarnation)
         model = self._held.find(model_id)
         if model is not None and model.record.incarnation == incarnation:
             self._held.drop(model)
@@ -382,10 +382,10 @@ class Catalog:
         if self._held.drop(model) and model.replica.is_forked:
             self.loads.remember_fork(model)
 
-    def forget_gone(self, model_id: str) -> None:
+    def forget_gone(self, model_id: str, incarnation: str | None = None) -> None:
         """Keep nothing of a model that is no longer in the store, not even a load under way."""
         self.loads.forget_gone(model_id)
-        self.openings.forget(model_id)
+        self.openings.forget(model_id, gone=incarnation)
         self.telemetry.saw_delete(model_id)
 
     def weigh(self, model: Model, before: int) -> None:

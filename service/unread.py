@@ -356,10 +356,21 @@ class Openings:
         """It came into memory another way."""
         self._pop(model_id)
 
-    def forget(self, model_id: str) -> None:
-        """It is another one now. Who appends to the one before all the same hears it so."""
-        self._pop(model_id)
-        self._under_way.pop(model_id, None)
+    def forget(self, model_id: str, made: str | None = None, gone: str | None = None) -> None:
+        """It is another one now. Who appends to the one before all the same hears it so.
+
+        Not of the incarnation `made`, nor of another one than `gone`: this may be told so late that
+        the next one has learned, and is out of memory again.
+        """
+
+        def is_kept(record: ModelRecord) -> bool:
+            return record.incarnation == made or gone not in (None, record.incarnation)
+
+        kept, opening = self._left.get(model_id), self._under_way.get(model_id)
+        if kept is not None and not is_kept(kept.record):
+            self._pop(model_id)
+        if opening is not None and not is_kept(opening.model.record):
+            del self._under_way[model_id]
 
     def _keep(self, kept: Kept) -> None:
         self._left.keep(kept)

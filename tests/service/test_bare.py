@@ -17,6 +17,7 @@ from service.journal.protocol import (
     NotReplicated,
     OutcomeUnknown,
 )
+from service.model import Model
 from service.replica import Replica
 from service.retained import NOBODY
 from service.unread import Unread, with_bare
@@ -539,6 +540,32 @@ def test_it_stays_for_rows_in_bulk_that_are_appended_behind_those_that_fail(stor
             assert await bits_of(catalog, "m") == await replayed(catalog)
 
     asyncio.run(scenario())
+
+
+def test_a_loss_is_counted_of_what_learned_before_it_was_told_that_it_is_made(store, monkeypatch):
+    """The answer to its making comes late: others have used it, and it has left memory."""
+    counted = []
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await create(catalog, OTHERS)
+            made = catalog.journal.create
+
+            async def answered_late(*given: Any) -> Any:
+                answer = await made(*given)
+                await learn(catalog, "m", rows(0, 7))
+                await leave(catalog, "m", OTHERS)
+                return answer
+
+            monkeypatch.setattr(catalog.journal, "create", answered_late)
+            count = Model.count_lost_since
+            monkeypatch.setattr(
+                Model, "count_lost_since", lambda *given: (counted.append(given[1]), count(*given))
+            )
+            await catalog.create("m", ADULT)
+
+    asyncio.run(scenario())
+    assert counted[-1] is not None and counted[-1].end == 7
 
 
 @pytest.mark.parametrize("error", [JournalUnavailable, OutcomeUnknown])
