@@ -26,7 +26,7 @@ from service.recovery import REPLAYS, Forked
 from service.replica import Replica
 from service.requests import ControlRequest
 from service.trail import Lost
-from service.watched import Applied
+from service.watched import Applied, take_back
 from solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
@@ -61,11 +61,7 @@ class Applying:
     # -- in the turn of an append ----------------------------------------------------------------
 
     def at_once(self, group: Group, appended: Appended) -> Others | None:
-        """What `learn` takes, if the group is of few rows that follow; else it is for `apply`.
-
-        A replica that shows to be forked is known as such from now on, not from when the task
-        begins that rebuilds it.
-        """
+        """What `learn` takes, if the group is of few rows that follow; else it is for `apply`."""
         replica, seq = self._replica, appended.seq
         is_of_rows = not isinstance(group.requests[0], ControlRequest)
         if is_of_rows and seq is not None and group.rows < BULK_ROWS:
@@ -82,6 +78,19 @@ class Applying:
         if self._has_parted(appended):
             replica.is_forked = True
         return None
+
+    def look_ahead(self, appended: Appended, known: int) -> None:
+        """An append behind `known` is answered, and it may be some turns until it is applied."""
+        if self._replica.seq == known:
+            self._replica.is_forked = self._replica.is_forked or self._has_parted(appended)
+        elif self._replica.seq > known:
+            self._doubt(appended)
+
+    def _doubt(self, appended: Appended) -> None:
+        """Nobody is served, until the head tells, of what has passed an append and not come by."""
+        replica, seq = self._replica, appended.seq
+        if seq is not None and seq <= replica.seq and not replica.trail.holds(seq, appended.chain):
+            replica.is_forked = True
 
     def _told(self, group: Group, appended: Appended) -> Others | None:
         """What was told and the group's own entry, if all are of rows that follow.
@@ -132,7 +141,7 @@ class Applying:
         replica, requests, nonce = self._replica, group.requests, group.nonce
         if replica.is_bare:
             # Once the whole model is there, it has learned the group.
-            learned = self._learned_bare(group, appended, placed)
+            learned = await self._learned_bare(group, appended, placed)
             was_forked = replica.is_forked
             parted = f"model {replica.id!r}: the journal does not go on from seq {replica.seq}"
             try:
@@ -152,6 +161,7 @@ class Applying:
             if appended.more and not replica.seq:
                 await replica.load(self._journal)  # there may be a snapshot to begin from
                 if appended.seq is not None and replica.restored_seq >= appended.seq:
+                    self._check_kept(appended)
                     return None  # even one of what was appended since, whose rows it has learned
             elif appended.more:
                 await replica.catch_up(self._journal)
@@ -188,20 +198,47 @@ class Applying:
         new = new_of(requests, placed)
         return await replica.apply_own(appended.seq, appended.chain, *new)
 
-    def _learned_bare(
+    async def apply_again(
+        self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
+    ) -> Applied | None:
+        """As `apply`, of a group that was asked for again: it may have been learned meanwhile.
+
+        Where the append tells nothing that leads there from the replica, the head does.
+        """
+        replica = self._replica
+        leads_on = appended.entries or appended.more or self.is_next(appended)
+        if replica.is_bare or (leads_on and not replica.is_forked):
+            return await self.apply(group, appended, placed)
+        self._doubt(appended)
+        await self.catch_up(None)
+        self._check_kept(appended)
+        return replica.watched[group.nonce]
+
+    async def _learned_bare(
         self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
     ) -> Outcome | None:
         """What became of a group whose only fault is that the whole model is due.
 
         It may come by a snapshot that others wrote behind the group, which does not tell.
         """
-        self._replica.bare_until = sys.maxsize
+        replica, requests = self._replica, group.requests
+        replica.bare_until = sys.maxsize
         others = self.at_once(group, appended)
-        return None if others is None else self.learn(group, appended, placed, others)
+        if others is not None:
+            return self.learn(group, appended, placed, others)
+        is_of_rows = not isinstance(requests[0], ControlRequest)
+        if not is_of_rows or any(map(is_left, appended.placed)) or not self.is_next(appended):
+            return None
+        assert appended.seq is not None
+        return await replica.apply_own(appended.seq, appended.chain, *new_of(requests, placed))
 
     def _check_kept(self, appended: Appended) -> None:
-        """Raise OutcomeUnknown when the journal, just read to its end, ends before what it said."""
-        if any(placed.seq > self._replica.seq for placed in appended.placed):
+        """Raise OutcomeUnknown when the journal, just read to its end, has lost what it said."""
+        replica, seq = self._replica, appended.seq
+        is_lost = any(placed.seq > replica.seq for placed in appended.placed)
+        if seq is not None and seq >= replica.trail.start:
+            is_lost = is_lost or not replica.trail.holds(seq, appended.chain)
+        if is_lost:
             raise OutcomeUnknown("the store has lost what it had appended")
 
     async def catch_up(self, seq: int | None) -> None:
@@ -216,6 +253,7 @@ class Applying:
                 await replica.catch_up(self._journal, seq)
             if seq is None or replica.seq < seq:
                 await self._hold_against_head(read_already=seq is not None)
+                replica.is_forked = False  # if it was doubted
         except (Forked, Trimmed) as cause:
             await self._rebuild(cause)
 
@@ -249,6 +287,7 @@ class Applying:
         if isinstance(cause, Forked):
             log.warning("%s; rebuilding it from the journal", cause)
             replica.trail.is_parted = True
+            take_back(replica.watched)
             self.on_fork(replica.id)
         elif cause is not None:
             log.warning(

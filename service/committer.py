@@ -145,7 +145,8 @@ class Committer:
     def refuse(self, why: str) -> None:
         """Take nothing on any more: whoever waits, or comes yet, is told that nothing was done.
 
-        For a replica in whose place another one is loaded. What is under way is brought to its end.
+        For a replica in whose place another one is loaded. The group that has its turn is brought
+        to its end; of one appended behind it nobody hears what came of it.
         """
         self._refusal, self._on_failure = why, _nobody
         while self._waiting:
@@ -270,16 +271,21 @@ class Committer:
         self._replica.watched.setdefault(nonce)
         try:
             appended = await (group.appending or self._journal_group(group))
-            if group.appending is not None and self._replica.seq != known:
-                # The one in front of it failed, or has met a fork: what is known is another.
-                appended = await self._appending.until_known(group)
-            placed = by_request(requests, appended.placed)
+            if group.appending is not None and self._refusal is not None:
+                raise OutcomeUnknown(self._refusal)  # it is journalled, and another replica's now
+            apply = self._applying.apply
             try:
+                if group.appending is not None and self._replica.seq != known:
+                    # The one in front of it failed, or has met a fork: what is known is another.
+                    self._applying.look_ahead(appended, known)
+                    appended = await self._appending.until_known(group)
+                    apply = self._applying.apply_again
+                placed = by_request(requests, appended.placed)
                 if group.rows >= BULK_ROWS and self._applying.is_next(appended):
                     self._learned_to = appended.seq
                     self._append_ahead()
                     await self._let_follow(group)
-                applied = await self._applying.apply(group, appended, placed)
+                applied = await apply(group, appended, placed)
             except JournalUnavailable as error:  # it is in the journal, all the same
                 raise OutcomeUnknown(str(error)) from error
             finally:
@@ -297,6 +303,11 @@ class Committer:
         self._tell_journalled(group, appended)
         return appended
 
+    async def _journal_ahead(self, group: Group, known: int) -> Appended:
+        appended = await self._journal_group(group)
+        self._applying.look_ahead(appended, known)
+        return appended
+
     def _append_ahead(self) -> None:
         """Append the next group, if it is one in bulk, while the one before it is learned.
 
@@ -310,7 +321,7 @@ class Committer:
             self._ahead = group = next_group(self._waiting, self._outside)
             group.known = self._learned_to
             self._replica.watched[group.nonce] = None
-            group.appending = asyncio.create_task(self._journal_group(group))
+            group.appending = asyncio.create_task(self._journal_ahead(group, self._learned_to))
 
     async def _let_follow(self, group: Group) -> None:
         """Let the next rows be sent to the store, which works on them while these are learned.

@@ -45,7 +45,7 @@ from service.states import (
 )
 from service.trail import KEPT_OUTSIDE, Lost, Trail
 from service.verdicts import Verdicts
-from service.watched import Applied, hand_over, within
+from service.watched import Applied, hand_over, take_back, within
 from solvers import (
     AsServed,
     BareLearner,
@@ -119,14 +119,14 @@ class Replica:
         self._kept_answers = kept_answers
         self._as_served: AsServed | None = as_served(self.spec)
         self.trail = Trail()
+        # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
+        # this replica by another way than the committer's own hands.
+        self.watched: dict[bytes, Applied | None] = {}
         if bare is None:
             self.start_over()
         else:
             self._go_on_from(bare)
         self.member_certificates: dict[str, Certificate] = {}
-        # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
-        # this replica by another way than the committer's own hands.
-        self.watched: dict[bytes, Applied | None] = {}
         self._outside = outside
         self._turn = asyncio.Lock()
         self._s_per_row = s_per_row
@@ -470,6 +470,7 @@ class Replica:
 
     def start_over(self) -> None:
         """Be before the first record."""
+        take_back(self.watched)
         self._hold(ModelState.new(self.spec))
         self.answers = Answers(self.spec["task"], self._kept_answers)
         self.verdicts = Verdicts(self._kept_answers)

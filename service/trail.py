@@ -50,6 +50,11 @@ class Trail:
         return self._seqs[-1]
 
     @property
+    def start(self) -> int:
+        """The seq at the end of the first entry that is remembered."""
+        return self._seqs[0]
+
+    @property
     def bytes_held(self) -> int:
         """What it takes of memory."""
         return getsizeof(self._seqs) + getsizeof(self._chains)
@@ -86,6 +91,10 @@ class Trail:
         """
         if seq < self._seqs[0]:
             return seq >= self._parted_before
+        return self.holds(seq, chain)
+
+    def holds(self, seq: int, chain: str) -> bool:
+        """Whether it is remembered that an entry ended there."""
         return self._holds(seq, int(chain[:16], 16))
 
     def entries_after(self, seq: int) -> int:

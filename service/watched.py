@@ -27,6 +27,11 @@ def hand_over(
                 watched[entry.nonce] = found
 
 
+def take_back(watched: dict[bytes, Applied | None]) -> None:
+    """Nothing is kept for any committer: it came of a state that is thrown away."""
+    watched.update(dict.fromkeys(watched))
+
+
 def within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:
     """What became of the records first_seq .. seq, all rows or one control; None where unknown."""
     outcomes = []

@@ -11,6 +11,7 @@ import pytest
 from service.bare import MOST_GROUPS
 from service.catalog import Catalog
 from service.errors import Problem
+from service.groups import BULK_ROWS
 from service.journal.protocol import (
     CursorMoved,
     JournalUnavailable,
@@ -281,7 +282,8 @@ def test_rows_that_are_less_durable_than_asked_for_are_told_so_and_learned(store
     asyncio.run(scenario())
 
 
-def test_rows_are_answered_where_others_write_the_snapshot_that_is_due(store, monkeypatch):
+@pytest.mark.parametrize("last", [301, 300 + BULK_ROWS])
+def test_rows_are_answered_where_others_write_the_snapshot_that_is_due(store, monkeypatch, last):
     """The whole model comes by it, and has not seen what became of them."""
 
     async def scenario() -> None:
@@ -292,15 +294,15 @@ def test_rows_are_answered_where_others_write_the_snapshot_that_is_due(store, mo
 
                 async def overtaken(*given: Any, **more: Any) -> Any:
                     appended = await append(*given, **more)
-                    await learn(other, "m", rows(301, 302))
+                    await learn(other, "m", rows(last, last + 1))
                     await (await other.get("m")).write_snapshot()
                     return appended
 
                 monkeypatch.setattr(catalog.journal, "append", overtaken)
-                receipt = await learn(catalog, "m", rows(300, 301), "key")
+                receipt = await learn(catalog, "m", rows(300, last), "key")
             model = catalog.find("m")
-            assert model is not None and model.replica.restored_seq == 302
-            assert receipt.scores == (await scores_of(catalog, 301))[300:]
+            assert model is not None and model.replica.restored_seq == last + 1
+            assert list(receipt.scores) == (await scores_of(catalog, last))[300:]
 
     asyncio.run(scenario())
 

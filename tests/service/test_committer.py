@@ -1,6 +1,7 @@
 """Groups over a store that loses answers, refuses, or is slow: nothing lost, nothing doubled."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from service.requests import ControlRequest, Request
 from solvers import Batch, resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.journal.faulty import Fault, FaultyJournal
+from tests.service.test_replica import lose_last_entry
 
 SPEC = {"algorithm": "dual_ascent", "loss": "logistic", "features": {"kind": "indexed", "dim": 3}}
 PRINT = b"f" * 16
@@ -82,6 +84,12 @@ def run(
             await journal.close()
 
     return asyncio.run(whole())
+
+
+def lose(tmp_path: Path, count: int) -> None:
+    """The journal's last entries, as a failover to a copy that was behind does."""
+    for _ in range(count):
+        lose_last_entry(sqlite3.connect(tmp_path / "c.db"))
 
 
 def test_who_waits_at_one_that_refuses_is_told_that_nothing_was_done(tmp_path):
@@ -425,3 +433,59 @@ def test_snapshot_that_fails_does_not_stop_the_committer(tmp_path, caplog):
 
     run(tmp_path, scenario)
     assert "planted" in caplog.text
+
+
+def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypatch):
+    """Others stand in the journal where they stood."""
+
+    async def scenario(bench: Bench) -> None:
+        journal = bench.faulty.journal
+        other = Replica(await journal.get("m"))
+        await bench.send("one")
+        await bench.send("lost")
+        lose(tmp_path, 1)
+        get, left = journal.get, ["once"]
+
+        async def lose_and_get(model: str) -> Any:
+            if left:
+                left.pop()
+                lose(tmp_path, 1)
+                await other.load(journal)
+                await Committer(journal, other, 5.0).submit(request("another"))
+            return await get(model)
+
+        monkeypatch.setattr(journal, "get", lose_and_get)
+        with pytest.raises(OutcomeUnknown, match="has lost what it had appended"):
+            await bench.committer.submit(request("two"))
+        assert not left and bench.replica.seq == 2
+        bench.acknowledged.pop()  # what was lost
+
+    run(tmp_path, scenario)
+
+
+def test_nor_are_they_by_who_is_read_for_them(tmp_path, monkeypatch):
+    """The snapshot that it begins from is of others that stand where they stood."""
+
+    async def scenario(bench: Bench) -> None:
+        journal, where = bench.faulty.journal, ("m", bench.replica.incarnation)
+        other = Replica(await journal.get("m"))
+        elsewhere = Committer(journal, other, 5.0)
+        for key in ("one", "two"):
+            await elsewhere.submit(request(key))
+        await journal.snapshot_put(*where, 2, other.chain, other.capture().encode().data)
+        get, left = journal.snapshot_get, ["once"]
+
+        async def lose_and_get(*given: Any) -> Any:
+            if left:
+                left.pop()
+                lose(tmp_path, 1)
+                await elsewhere.submit(request("another"))
+                await journal.snapshot_put(*where, 3, other.chain, other.capture().encode().data)
+            return await get(*given)
+
+        monkeypatch.setattr(journal, "snapshot_get", lose_and_get)
+        with pytest.raises(OutcomeUnknown, match="has lost what it had appended"):
+            await bench.committer.submit(request("three"))
+        assert not left and bench.replica.restored_seq == 3
+
+    run(tmp_path, scenario)

@@ -69,7 +69,7 @@ def _all_new(true: Any, place: Any) -> bool:
     return False
 
 
-def _what_the_whole_tells(true: Any, *given: Any) -> None:
+async def _what_the_whole_tells(true: Any, *given: Any) -> None:
     """What became of a bare group is told by the whole model alone, however that comes."""
 
 
