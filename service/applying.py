@@ -80,10 +80,14 @@ class Applying:
         return None
 
     def look_ahead(self, appended: Appended, known: int) -> None:
-        """An append behind `known` is answered, and it may be some turns until it is applied."""
-        if self._replica.seq == known:
-            self._replica.is_forked = self._replica.is_forked or self._has_parted(appended)
-        elif self._replica.seq > known:
+        """An append behind `known` is answered, and it may be some turns until it is applied.
+
+        Not while the rows in front of it are learned: `seq` may be ahead of the chain value then.
+        """
+        replica = self._replica
+        if replica.seq == known == replica.trail.end:
+            replica.is_forked = replica.is_forked or self._has_parted(appended)
+        elif replica.seq == replica.trail.end > known:
             self._doubt(appended)
 
     def _doubt(self, appended: Appended) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import service.replica
 from service.applying import Applying
 from service.groups import BULK_ROWS
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
@@ -163,3 +164,28 @@ def test_they_are_another_replicas_where_this_one_is_let_go_of(tmp_path, monkeyp
         assert bench.replica.seq == 0
 
     run(tmp_path, scenario)
+
+
+def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_path, monkeypatch):
+    """The last slice has moved `seq`, and the chain value is not yet that of the front's end."""
+    met = []
+
+    async def scenario(bench: Bench) -> None:
+        bench.replica._s_per_row = 1e-5  # so that they are learned in slices, beside the event loop
+        beside = service.replica.beside
+
+        async def answered_first(*given: Any) -> Any:
+            outcome = await beside(*given)
+            ahead = bench.committer._ahead
+            if ahead is not None and bench.replica.seq == ahead.known:
+                met.append(ahead)
+                await asyncio.wait([ahead.appending])
+            return outcome
+
+        monkeypatch.setattr(service.replica, "beside", answered_first)
+        for told in await front_and_behind(bench):
+            await told
+            assert not bench.replica.is_forked
+
+    run(tmp_path, scenario, [Fault.NONE, Fault.LATE])
+    assert met
