@@ -46,7 +46,7 @@ def check_world(world: "World") -> None:
             problems.append(f"{log.id}: a snapshot took the place of a newer one: {seqs}")
         for one in acked:
             problems += _answer(log, truth, one)
-        problems += _unlearned(log, truth, world.kind_of(log.id))
+        problems += _unlearned(log, truth.retained.unlearned_seq, world.kind_of(log.id))
         problems += _quarantine(log, truth)
         problems += _retained(log, truth)
         problems += _audited(log, truth)
@@ -180,9 +180,10 @@ def _same(told: Sequence[float], true: Sequence[float]) -> bool:
     return told == true or np.array_equal(told, true, equal_nan=True)
 
 
-def _unlearned(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
+def _unlearned(log: Log, last: int, kind: models.Kind) -> list[str]:
     """What was unlearned is not in the store: the journal's part that held it, nor snapshots."""
-    last = truth.retained.unlearned_seq
+    if not last:
+        return []
     snapshots = [snapshot.seq for snapshot in log.snapshots if snapshot.seq < last]
     entries = [entry.seq for entry in log.entries if entry.seq < last]
     copies = [
@@ -196,12 +197,28 @@ def _unlearned(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
     return []
 
 
+def held_unclean(world: "World") -> list[str]:
+    """Whoever holds a model as its journal is cleans the store of what was unlearned."""
+    problems = []
+    for log in world.store.logs.values():
+        held = [model for worker in world.workers if (model := worker.held(log)) is not None]
+        for model in held[:1]:
+            unlearned_seq = model.replica.retained.unlearned_seq
+            problems += _unlearned(log, unlearned_seq, world.kind_of(log.id))
+    return problems
+
+
 def _quarantine(log: Log, truth: Truth) -> list[str]:
-    """Rows that were set aside are there to be learned yet, and no state has them already."""
+    """Rows that were set aside are there to be learned yet, and no state has them already.
+
+    Unless the end of their pause was lost, by which they were let go.
+    """
     if truth.twice:
         return [f"{log.id}: learned twice are the rows at {sorted(truth.twice)}"]
     pauses = None if truth.guarding is None else truth.guarding.pauses
     if pauses is None or not pauses.is_paused or log.trimmed <= pauses.held_from:
+        return []
+    if any(kept >= pauses.since for _, kept in log.cuts):
         return []
     return [f"{log.id}: rows are held from {pauses.held_from}, and kept from {log.trimmed}"]
 

@@ -152,7 +152,7 @@ class Connection:
     `lag_of` tells how long a call, of some model mostly, is on its way beyond what is usual, and
     its answer.
     `answered_at` holds, by model, when the last append of records was done whose answer this
-    process saw.
+    process saw, and which shows a fork.
 
     `loads` holds the tasks that may load a model for somebody who asked for it, each with the
     damaged head that it was told last, if it was.
@@ -185,8 +185,11 @@ class Connection:
 
         def see(_: object) -> None:
             # What moves a cursor alone is not held against a replica.
-            if parts and not told.cancelled() and told.exception() is None:
-                self.answered_at[incarnation] = answer.result()[1]
+            if not parts or told.cancelled() or told.exception() is not None:
+                return
+            appended, at = answer.result()
+            if appended.entries or not appended.more:  # else all that it tells is to read
+                self.answered_at[incarnation] = at
 
         told.add_done_callback(see)  # just before whoever waits for it is called back
         answer.add_done_callback(lambda _: _pass_on(answer, told))

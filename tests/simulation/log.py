@@ -25,6 +25,8 @@ class Operation:
     """What one append did, and the answer that its nonce stands for."""
 
     nonce: bytes
+    known: int
+    """Up to where whoever sent it first knew the log."""
     before: int
     seq: int
     previous: str
@@ -136,6 +138,12 @@ class Log:
     def whole(self) -> list[Entry]:
         """All entries from the first one on, whether they are kept or were trimmed."""
         return self.let_go + self.entries
+
+    def leading_to(self, chain: str, seq: int) -> Entry | None:
+        """The entry that has the record at `seq` where this is the chain value of a later one."""
+        while self.stood.get(before := self.before.get(chain, ""), 0) >= seq:
+            chain = before
+        return next((one for one in [*self.whole, *self.cut] if one.chain == chain), None)
 
     @property
     def named(self) -> set[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from service.journal.protocol import JournalUnavailable
 from service.model import Model
 from service.receipts import Receipt
-from service.requests import AnyRequest
+from service.requests import AnyRequest, Request
 from tests.simulation.late import LateNotes
 from tests.simulation.log import Log
 from tests.simulation.losses import LossNotes
@@ -63,6 +63,24 @@ class Notes:
             if log.covered < placed.first_seq and not log.was_cut_below(placed.seq, began):
                 self.problems.append(f"{worker.name} does not know what came of {placed}")
 
+    def saw_learned(
+        self, worker: "Worker", model: Model, request: AnyRequest, receipt: Receipt
+    ) -> None:
+        """The replica has learned what it acknowledges, and no others that stand there since.
+
+        As far as it can know: of what lies before the snapshot that it came by it does not.
+        """
+        log, placed, replica = self.log_of(model), receipt.placed, model.replica
+        if log is None or not log.cuts or not isinstance(request, Request):
+            return
+        if placed.duplicate or placed.conflict or not placed.count:
+            return
+        if not replica.trail.start <= placed.seq <= replica.seq:
+            return
+        entry = log.leading_to(replica.chain, placed.seq)
+        if entry is not None and request.part.body not in entry.body:
+            self.problems.append(f"{worker.name} acknowledged {placed}, others stand there")
+
     def saw_what_came_of(
         self, worker: "Worker", model: Model, receipt: Receipt, stood: str, began: int
     ) -> None:
@@ -79,7 +97,8 @@ class Notes:
         if log.trimmed >= placed.first_seq:
             return
         (entry,) = (one for one in log.entries if one.first_seq <= placed.seq <= one.seq)
-        if log.before[entry.chain] == stood and not log.nonces[entry.nonce].left:
+        done = log.nonces[entry.nonce]
+        if log.before[entry.chain] == stood and done.known == done.before and not done.left:
             self.problems.append(f"{worker.name} does not tell what came of {placed}")
 
     def ended(self, model: Model) -> int:

@@ -8,9 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.simulation import models
 from tests.simulation.client import Client
-from tests.simulation.faults import HOP_S, NO_LAG, Fault, Lags
+from tests.simulation.faults import NO_LAG, Fault, Lags
 from tests.simulation.log import Log
 from tests.simulation.models import DUALS, MISTAKES, PATIENT
 
@@ -18,23 +17,26 @@ if TYPE_CHECKING:
     from tests.simulation.misfortune import Misfortune
     from tests.simulation.world import Work, Worker, World
 
-EVERY = 8
+EVERY = 5
 """So many schedules, and one of them has a plot; by the seed, so that chance stays as it is."""
 SNAPSHOT_EVERY = 3
 """In those."""
 SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
 """How long a call that something comes before is on its way, and its answer."""
+ANSWERED_CLEAN = (0.0, 1.5)
+"""What an unlearning leaves behind is cleaned up meanwhile."""
 MOMENT_S = 0.004
 AWHILE_S = 0.03
 MANY = 8
 
 
 class Plot(NamedTuple):
-    """What is played, with which model, and whether memory is full."""
+    """What is played, with which model, and whether memory is full, or few rows are in bulk."""
 
     play: Callable[["Stage"], Coroutine[Any, Any, None]]
     spec: dict[str, Any] = MISTAKES
     is_full: bool = False
+    is_bulk: bool = False
 
 
 class Stage:
@@ -63,10 +65,15 @@ class Stage:
         return self.world.outside.create_task(done())
 
     def meet(
-        self, call: str, lags: Lags = NO_LAG, fault: Fault | None = None, times: int = 1
+        self,
+        call: str,
+        lags: Lags = NO_LAG,
+        fault: Fault | None = None,
+        times: int = 1,
+        by: "Worker | None" = None,
     ) -> None:
         """The worker's next calls of this name are so long on their way, or not done at all."""
-        self._misfortune.meet(self.worker, call, self.model_id, lags, fault, times)
+        self._misfortune.meet(by or self.worker, call, self.model_id, lags, fault, times)
 
     def refuse_snapshots(self) -> None:
         """No worker writes one for some time."""
@@ -88,6 +95,12 @@ class Stage:
         """Let the worker learn some rows, or so many, so many times."""
         for _ in range(times):
             await self.client.bring(self.model_id, worker, rows=rows)
+
+    async def predict(self) -> None:
+        """Let the worker predict for a while."""
+        for _ in range(MANY):
+            await self.moment(AWHILE_S)
+            await self.ask(lambda worker: worker.predict(self.model_id, 0), self.worker)
 
     async def remake(self) -> None:
         """The worker deletes the model and makes it again, or another one does if it cannot."""
@@ -140,21 +153,37 @@ async def whole_overtaken(on: Stage) -> None:
     await rows
 
 
-async def away_for_the_whole(on: Stage) -> None:
-    """A model of which the weights are kept is read for rows that are known, and cannot be."""
-    tag = on.world.new_tag()
-    key = f"k{tag}"
+async def failed_ahead(on: Stage) -> None:
+    """Rows in bulk are appended behind those that cannot be learned, and something is lost."""
+    await on.bring(on.worker, 2, rows=1)
+    await on.let_go()
+    on.meet("get", ANSWERED_LATE)
+    on.meet("snapshot_get", fault=Fault.REFUSED)
+    first = on.begin(on.bring(on.worker, rows=12))
+    await asyncio.sleep(AWHILE_S / 2)
+    second = on.begin(on.bring(on.worker, rows=5))
+    await asyncio.sleep(AWHILE_S / 2)
+    await on.moment(AWHILE_S)
+    on.lose_from(1)
+    await asyncio.gather(first, second, on.begin(on.predict()))
 
-    async def again(delay_s: float = 0.0) -> None:
-        await asyncio.sleep(delay_s)
-        request = models.learn_request(tag, key)
-        await on.client.send(on.model_id, request, tag, key, on.worker)
 
-    await again()
-    await on.bring(on.worker)
-    on.meet("append", ANSWERED_LATE)
-    on.meet("get", fault=Fault.REFUSED)
-    await asyncio.gather(on.begin(again()), on.begin(again(HOP_S + MOMENT_S)))
+async def lost_ahead(on: Stage) -> None:
+    """Rows in bulk are learned with those in front of them, and lost before it is their turn."""
+    await on.bring(on.worker, 2, rows=1)
+    await on.let_go()
+    on.meet("get", ANSWERED_LATE)
+    on.meet("read", ANSWERED_LATE)
+    rows = [on.begin(on.bring(on.worker, rows=12))]
+    await asyncio.sleep(AWHILE_S / 2)
+    if on.world.chance.random() < 0.5:
+        on.meet("append", SENT_LATE)
+    rows.append(on.begin(on.bring(on.worker, rows=5)))
+    rows.append(on.begin(on.predict()))
+    for _ in range(on.world.chance.choice((2, 3))):
+        await on.moment(6 * AWHILE_S)
+        on.lose_from(1)
+    await asyncio.gather(*rows)
 
 
 async def back_to_what_is_lost(on: Stage) -> None:
@@ -173,10 +202,18 @@ async def back_to_what_is_lost(on: Stage) -> None:
 
 
 async def late_alarm(on: Stage) -> None:
-    """The journal is trimmed on the word of one who has not seen what another one's alarm is of."""
-    on.meet("trim", SENT_LATE, times=2)
+    """The journal is trimmed on the word of one who has not seen what another one's alarm is of.
+
+    And somebody goes back to a state from about then, which may have tripped already.
+    """
+    on.meet("trim", (2 * AWHILE_S, 0.0), times=2)
     await on.bring(on.worker, 6, rows=1)
+    await on.ask(lambda worker: worker.refresh(on.model_id), on.other)
+    on.meet("snapshots", ANSWERED_LATE, by=on.other)
     await on.bring(on.other, 6, rows=1)
+    if on.log is not None and on.log.seq > SNAPSHOT_EVERY:
+        seq = on.world.chance.randint(SNAPSHOT_EVERY, on.log.seq)
+        await on.client.change(on.model_id, lambda worker: worker.go_back(on.model_id, seq))
 
 
 async def unlearned_meanwhile(on: Stage) -> None:
@@ -185,7 +222,7 @@ async def unlearned_meanwhile(on: Stage) -> None:
     if on.log is None:
         return
     seq = on.log.seq
-    on.meet("copy_put", ANSWERED_LATE)
+    on.meet("copy_put", ANSWERED_CLEAN)
     back = on.begin(on.client.change(on.model_id, lambda w: w.go_back(on.model_id, seq), on.worker))
     await on.moment(AWHILE_S)
     await on.client.unlearn(on.model_id)
@@ -231,10 +268,12 @@ async def succeeded(on: Stage) -> None:
 PLOTS = (
     Plot(all_leave),
     Plot(overtaken),
-    Plot(away_for_the_whole, is_full=True),
+    Plot(failed_ahead, is_full=True, is_bulk=True),
+    Plot(lost_ahead, is_full=True, is_bulk=True),
     Plot(back_to_what_is_lost),
     Plot(late_alarm, PATIENT),
     Plot(whole_overtaken, is_full=True),
+    Plot(whole_overtaken, is_full=True, is_bulk=True),
     Plot(unlearned_meanwhile, DUALS),
     Plot(copy_trimmed),
     Plot(head_lost),

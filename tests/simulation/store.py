@@ -140,7 +140,7 @@ class Store:
         log = self.log(model, incarnation)
         done = log.nonces.get(nonce)
         if done is None:
-            done = self._append_new(log, nonce, parts, cursor, copy, held)
+            done = self._append_new(log, nonce, known_seq, parts, cursor, copy, held)
             if done.entry is not None or not parts:
                 done.change = self._keep(log, done.seq, change)
         entries, more = self._between(log, known_seq, done.before)
@@ -161,6 +161,7 @@ class Store:
         self,
         log: Log,
         nonce: bytes,
+        known: int,
         parts: Sequence[Part],
         cursor: CursorMove | None,
         copy: str | None,
@@ -191,6 +192,7 @@ class Store:
             log.ends.append(chain)
         done = Operation(
             nonce,
+            known,
             log.seq,
             sorting.seq,
             log.chain,

@@ -16,7 +16,10 @@ from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import patch
 
+import service.applying
 import service.catalog
+import service.committer
+import service.groups
 import service.known_specs
 import service.loading
 import service.model
@@ -27,6 +30,7 @@ from service.auditing import SERVER
 from service.catalog import Catalog
 from service.controls import Resume, paused_at
 from service.errors import Problem
+from service.groups import BULK_ROWS
 from service.held import Held
 from service.journal.protocol import ENTRY_BYTES, ModelChanged
 from service.model import Model
@@ -40,10 +44,11 @@ from service.unread import Unread
 from service.versions import go_back_to_seq, go_back_to_version, take_version
 from tests.simulation import models
 from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
-from tests.simulation.checks import check_world
+from tests.simulation.checks import check_world, held_unclean
 from tests.simulation.client import REFUSALS, Client
 from tests.simulation.faults import Connection, Fault, Network
 from tests.simulation.late import DEFAULT_S, REMEMBER_S, sweep
+from tests.simulation.log import Log
 from tests.simulation.loop import Gone, Loop, Scheduler
 from tests.simulation.misfortune import Misfortune
 from tests.simulation.notes import Notes
@@ -60,6 +65,10 @@ MODEL_BYTES = 10_000
 """What a model takes of memory, which has room for all of them."""
 FULL_EVERY = 3
 """So often the memory of all workers is full."""
+BULK_EVERY, FEW = 7, 3
+"""So often so few rows are in bulk, and appended while others are learned."""
+CLEANED_WITHIN = 20
+"""A store without faults is clean before it was looked at so often; retries take some seconds."""
 REBUILDS = 5
 """So often a model may be found being rebuilt when all is quiet."""
 
@@ -213,6 +222,7 @@ class Worker:
             stood = model.replica.chain
             receipt = await model.submit(request)
         self.world.notes.saw_answer(self, model, receipt, began)
+        self.world.notes.saw_learned(self, model, request, receipt)
         self.world.notes.saw_what_came_of(self, model, receipt, stood, began)
         if self.world.is_full:
             self.let_go(model_id)
@@ -284,6 +294,11 @@ class Worker:
             with contextlib.suppress(*REFUSALS):
                 if self.world.chance.random() < 0.5:
                     await self.model(model_id)
+
+    def held(self, log: Log) -> Model | None:
+        """The model, if it is in memory and stands where the log does."""
+        model = self.catalog._held.find(log.id) if self.is_alive else None
+        return model if model is not None and model.replica.chain == log.chain else None
 
     def let_go(self, model_id: str) -> bool:
         """Whether the model was held and may leave memory."""
@@ -372,6 +387,8 @@ class World:
         self.is_full = seed % FULL_EVERY == 0 if plot is None else plot.is_full
         """Whether models leave memory once they are answered, and learn bare up to a snapshot. In
         every other such schedule there is none for long."""
+        few = seed % BULK_EVERY == 0 if plot is None else plot.is_bulk
+        self.bulk_rows = FEW if few else BULK_ROWS
         self.network.misread = misread_share(seed)
         every = chance.choice((3, 3, 6, 40))
         every = every if plot is None else SNAPSHOT_EVERY
@@ -470,6 +487,10 @@ class World:
         self.misfortune.end()
         await asyncio.sleep(QUIET_S)
         await self.misfortune.others()  # because of what befell them since the clients are done
+        for _ in range(CLEANED_WITHIN):
+            if unclean := held_unclean(self):
+                await asyncio.sleep(1.0)
+        self.notes.problems += unclean
         if self.chance.random() < 0.5:
             self.chance.choice(self.workers).crash()
         for worker in self.workers:
@@ -528,6 +549,8 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         ):
             patched.enter_context(patch.object(owner, name, planted))
         world = World(seed, trace)
+        for owner in (service.groups, service.committer, service.applying):
+            patched.enter_context(patch.object(owner, "BULK_ROWS", world.bulk_rows))
         has_room = property(lambda _: not world.is_full)
         patched.enter_context(patch.object(Held, "has_room", has_room))
         clock = SimpleNamespace(monotonic=lambda: world.scheduler.now)

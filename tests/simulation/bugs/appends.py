@@ -5,12 +5,14 @@ from typing import Any
 
 import msgspec
 
+import service.applying
 import service.committer
 import service.entries
 import service.late_labels
 import service.replica
 import service.watched
 from service.appending import Appending
+from service.applying import Applying
 from service.committer import Committer
 from service.entries import as_batch
 from service.groups import next_group
@@ -19,7 +21,7 @@ from service.journal.record import Control, Rows, decode_merged
 from service.replica import Replica
 from service.requests import Request
 from solvers import Batch, Outcome
-from tests.simulation.bugs.planting import Bug
+from tests.simulation.bugs.planting import Bug, nothing
 from tests.simulation.store import Store
 
 
@@ -110,6 +112,25 @@ async def _said_undone(true: Any, self: Committer, group: Any) -> Any:
         raise error.__cause__ or error from None
 
 
+def _in_the_line(true: Any, self: Committer) -> bool:
+    """Who was taken off the line to be appended ahead does not wait any more."""
+    return bool(self._waiting)
+
+
+async def _as_ever(true: Any, self: Applying, *given: Any) -> Any:
+    """What was appended ahead is applied as if nobody had moved the replica meanwhile."""
+    return await self.apply(*given)
+
+
+async def _all_the_same(true: Any, self: Committer, group: Any) -> Any:
+    """What was appended ahead is learned, too, by a replica in whose place another one is."""
+    refusal, self._refusal = self._refusal, None
+    try:
+        return await true(self, group)
+    finally:
+        self._refusal = refusal
+
+
 BUGS = {
     "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
@@ -131,4 +152,11 @@ BUGS = {
     ),
     "journalled told as not done": Bug([(Committer, "_commit", _said_undone)]),
     "turn taken for an empty line": Bug([(Committer, "_begin", _of_an_empty_line)]),
+    "appended ahead and applied as ever": Bug([(Applying, "apply_again", _as_ever)]),
+    "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
+    "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),
+    "appended ahead and told of what is gone": Bug(
+        [(service.replica, "take_back", nothing), (service.applying, "take_back", nothing)]
+    ),
+    "left while rows are appended ahead": Bug([(Committer, "has_waiting", _in_the_line)]),
 }

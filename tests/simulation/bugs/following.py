@@ -133,8 +133,15 @@ def _wherever_it_is(true: Any, record: Any) -> None:
     """A rebuilding ends where its reads do, whatever it was told of the head before."""
 
 
+def _by_its_seq(true: Any, self: Applying, appended: Any) -> None:
+    """Whatever stands where an entry stood is taken for that."""
+    if any(placed.seq > self._replica.seq for placed in appended.placed):
+        true(self, appended)
+
+
 BUGS = {
     "acknowledged though known to be lost": Bug([(Applying, "_check_kept", nothing)]),
+    "acknowledged though others stand there": Bug([(Applying, "_check_kept", _by_its_seq)]),
     "no chain check": Bug([(Replica, "apply", _any_chain)]),
     "no chain check at once": Bug([(Replica, "check_order", nothing)]),
     "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),

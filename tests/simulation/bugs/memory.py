@@ -1,5 +1,6 @@
 """Slips as models come into memory, leave it, learn meanwhile, and are deleted."""
 
+import sys
 from typing import Any
 
 import msgspec
@@ -93,6 +94,13 @@ async def _beyond_its_append(
     return await true(self, group, appended, *given)
 
 
+async def _if_few(true: Any, self: Applying, group: Any, appended: Any, placed: Any) -> Any:
+    """Only a group that is learned at once is told by who learned it bare."""
+    self._replica.bare_until = sys.maxsize
+    others = self.at_once(group, appended)
+    return None if others is None else self.learn(group, appended, placed, others)
+
+
 def _even_refitted(true: Any, self: KnownSpec, *given: Any) -> None:
     """A model that refits itself learns before it is read, too."""
     true(self, *given)
@@ -117,5 +125,6 @@ BUGS = {
     "refitted model learns unread": Bug([(KnownSpec, "__init__", _even_refitted)]),
     "snapshot that overtook a first append": Bug([(Applying, "apply", _beyond_its_append)]),
     "bare group told by the whole model": Bug([(Applying, "_learned_bare", _what_the_whole_tells)]),
+    "bare bulk told by the whole model": Bug([(Applying, "_learned_bare", _if_few)]),
     "gone model held": Bug([(Loads, "forget", _loaded_all_the_same)]),
 }

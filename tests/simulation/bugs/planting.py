@@ -22,7 +22,9 @@ class Bug:
             yield
 
 
-def _standing_in(planted: Callable[..., Any], true: Any) -> Callable[..., Any]:
+def _standing_in(planted: Callable[..., Any], true: Any) -> Any:
+    if isinstance(true, property):
+        return property(lambda self: planted(true.fget, self))
     return lambda *given, **named: planted(true, *given, **named)
 
 

@@ -11,6 +11,7 @@ import service.clean_up
 import service.replica
 from service.journal.protocol import Entry, Snapshot
 from service.journal.record import Control
+from service.model import Model
 from service.replica import Replica
 from service.retained import RetainedIds
 from service.states import Captured
@@ -133,11 +134,17 @@ def _of_lost_records(true: Any, self: Store, model: str, incarnation: str, *give
     return true(self, model, incarnation, version, *others)
 
 
+def _as_it_was(true: Any, self: Model, lost: Any) -> None:
+    """Nothing is cleaned up of what comes with a rebuilding."""
+    self.count_lost(lost)
+
+
 BUGS = {
     "snapshot without a count": Bug([(Replica, "restore", _uncounted)]),
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
     "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
     "store taken for clean too early": Bug([(service.clean_up, "clean_up", _promised)]),
+    "nothing cleaned behind a rebuilding": Bug([(Model, "_on_loss", _as_it_was)]),
     "snapshot without who is in it": Bug([(RetainedIds, "restore", _forgotten)]),
     "ids out of step with their rows": Bug([(RetainedIds, "_close_up", _by_seq)]),
     "trim past the older snapshot": Bug([(Store, "trim", _to_the_newest)]),
