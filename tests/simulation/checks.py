@@ -208,6 +208,14 @@ def held_unclean(world: "World") -> list[str]:
     return problems
 
 
+def left_forked(world: "World") -> Iterator[str]:
+    """Whoever refuses as one that is forked is being rebuilt, or is let go of."""
+    for worker in world.workers:
+        for model in worker.catalog if worker.is_alive else ():
+            if model.replica.is_forked and model.committer.is_idle:
+                yield f"{worker.name} is left forked with {model.record.id}"
+
+
 def _quarantine(log: Log, truth: Truth) -> list[str]:
     """Rows that were set aside are there to be learned yet, and no state has them already.
 

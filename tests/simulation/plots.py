@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tests.simulation.checks import left_forked
 from tests.simulation.client import Client
 from tests.simulation.faults import NO_LAG, Fault, Lags
 from tests.simulation.log import Log
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 EVERY = 5
 """So many schedules, and one of them has a plot; by the seed, so that chance stays as it is."""
+SLOW_EVERY = 31
+"""Of the others so many, and one has a plot of slow machines."""
 SNAPSHOT_EVERY = 3
 """In those."""
 SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
@@ -31,12 +34,14 @@ MANY = 8
 
 
 class Plot(NamedTuple):
-    """What is played, with which model, and whether memory is full, or few rows are in bulk."""
+    """What is played, with which model, and whether memory is full, few rows are in bulk, or they
+    take long to learn."""
 
     play: Callable[["Stage"], Coroutine[Any, Any, None]]
     spec: dict[str, Any] = MISTAKES
     is_full: bool = False
     is_bulk: bool = False
+    is_slow: bool = False
 
 
 class Stage:
@@ -265,6 +270,17 @@ async def succeeded(on: Stage) -> None:
     await asyncio.gather(*rows)
 
 
+async def answered_in_between(on: Stage) -> None:
+    """Rows in bulk are journalled just as those in front of them have been learned by a thread."""
+    await on.bring(on.worker, rows=1)
+    for _ in range(MANY):
+        first = on.begin(on.bring(on.worker, rows=12))
+        await on.moment(AWHILE_S)
+        on.meet("append", (0.0, 2 * AWHILE_S * on.world.chance.random()))
+        await asyncio.gather(first, on.begin(on.bring(on.worker, rows=5)))
+        on.world.notes.problems += left_forked(on.world)
+
+
 PLOTS = (
     Plot(all_leave),
     Plot(overtaken),
@@ -281,7 +297,12 @@ PLOTS = (
 )
 
 
+OF_SLOW_ONES = Plot(answered_in_between, is_bulk=True, is_slow=True)
+
+
 def plot_of(seed: int) -> Plot | None:
     """What is plotted in the schedule of this seed, mostly nothing."""
     turn, rest = divmod(seed, EVERY)
-    return None if rest else PLOTS[turn % len(PLOTS)]
+    if not rest:
+        return PLOTS[turn % len(PLOTS)]
+    return None if seed % SLOW_EVERY else OF_SLOW_ONES

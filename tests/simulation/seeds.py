@@ -60,7 +60,7 @@ FIRST = {
     "entries gone between two reads": 135,
     "no snapshot left": 6924,
     "rows of a state in its quarantine": 2185,
-    "version of what is lost": 558,
+    "version of what is lost": 643,
     "own refit taken for another": 8846,
     "let go and goes on": 415,
     "rebuilt to anywhere": 3931,
@@ -81,4 +81,5 @@ FIRST = {
     "appended ahead and refused": 3735,
     "appended ahead and told of what is gone": 4455,
     "acknowledged though others stand there": 95,
+    "appended ahead and looked at in between": 434,
 }

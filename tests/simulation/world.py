@@ -44,7 +44,7 @@ from service.unread import Unread
 from service.versions import go_back_to_seq, go_back_to_version, take_version
 from tests.simulation import models
 from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
-from tests.simulation.checks import check_world, held_unclean
+from tests.simulation.checks import check_world, held_unclean, left_forked
 from tests.simulation.client import REFUSALS, Client
 from tests.simulation.faults import Connection, Fault, Network
 from tests.simulation.late import DEFAULT_S, REMEMBER_S, sweep
@@ -397,7 +397,7 @@ class World:
         self.outside = Loop(self.scheduler)
         self._spent = 0.0
         self._slowness = 0.0
-        if chance.random() < 0.15:
+        if chance.random() < 0.15 or (plot is not None and plot.is_slow):
             self._slowness = SLOWNESS_S
             self.network.happened.add(Fault.SLOW)
         self.repeats = chance.choice((0.2, 0.2, 0.6))
@@ -490,7 +490,7 @@ class World:
         for _ in range(CLEANED_WITHIN):
             if unclean := held_unclean(self):
                 await asyncio.sleep(1.0)
-        self.notes.problems += unclean
+        self.notes.problems += [*unclean, *left_forked(self)]
         if self.chance.random() < 0.5:
             self.chance.choice(self.workers).crash()
         for worker in self.workers:

@@ -131,6 +131,15 @@ async def _all_the_same(true: Any, self: Committer, group: Any) -> Any:
         self._refusal = refusal
 
 
+def _at_any_moment(true: Any, self: Applying, appended: Any, known: int) -> None:
+    """A replica is held against a later append while it is half learned what comes before that."""
+    replica = self._replica
+    if replica.seq == known:
+        replica.is_forked = replica.is_forked or self._has_parted(appended)
+    elif replica.seq > known:
+        self._doubt(appended)
+
+
 BUGS = {
     "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
@@ -154,6 +163,7 @@ BUGS = {
     "turn taken for an empty line": Bug([(Committer, "_begin", _of_an_empty_line)]),
     "appended ahead and applied as ever": Bug([(Applying, "apply_again", _as_ever)]),
     "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
+    "appended ahead and looked at in between": Bug([(Applying, "look_ahead", _at_any_moment)]),
     "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),
     "appended ahead and told of what is gone": Bug(
         [(service.replica, "take_back", nothing), (service.applying, "take_back", nothing)]
