@@ -18,6 +18,7 @@ from service.journal.protocol import (
     Journal,
     ModelChanged,
     OutcomeUnknown,
+    Place,
     Placed,
     Trimmed,
 )
@@ -75,26 +76,34 @@ class Applying:
                 follows = follows and is_all_new and seq < replica.bare_until
             if follows and replica.learns_at_once(seq - replica.seq):
                 return self._told(group, appended) if appended.entries else ()
-        if self._has_parted(appended):
+        if _has_parted(appended, self._place):
             replica.is_forked = True
         return None
 
-    def look_ahead(self, appended: Appended, known: int) -> None:
-        """An append behind `known` is answered, and it may be some turns until it is applied.
+    def look_ahead(self, appended: Appended, front: Place, is_learning: bool) -> None:
+        """An append behind `front` is answered, and it may be some turns until it is applied.
 
-        Not while the rows in front of it are learned: `seq` may be ahead of the chain value then.
+        The rows in front of it may be those that the replica `is_learning`: it stands between two
+        places then, and their own append has told where they end.
         """
         replica = self._replica
-        if replica.seq == known == replica.trail.end:
-            replica.is_forked = replica.is_forked or self._has_parted(appended)
-        elif replica.seq == replica.trail.end > known:
-            self._doubt(appended)
+        if is_learning and replica.seq <= front.seq:
+            replica.is_forked = replica.is_forked or _has_parted(appended, front)
+        elif replica.seq == front.seq == replica.trail.end:
+            replica.is_forked = replica.is_forked or _has_parted(appended, self._place)
+        elif replica.seq == replica.trail.end > front.seq:
+            self.doubt(appended)
 
-    def _doubt(self, appended: Appended) -> None:
+    def doubt(self, appended: Appended) -> None:
         """Nobody is served, until the head tells, of what has passed an append and not come by."""
         replica, seq = self._replica, appended.seq
         if seq is not None and seq <= replica.seq and not replica.trail.holds(seq, appended.chain):
             replica.is_forked = True
+
+    @property
+    def _place(self) -> Place:
+        """Where the replica stands, between two groups."""
+        return Place(self._replica.seq, self._replica.chain)
 
     def _told(self, group: Group, appended: Appended) -> Others | None:
         """What was told and the group's own entry, if all are of rows that follow.
@@ -111,17 +120,6 @@ class Applying:
         except Exception:  # nothing has changed: `apply` meets it again, and tells
             return None
         return None if content is None else (entries, content)
-
-    def _has_parted(self, appended: Appended) -> bool:
-        """Whether an append shows at once that the replica is forked, as `apply` will find."""
-        replica = self._replica
-        for entry in appended.entries:
-            if entry.seq > replica.seq:
-                return next_chain(replica.chain, entry.nonce) != entry.chain
-        if appended.entries or appended.more:
-            return False
-        follows = appended.first_seq in (None, replica.seq + 1)
-        return not follows or appended.previous != replica.chain
 
     def learn(
         self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]], others: Others
@@ -213,7 +211,10 @@ class Applying:
         leads_on = appended.entries or appended.more or self.is_next(appended)
         if replica.is_bare or (leads_on and not replica.is_forked):
             return await self.apply(group, appended, placed)
-        self._doubt(appended)
+        if appended.seq is None or appended.seq > replica.seq:
+            replica.is_forked = replica.is_forked or _has_parted(appended, self._place)
+        else:
+            self.doubt(appended)
         await self.catch_up(None)
         self._check_kept(appended)
         return replica.watched[group.nonce]
@@ -304,3 +305,14 @@ class Applying:
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id) from None
         self.on_loss(await replica.rebuild(record, self._journal))
+
+
+def _has_parted(appended: Appended, place: Place) -> bool:
+    """Whether an append shows that the journal has lost what stood at `place`."""
+    for entry in appended.entries:
+        if entry.seq > place.seq:
+            return next_chain(place.chain, entry.nonce) != entry.chain
+    if appended.entries or appended.more:
+        return False
+    follows = appended.first_seq in (None, place.seq + 1)
+    return not follows or appended.previous != place.chain

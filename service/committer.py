@@ -32,6 +32,7 @@ from service.journal.protocol import (
     NotHeld,
     NotReplicated,
     OutcomeUnknown,
+    Place,
     UnknownCopy,
 )
 from service.journal.record import RecordError
@@ -86,8 +87,8 @@ class Committer:
         # The group that has its turn, and what works on it where that takes several steps.
         self._group: Group | None = None
         self._working: asyncio.Task[None] | None = None
-        # While rows in bulk are learned: the seq at their end, behind which others may be appended.
-        self._learned_to: int | None = None
+        # While rows in bulk are learned: their end, behind which others may be appended.
+        self._learned_to: Place | None = None
         self._ahead: Group | None = None
         # Held by whoever moves the replica on: this committer's groups, or `refresh`.
         self._moving = Baton()
@@ -277,12 +278,13 @@ class Committer:
             try:
                 if group.appending is not None and self._replica.seq != known:
                     # The one in front of it failed, or has met a fork: what is known is another.
-                    self._applying.look_ahead(appended, known)
+                    self._applying.doubt(appended)
                     appended = await self._appending.until_known(group)
                     apply = self._applying.apply_again
                 placed = by_request(requests, appended.placed)
                 if group.rows >= BULK_ROWS and self._applying.is_next(appended):
-                    self._learned_to = appended.seq
+                    assert appended.seq is not None
+                    self._learned_to = Place(appended.seq, appended.chain)
                     self._append_ahead()
                     await self._let_follow(group)
                 applied = await apply(group, appended, placed)
@@ -303,9 +305,9 @@ class Committer:
         self._tell_journalled(group, appended)
         return appended
 
-    async def _journal_ahead(self, group: Group, known: int) -> Appended:
+    async def _journal_ahead(self, group: Group, front: Place) -> Appended:
         appended = await self._journal_group(group)
-        self._applying.look_ahead(appended, known)
+        self._applying.look_ahead(appended, front, is_learning=self._learned_to is front)
         return appended
 
     def _append_ahead(self) -> None:
@@ -319,7 +321,7 @@ class Committer:
             return
         if is_bulk(self._waiting[0][0]):
             self._ahead = group = next_group(self._waiting, self._outside)
-            group.known = self._learned_to
+            group.known = self._learned_to.seq
             self._replica.watched[group.nonce] = None
             group.appending = asyncio.create_task(self._journal_ahead(group, self._learned_to))
 

@@ -93,6 +93,39 @@ def test_what_was_learned_of_them_is_not_told_once_it_is_lost(tmp_path, monkeypa
     run(tmp_path, scenario)
 
 
+def test_who_is_told_that_they_stand_elsewhere_is_known_to_be_forked(tmp_path, monkeypatch):
+    """All of them were sent again by another worker, after they were lost: nothing is new."""
+    known = []
+
+    async def scenario(bench: Bench) -> None:
+        catch_up = Applying.catch_up
+
+        async def saw(self: Applying, seq: int | None) -> None:
+            known.append(bench.replica.is_forked)
+            await catch_up(self, seq)
+
+        async def read_and_lose(applying: Applying) -> None:
+            await stands_at(bench, 1 + BULK_ROWS + MORE)
+            await catch_up(applying, None)
+            lose(tmp_path, 2)
+            model, again = (bench.replica.id, bench.replica.incarnation), request("behind k", MORE)
+            await bench.faulty.append(*model, bytes(16), 1, again.parts)
+
+        await bench.send("one")
+        monkeypatch.setattr(Applying, "catch_up", saw)
+        failing(monkeypatch, read_and_lose)
+        front, behind = await front_and_behind(bench, "k")
+        with pytest.raises(OutcomeUnknown):
+            await front
+        receipt = await behind
+        assert receipt.placed.duplicate
+        assert (receipt.placed.first_seq, receipt.placed.seq) == (2, 1 + MORE)
+        assert bench.replica.seq == 1 + MORE and not bench.replica.is_forked
+
+    run(tmp_path, scenario)
+    assert known == [True]
+
+
 def test_what_was_learned_of_them_with_a_front_that_failed_is_told(tmp_path, monkeypatch):
     """The journal was read past both: nothing is read, learned or rebuilt once more."""
 
@@ -189,3 +222,32 @@ def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_pa
 
     run(tmp_path, scenario, [Fault.NONE, Fault.LATE])
     assert met
+
+
+def test_a_fork_that_their_append_shows_is_known_while_the_front_is_learned(tmp_path, monkeypatch):
+    """Slices take their time, and all of it nobody is served of what the journal has lost."""
+    met = []
+
+    async def scenario(bench: Bench) -> None:
+        bench.replica._s_per_row = 1e-5
+        beside = service.replica.beside
+
+        async def lost_first(*given: Any) -> Any:
+            ahead = bench.committer._ahead
+            if ahead is not None and not met:
+                await asyncio.wait([ahead.appending])
+                met.append((bench.replica.seq, bench.replica.is_forked))
+            return await beside(*given)
+
+        monkeypatch.setattr(service.replica, "beside", lost_first)
+        await bench.send("one")
+        first = request(None, BULK_ROWS)
+        first.on_journalled = lambda: (lose(tmp_path, 1), waits.append(submit(request(None, MORE))))
+        submit, waits = bench.committer.submit, []  # type: ignore[var-annotated]
+        await submit(first)
+        receipt = await waits[0]
+        assert (receipt.placed.first_seq, receipt.placed.seq) == (2, 1 + MORE)
+        assert not bench.replica.is_forked
+
+    run(tmp_path, scenario)
+    assert met == [(1, True)]

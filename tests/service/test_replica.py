@@ -147,7 +147,8 @@ def lose_last_entry(db) -> None:
         previous = db.execute(
             "SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1 OFFSET 1"
         ).fetchone()
-        db.execute("DELETE FROM entries WHERE seq > ?", (previous[0],))
+        for table in ("entries", "keys"):
+            db.execute(f"DELETE FROM {table} WHERE seq > ?", (previous[0],))
         db.execute("UPDATE heads SET seq = ?, chain = ?", previous)
     db.close()
 

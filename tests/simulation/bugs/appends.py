@@ -131,13 +131,12 @@ async def _all_the_same(true: Any, self: Committer, group: Any) -> Any:
         self._refusal = refusal
 
 
-def _at_any_moment(true: Any, self: Applying, appended: Any, known: int) -> None:
+def _at_any_moment(true: Any, self: Applying, appended: Any, front: Any, is_learning: bool) -> None:
     """A replica is held against a later append while it is half learned what comes before that."""
-    replica = self._replica
-    if replica.seq == known:
-        replica.is_forked = replica.is_forked or self._has_parted(appended)
-    elif replica.seq > known:
-        self._doubt(appended)
+    if is_learning and self._replica.seq == front.seq:
+        true(self, appended, self._place, True)
+    else:
+        true(self, appended, front, is_learning)
 
 
 BUGS = {

@@ -28,5 +28,5 @@ def _standing_in(planted: Callable[..., Any], true: Any) -> Any:
     return lambda *given, **named: planted(true, *given, **named)
 
 
-def nothing(true: Any, self: Any, *given: Any) -> None:
+def nothing(true: Any, *given: Any, **named: Any) -> None:
     """The check is not made."""
