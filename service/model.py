@@ -301,11 +301,15 @@ class Model:
 
     async def close(self) -> None:
         """Answer what is under way, and finish the snapshot that is being written."""
-        for errand in list(self._errands):
-            await errand.close()
+        await self._close_errands()
         await self.committer.drain()
+        await self._close_errands()  # those that the last group has begun
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
+
+    async def _close_errands(self) -> None:
+        for errand in list(self._errands):
+            await errand.close()
 
     def release(self) -> None:
         """Refer to itself no more: its memory is free once nobody refers to it, and not later.

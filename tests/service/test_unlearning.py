@@ -438,6 +438,25 @@ def test_the_store_is_cleaned_of_what_is_unlearned_by_who_holds_what_it_has_lost
     asyncio.run(scenario())
 
 
+def test_who_closes_leaves_no_clean_up_behind_that_the_last_group_has_begun(store):
+    """The journal is closed next."""
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            asked = asyncio.create_task(model.submit(ControlRequest.of(unlearning("1"))))
+            await asyncio.sleep(0)
+            await catalog.close()
+            assert (await asked).placed.seq == 6
+            assert not model.clean_up.is_busy
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
 def test_what_a_guard_would_go_back_to_goes_once_a_sample_is_unlearned(store):
     """Nobody goes back to before that."""
     alarm = {"mode": "pause", "loss": 1.0, "norm": 1.0, "deviations": 0.0}
