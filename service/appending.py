@@ -39,7 +39,7 @@ class Appending:
                 cursor = first.cursor
             else:  # the store has to hold the copy then
                 copy, change, held = copy_named_by(first.control), first.change, first.held
-            seq = max(group.known, replica.seq) if group.known else replica.seq
+            seq = replica.seq if group.front is None else max(group.front.seq, replica.seq)
             where = (replica.id, replica.incarnation, group.nonce, seq)
             return asyncio.ensure_future(
                 self._journal.append(*where, group.parts, cursor, copy, change, held)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 from service.entries import Content
 from service.groups import BULK_ROWS, Group, is_whole, own_entry
-from service.journal.chain import next_chain
 from service.journal.protocol import (
     Appended,
     Entry,
@@ -22,6 +21,7 @@ from service.journal.protocol import (
     Placed,
     Trimmed,
 )
+from service.parting import may_have_parted, parts_at
 from service.receipts import is_left, new_of
 from service.recovery import REPLAYS, Forked
 from service.replica import Replica
@@ -76,7 +76,7 @@ class Applying:
                 follows = follows and is_all_new and seq < replica.bare_until
             if follows and replica.learns_at_once(seq - replica.seq):
                 return self._told(group, appended) if appended.entries else ()
-        if _has_parted(appended, self._place):
+        if parts_at(appended, self.place):
             replica.is_forked = True
         return None
 
@@ -87,21 +87,29 @@ class Applying:
         places then, and their own append has told where they end.
         """
         replica = self._replica
-        if is_learning and replica.seq <= front.seq:
-            replica.is_forked = replica.is_forked or _has_parted(appended, front)
-        elif replica.seq == front.seq == replica.trail.end:
-            replica.is_forked = replica.is_forked or _has_parted(appended, self._place)
-        elif replica.seq == replica.trail.end > front.seq:
+        if (is_learning and replica.seq <= front.seq) or self.place == front:
+            replica.is_forked = replica.is_forked or parts_at(appended, front)
+        elif replica.seq == replica.trail.end:
             self.doubt(appended)
 
     def doubt(self, appended: Appended) -> None:
-        """Nobody is served, until the head tells, of what has passed an append and not come by."""
-        replica, seq = self._replica, appended.seq
-        if seq is not None and seq <= replica.seq and not replica.trail.holds(seq, appended.chain):
+        """Nobody is served, until the head tells, where an append asked elsewhere speaks of it."""
+        replica = self._replica
+        parted = may_have_parted(appended, self.place, replica.trail)
+        replica.is_forked = replica.is_forked or parted
+
+    def has_lost(self, place: Place) -> bool:
+        """The store does not hold `place`: whether the replica stands on it, as far as it knows.
+
+        Nobody is served then, until the head tells: the store may only have let go of it.
+        """
+        replica = self._replica
+        if replica.trail.holds(place.seq, place.chain):
             replica.is_forked = True
+        return replica.is_forked
 
     @property
-    def _place(self) -> Place:
+    def place(self) -> Place:
         """Where the replica stands, between two groups."""
         return Place(self._replica.seq, self._replica.chain)
 
@@ -211,10 +219,7 @@ class Applying:
         leads_on = appended.entries or appended.more or self.is_next(appended)
         if replica.is_bare or (leads_on and not replica.is_forked):
             return await self.apply(group, appended, placed)
-        if appended.seq is None or appended.seq > replica.seq:
-            replica.is_forked = replica.is_forked or _has_parted(appended, self._place)
-        else:
-            self.doubt(appended)
+        self.doubt(appended)
         await self.catch_up(None)
         self._check_kept(appended)
         return replica.watched[group.nonce]
@@ -305,14 +310,3 @@ class Applying:
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id) from None
         self.on_loss(await replica.rebuild(record, self._journal))
-
-
-def _has_parted(appended: Appended, place: Place) -> bool:
-    """Whether an append shows that the journal has lost what stood at `place`."""
-    for entry in appended.entries:
-        if entry.seq > place.seq:
-            return next_chain(place.chain, entry.nonce) != entry.chain
-    if appended.entries or appended.more:
-        return False
-    follows = appended.first_seq in (None, place.seq + 1)
-    return not follows or appended.previous != place.chain

@@ -20,6 +20,8 @@ from service.journal.protocol import (
     Journal,
     JournalError,
     ModelChanged,
+    NotHeld,
+    Place,
     Snapshot,
     Trimmed,
     UnknownModel,
@@ -117,6 +119,8 @@ class CleanUp(Errand):
             return True
         except JournalError as error:
             log.warning("model %r: the clean-up is put off: %s", replica.id, error)
+            if isinstance(error, NotHeld):
+                await self._committer.see_what_is_lost(Place(captured.seq, captured.chain))
             return False
         except Exception:
             log.exception("model %r: the clean-up failed", replica.id)

@@ -27,6 +27,7 @@ from service.journal.protocol import (
     Appended,
     CursorMoved,
     Journal,
+    JournalError,
     JournalUnavailable,
     ModelChanged,
     NotHeld,
@@ -40,7 +41,7 @@ from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.receipts import Receipt, by_request, receipts_of
 from service.replica import Replica
-from service.requests import AnyRequest, Request
+from service.requests import AnyRequest, ControlRequest, Request
 from service.trail import Lost
 
 log = logging.getLogger("dualstream.committer")
@@ -124,6 +125,7 @@ class Committer:
         try:
             await self._catch_up(seq)
         except Exception as error:
+            self._doubt_after(error)
             self._on_failure(error)
             raise
 
@@ -137,6 +139,12 @@ class Committer:
             before = replica.seq
             await self._applying.catch_up(seq)
             self._on_advance(before, replica.seq)
+
+    async def see_what_is_lost(self, place: Place) -> None:
+        """The store does not hold `place`: nobody is served of what it has lost with that."""
+        if self._applying.has_lost(place):
+            with contextlib.suppress(JournalError, RecordError):  # it is let go of, then
+                await self.refresh()
 
     def tell_nobody(self) -> None:
         """Let go of those who were to hear of groups, forks, losses and failures."""
@@ -225,6 +233,8 @@ class Committer:
                 self._learn(group, appended, others)
                 self._go_on()
                 return
+        elif isinstance(sent.exception(), NotHeld):
+            self._has_lost(*group.requests)
         self._working = asyncio.get_running_loop().create_task(self._work_on(group))
 
     def _learn(self, group: Group, appended: Appended, others: Others) -> None:
@@ -268,15 +278,19 @@ class Committer:
     async def _commit(self, group: Group) -> list[Receipt]:
         """Append the group, unless that is under way, and apply it."""
         requests, nonce = group.requests, group.nonce
-        known, group.known = group.known, 0
+        front, group.front = group.front, None
         self._replica.watched.setdefault(nonce)
         try:
-            appended = await (group.appending or self._journal_group(group))
+            try:
+                appended = await (group.appending or self._journal_group(group))
+            except NotHeld:
+                await self._see_what_is_lost(*group.requests)
+                raise
             if group.appending is not None and self._refusal is not None:
                 raise OutcomeUnknown(self._refusal)  # it is journalled, and another replica's now
             apply = self._applying.apply
             try:
-                if group.appending is not None and self._replica.seq != known:
+                if group.appending is not None and self._applying.place != front:
                     # The one in front of it failed, or has met a fork: what is known is another.
                     self._applying.doubt(appended)
                     appended = await self._appending.until_known(group)
@@ -305,6 +319,18 @@ class Committer:
         self._tell_journalled(group, appended)
         return appended
 
+    async def _see_what_is_lost(self, request: AnyRequest) -> None:
+        """What it was made of is at a place that the store does not hold."""
+        if self._has_lost(request):
+            before = self._replica.seq
+            with contextlib.suppress(JournalError):  # it is let go of, then
+                await self._applying.catch_up(None)
+                self._on_advance(before, self._replica.seq)
+
+    def _has_lost(self, request: AnyRequest) -> bool:
+        assert isinstance(request, ControlRequest)
+        return request.held is not None and self._applying.has_lost(request.held)
+
     async def _journal_ahead(self, group: Group, front: Place) -> Appended:
         appended = await self._journal_group(group)
         self._applying.look_ahead(appended, front, is_learning=self._learned_to is front)
@@ -321,7 +347,7 @@ class Committer:
             return
         if is_bulk(self._waiting[0][0]):
             self._ahead = group = next_group(self._waiting, self._outside)
-            group.known = self._learned_to.seq
+            group.front = self._learned_to
             self._replica.watched[group.nonce] = None
             group.appending = asyncio.create_task(self._journal_ahead(group, self._learned_to))
 
@@ -340,6 +366,11 @@ class Committer:
         for _ in range(SENDING_TURNS if self._ahead else 0):
             await asyncio.sleep(0)
 
+    def _doubt_after(self, error: Exception) -> None:
+        """What nobody has foreseen may have come in the midst of a row: half of it is learned."""
+        if not isinstance(error, (JournalError, RecordError)):
+            self._replica.is_forked = True
+
     # -- who hears of it -------------------------------------------------------------------------
 
     def _tell_journalled(self, group: Group, appended: Appended) -> None:
@@ -356,6 +387,7 @@ class Committer:
         self._on_advance(before, self._replica.seq)
 
     def _fail(self, group: Group, error: Exception, before: int) -> None:
+        self._doubt_after(error)
         try:
             self._on_failure(error)
             if isinstance(error, NotReplicated):

@@ -180,6 +180,7 @@ class Follower:
             if head.seq > model.replica.seq:
                 self._hear(model.record.id, head.seq)
             elif _may_be_forked(model, seq_before, head):
+                model.replica.is_forked = True
                 self._pull(model, None)
             else:
                 model.lag.fresh_at = max(model.lag.fresh_at, asked_at)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from service.journal.protocol import Appended, Entry, Part
+from service.journal.protocol import Appended, Entry, Part, Place
 from service.outside import Outside
 from service.receipts import Receipt, is_left
 from service.requests import AnyRequest, ControlRequest, Request
@@ -38,7 +38,7 @@ class Group(msgspec.Struct):
     """Its first append, where that is under way or answered."""
     appending: "asyncio.Task[Appended] | None" = None
     """Its append, where that was begun before the group in front of it was learned."""
-    known: int = 0
+    front: Place | None = None
     """Where the replica stands then, as long as that is still to come."""
 
 

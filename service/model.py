@@ -19,6 +19,7 @@ from service.journal.protocol import (
     Known,
     ModelChanged,
     ModelRecord,
+    NotHeld,
     NotReplicated,
     OutcomeUnknown,
     Place,
@@ -464,8 +465,10 @@ class Model:
         began = clock()
         try:
             await self.write_snapshot(captured)
-        except Exception:
+        except Exception as error:
             log.exception("model %r: snapshot at seq %d failed", self.record.id, captured.seq)
+            if isinstance(error, NotHeld):
+                await self.committer.see_what_is_lost(Place(captured.seq, captured.chain))
         finally:
             self._snapshot = None
             self._snapshot_not_before = clock() + (clock() - began) / SNAPSHOT_SHARE

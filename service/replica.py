@@ -33,6 +33,7 @@ from service.journal.protocol import (
 from service.journal.record import Control, CorruptRecord
 from service.obeying import obey_in_place
 from service.outside import REAL, Outside
+from service.parting import follows
 from service.recovery import Forked, recover
 from service.retained import NOBODY, Named
 from service.served_losses import ServedLosses
@@ -98,9 +99,12 @@ class Replica:
     names_since = 0
     """Names that were told by records up to this one may be missing from the state."""
     is_forked = False
+    """Nobody is served: the journal does not lead here, or may not. Whoever moves it on sees."""
     is_bare = False
     bare_until = 0
     """A bare one does not come to this seq: what is due there takes the whole model."""
+    _applying: Sequence[Entry] = ()
+    """Entries behind which the next ones are being read."""
     certificate: Certificate | None = None
     certified_at = float("-inf")
 
@@ -306,7 +310,7 @@ class Replica:
 
         It stands there with the chain from before the entry. Raises Forked.
         """
-        if next_chain(self.chain, entry.nonce) != entry.chain or entry.first_seq > self.seq + 1:
+        if not follows(entry, self.chain) or entry.first_seq > self.seq + 1:
             raise Forked(f"model {self.id!r}: the journal does not follow from seq {self.seq}")
         await self.learn_part(entry, until)
 
@@ -412,7 +416,8 @@ class Replica:
             is_last = until is not None and end >= until
             try:
                 if size_of(entries) > READ_BYTES // 2 and not is_last:
-                    ahead = asyncio.create_task(self._read(journal, end))
+                    self._applying = entries
+                    ahead = asyncio.create_task(self._read_behind(journal, entries))
                     # In one turn of the event loop it asks, in the next one that is sent: the store
                     # is at work while these are applied, which leaves the loop no turn.
                     await asyncio.sleep(0)
@@ -423,9 +428,18 @@ class Replica:
                     # Left to its end, with nobody to wait for it.
                     ahead.add_done_callback(lambda task: task.cancelled() or task.exception())
                 raise
+            finally:
+                self._applying = ()
             if is_last:
                 return
             entries = await (ahead or self._read(journal, self.seq))
+
+    async def _read_behind(self, journal: Journal, some: Sequence[Entry]) -> Sequence[Entry]:
+        """What comes behind entries that are applied meanwhile; nobody is served if it does not."""
+        found, last = await self._read(journal, end_of(some)), some[-1]
+        if found and self._applying is some and not follows(found[0], last.chain):
+            self.is_forked = True
+        return found
 
     async def _read(self, journal: Journal, after: int) -> Sequence[Entry]:
         return await journal.read(self.id, self.incarnation, after, READ_BYTES)
@@ -471,6 +485,8 @@ class Replica:
     def start_over(self) -> None:
         """Be before the first record."""
         take_back(self.watched)
+        if self.is_forked:
+            self.is_forked = False
         self._hold(ModelState.new(self.spec))
         self.answers = Answers(self.spec["task"], self._kept_answers)
         self.verdicts = Verdicts(self._kept_answers)

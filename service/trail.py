@@ -97,6 +97,10 @@ class Trail:
         """Whether it is remembered that an entry ended there."""
         return self._holds(seq, int(chain[:16], 16))
 
+    def has_come_by(self, chain: str) -> bool:
+        """Whether it is remembered that an entry, whichever, ended with this chain."""
+        return int(chain[:16], 16) in self._chains
+
     def entries_after(self, seq: int) -> int:
         """How many entries end after `seq`, as far back as is remembered."""
         return len(self._seqs) - bisect_right(self._seqs, seq)

@@ -57,6 +57,9 @@ async def take_version(
         try:
             change = by.change("version", name=named, digest=digest)
             return await journal.version_put(*where, version, change)
+        except NotHeld:
+            await model.committer.see_what_is_lost(Place(copy.seq, copy.chain))
+            raise
         except UnknownCopy:
             if tried == TRIES - 1:
                 raise

@@ -13,6 +13,7 @@ import pytest
 
 import service.replica
 from service.applying import Applying
+from service.committer import Committer
 from service.groups import BULK_ROWS
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from service.replica import Replica
@@ -179,6 +180,85 @@ def test_a_fork_that_their_append_shows_is_known_before_their_turn(tmp_path, mon
     assert known == [False, True]
 
 
+def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatch):
+    """The front was lost; as many rows stand in its place, and the journal was read so far."""
+
+    async def scenario(bench: Bench) -> None:
+        waits: list[Any] = []
+        await bench.send("one")
+
+        async def read(applying: Applying) -> None:
+            while (await bench.faulty.get("m")).seq < 1 + BULK_ROWS:
+                await asyncio.sleep(0.001)
+            await applying.catch_up(None)
+
+        failing(monkeypatch, read)
+        bench.faulty.delay_s = 0.3
+        submit, first = bench.committer.submit, request("front", BULK_ROWS)
+        again = request("behind", BULK_ROWS)
+        first.on_journalled = lambda: (lose(tmp_path, 1), waits.append(submit(again)))
+        with pytest.raises(OutcomeUnknown):
+            await submit(first)
+        receipt = await waits[0]
+        await bench.committer.drain()
+        assert receipt.placed.seq == 1 + BULK_ROWS == bench.replica.seq
+        assert not bench.replica.is_forked
+
+    run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.LATE])
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_who_is_told_once_more_what_he_was_told_at_first_is_not_doubted(
+    tmp_path, monkeypatch, is_bare
+):
+    """All rows behind were known; others have appended since, and the replica has read that."""
+    known = []
+
+    async def scenario(bench: Bench) -> None:
+        catch_up, load = Applying.catch_up, Replica.load
+
+        async def saw(self: Applying, seq: int | None) -> None:
+            known.append(bench.replica.is_forked)
+            await catch_up(self, seq)
+
+        async def others() -> None:
+            while bench.committer._ahead is None:
+                await asyncio.sleep(0)
+            await asyncio.wait([bench.committer._ahead.appending])
+            where = (bench.replica.id, bench.replica.incarnation, bytes(16), 10**9)
+            await bench.faulty.append(*where, request("others", 3).parts)
+
+        async def read(applying: Applying) -> None:
+            await others()
+            await catch_up(applying, None)
+
+        async def whole(self: Replica, *given: Any, **more: Any) -> None:
+            monkeypatch.setattr(Replica, "load", load)
+            await others()
+            await load(self, *given, **more)
+
+        await bench.send("behind k", MORE)
+        monkeypatch.setattr(Applying, "catch_up", saw)
+        if is_bare:
+            bare = bench.replica.bare()
+            assert bare is not None
+            bench.replica = Replica(await bench.faulty.get("m"), bare=bare)
+            bench.committer = Committer(bench.faulty, bench.replica, 5.0)
+            monkeypatch.setattr(Replica, "load", whole)
+        else:
+            failing(monkeypatch, read)
+        front, behind = await front_and_behind(bench, "k")
+        if is_bare:
+            await front
+        else:
+            with pytest.raises(OutcomeUnknown):
+                await front
+        assert (await behind).placed.duplicate
+
+    run(tmp_path, scenario)
+    assert known == [False]
+
+
 def test_they_are_another_replicas_where_this_one_is_let_go_of(tmp_path, monkeypatch):
     """Whoever is loaded in its place learns them, and tells what was lost: both would count it."""
 
@@ -210,7 +290,7 @@ def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_pa
         async def answered_first(*given: Any) -> Any:
             outcome = await beside(*given)
             ahead = bench.committer._ahead
-            if ahead is not None and bench.replica.seq == ahead.known:
+            if ahead is not None and ahead.front.seq == bench.replica.seq:
                 met.append(ahead)
                 await asyncio.wait([ahead.appending])
             return outcome

@@ -212,7 +212,7 @@ def left_forked(world: "World") -> Iterator[str]:
     """Whoever refuses as one that is forked is being rebuilt, or is let go of."""
     for worker in world.workers:
         for model in worker.catalog if worker.is_alive else ():
-            if model.replica.is_forked and model.committer.is_idle:
+            if model.replica.is_forked and model.is_idle:
                 yield f"{worker.name} is left forked with {model.record.id}"
 
 

@@ -20,6 +20,7 @@ from service.journal.protocol import (
     JournalUnavailable,
     Known,
     ModelRecord,
+    NotHeld,
     OutcomeUnknown,
     Overdue,
     Part,
@@ -154,6 +155,8 @@ class Connection:
     `answered_at` holds, by model, when the last append of records was done whose answer this
     process saw, and which shows a fork.
 
+    `unheld` holds places of a log that the store said it does not hold: the incarnation, the place,
+    and when it was asked.
     `loads` holds the tasks that may load a model for somebody who asked for it, each with the
     damaged head that it was told last, if it was.
     """
@@ -162,6 +165,7 @@ class Connection:
         self.name = name
         self._lag_of = lag_of
         self.answered_at: dict[str, int] = {}
+        self.unheld: list[tuple[str, Place, int]] = []
         self.loads: dict[Any, Misread | None] = {}
         self._network, self._loop = network, loop
         self._at = network.scheduler.at
@@ -179,13 +183,17 @@ class Connection:
         held: Place | None = None,
     ) -> "asyncio.Future[Appended]":
         given = (model, incarnation, nonce, known_seq, tuple(parts), cursor, copy, change, held)
-        told: asyncio.Future[Appended] = self._loop.create_future()
+        asked, told = self._network.scheduler.steps, self._loop.create_future()
         lag = self._lag_of(_kind_of(parts, held), model)
         answer = self._sent(_APPEND, "append", *given, lag=lag)
 
         def see(_: object) -> None:
+            if told.cancelled():
+                return
+            if held is not None and isinstance(told.exception(), NotHeld):
+                self.unheld.append((incarnation, held, asked))
             # What moves a cursor alone is not held against a replica.
-            if not parts or told.cancelled() or told.exception() is not None:
+            if not parts or told.exception() is not None:
                 return
             appended, at = answer.result()
             if appended.entries or not appended.more:  # else all that it tells is to read
@@ -287,7 +295,12 @@ class Connection:
         replaces: bool = False,
     ) -> bool:
         given = (model, incarnation, seq, chain, data, replaces)
-        return (await self._call(_WRITE, "snapshot_put", *given))[0]
+        asked = self._network.scheduler.steps
+        try:
+            return (await self._call(_WRITE, "snapshot_put", *given))[0]
+        except NotHeld:
+            self.unheld.append((incarnation, Place(seq, chain), asked))
+            raise
 
     async def snapshots(self, model: str, incarnation: str) -> "list[Place]":
         return (await self._call(_READ, "snapshots", model, incarnation))[0]

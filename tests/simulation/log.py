@@ -145,6 +145,11 @@ class Log:
             chain = before
         return next((one for one in [*self.whole, *self.cut] if one.chain == chain), None)
 
+    def leads_past(self, place: Place, chain: str) -> bool:
+        """Whether the records that end with this chain value go on from `place`, or end there."""
+        entry = self.leading_to(chain, place.seq) if place.seq else None
+        return entry is not None and entry.chain == place.chain
+
     @property
     def named(self) -> set[str]:
         """The digests of copies that a version or a kept entry names."""

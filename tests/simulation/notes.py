@@ -165,6 +165,12 @@ class Notes:
                 f"{worker.name} serves seq {seq} {chain[:8]}, lost at step {log.died[chain]},"
                 f" which it could know since step {known}"
             )
+        elif any(
+            log.died.get(place.chain, asked_at) < asked_at and log.leads_past(place, chain)
+            for incarnation, place, asked_at in worker.connection.unheld
+            if incarnation == log.incarnation
+        ):
+            self.problems.append(f"{worker.name} serves what goes on from a place that is not held")
         elif log.stood[chain] == seq:
             place = (log.incarnation, seq, chain, asked)
             if self._scores.setdefault(place, scores.tobytes()) != scores.tobytes():

@@ -34,7 +34,7 @@ FIRST = {
     "weights entered behind a control": 425,
     "refit entered twice": 619,
     "lost refit left alone": 920,
-    "late deletion of what was made since": 104,
+    "late deletion of what was made since": 119,
     "evicted in the middle of a request": 788,
     "snapshot joined to what was before": 32,
     "loading left by its client": 13,
@@ -82,4 +82,5 @@ FIRST = {
     "appended ahead and told of what is gone": 4455,
     "acknowledged though others stand there": 95,
     "appended ahead and looked at in between": 434,
+    "place that is not held served on": 175,
 }

@@ -134,7 +134,7 @@ async def _all_the_same(true: Any, self: Committer, group: Any) -> Any:
 def _at_any_moment(true: Any, self: Applying, appended: Any, front: Any, is_learning: bool) -> None:
     """A replica is held against a later append while it is half learned what comes before that."""
     if is_learning and self._replica.seq == front.seq:
-        true(self, appended, self._place, True)
+        true(self, appended, self.place, True)
     else:
         true(self, appended, front, is_learning)
 
@@ -163,6 +163,7 @@ BUGS = {
     "appended ahead and applied as ever": Bug([(Applying, "apply_again", _as_ever)]),
     "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
     "appended ahead and looked at in between": Bug([(Applying, "look_ahead", _at_any_moment)]),
+    "place that is not held served on": Bug([(Applying, "has_lost", nothing)]),
     "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),
     "appended ahead and told of what is gone": Bug(
         [(service.replica, "take_back", nothing), (service.applying, "take_back", nothing)]

@@ -148,9 +148,9 @@ BUGS = {
     "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),
     "no chain check where nothing is new": Bug([(Applying, "apply", _only_new)]),
     "fork served until it is rebuilt": Bug(
-        [(Applying, "_rebuild", _served_meanwhile), (service.applying, "_has_parted", nothing)]
+        [(Applying, "_rebuild", _served_meanwhile), (service.applying, "parts_at", nothing)]
     ),
-    "fork served for one more turn": Bug([(service.applying, "_has_parted", nothing)]),
+    "fork served for one more turn": Bug([(service.applying, "parts_at", nothing)]),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),

@@ -1,0 +1,313 @@
+"""Whatever shows that the store has lost what a replica stands on: nobody is served of it any more.
+
+Not only the entries that it reads and appends in its turn: also answers that come while it learns,
+and places that the store says it does not hold.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import service.replica
+from service.appending import Appending
+from service.catalog import Catalog
+from service.committer import Committer
+from service.controls import Demote
+from service.follower import Follower
+from service.groups import BULK_ROWS
+from service.journal import open_journal
+from service.journal.protocol import JournalUnavailable, NotHeld, OutcomeUnknown, Place
+from service.model import Model
+from service.replica import Replica
+from service.requests import ControlRequest
+from service.versions import take_version
+from tests.journal.faulty import Fault
+from tests.service.test_appended_ahead import MORE, failing, front_and_behind
+from tests.service.test_committer import Bench, lose, request, run
+from tests.service.test_unlearning import catalog_on, learn, of_five, unlearning
+
+
+async def append_elsewhere(bench: Bench, nonce: int, rows: int) -> None:
+    where = (bench.replica.id, bench.replica.incarnation, nonce.to_bytes(16, "big"), 10**9)
+    await bench.faulty.journal.append(*where, request(f"elsewhere {nonce}", rows).parts)
+
+
+async def is_served(replica: Replica) -> bool:
+    try:
+        async with replica.serving():
+            return True
+    except JournalUnavailable:
+        return False
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_rows_that_stand_across_its_place_show_it(tmp_path, monkeypatch, is_bare):
+    """They were appended ahead; meanwhile it has read rows of others, which are lost then.
+
+    A front that fails lets it read on, and so does one for which the whole model is due.
+    """
+    served = []
+
+    async def scenario(bench: Bench) -> None:
+        until_known, load = Appending.until_known, Replica.load
+
+        async def again(self: Appending, group: Any) -> Any:
+            if group.appending is not None and group.appending.done():
+                appended = group.appending.result()
+                assert appended.first_seq <= bench.replica.seq < appended.seq
+                served.append(await is_served(bench.replica))
+            return await until_known(self, group)
+
+        async def read(reading: Callable[[], Awaitable[Any]]) -> None:
+            while bench.committer._ahead is None:
+                await asyncio.sleep(0)
+            await append_elsewhere(bench, 1, 3)
+            await reading()
+            lose(tmp_path, 1)
+
+        async def whole(self: Replica, *given: Any, **more: Any) -> None:
+            monkeypatch.setattr(Replica, "load", load)
+            await read(lambda: load(self, *given, **more))
+
+        await bench.send("one")
+        monkeypatch.setattr(Appending, "until_known", again)
+        bench.faulty.delay_s = 0.3
+        if is_bare:
+            bare = bench.replica.bare()
+            assert bare is not None
+            bench.replica = Replica(await bench.faulty.get("m"), bare=bare)
+            bench.committer = Committer(bench.faulty, bench.replica, 5.0)
+            monkeypatch.setattr(Replica, "load", whole)
+        else:
+            failing(monkeypatch, lambda applying: read(lambda: applying.catch_up(None)))
+        front, behind = await front_and_behind(bench, "k")
+        if is_bare:
+            assert (await front).placed.seq == 1 + BULK_ROWS
+        else:
+            with pytest.raises(OutcomeUnknown):
+                await front
+        assert (await behind).placed.seq == 1 + BULK_ROWS + MORE
+        await bench.committer.drain()
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.DELAYED])
+    assert served == [False]
+
+
+def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
+    """It is there while the one before it is learned, in slices."""
+    served = []
+
+    async def scenario(bench: Bench) -> None:
+        await bench.send("one")
+        await append_elsewhere(bench, 1, BULK_ROWS)
+        await append_elsewhere(bench, 2, 5)
+        bench.replica._s_per_row = 1e-5
+        monkeypatch.setattr(service.replica, "READ_BYTES", 2000)
+        read, beside, came = Replica._read, service.replica.beside, asyncio.Event()
+
+        async def lost(self: Replica, journal: Any, after: int) -> Any:
+            if after == 1 or came.is_set():
+                return await read(self, journal, after)
+            lose(tmp_path, 2)
+            await append_elsewhere(bench, 3, MORE)
+            page = await read(self, journal, after)
+            came.set()
+            return page
+
+        async def behind(*given: Any) -> Any:
+            await came.wait()
+            await asyncio.sleep(0.01)
+            served.append(bench.replica.is_forked)
+            return await beside(*given)
+
+        monkeypatch.setattr(Replica, "_read", lost)
+        monkeypatch.setattr(service.replica, "beside", behind)
+        await bench.committer.refresh()
+        assert bench.replica.seq == 1 + MORE
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario)
+    assert served[0] is True
+
+
+def test_a_page_that_comes_late_leaves_a_rebuilt_replica_alone(tmp_path, monkeypatch):
+    """The one before it failed, and what was read ahead is nobody's any more."""
+
+    async def scenario(bench: Bench) -> None:
+        await bench.send("one")
+        await append_elsewhere(bench, 1, BULK_ROWS)
+        await append_elsewhere(bench, 2, 5)
+        monkeypatch.setattr(service.replica, "READ_BYTES", 2000)
+        read, apply, may_come, late = Replica._read, Replica.apply, asyncio.Event(), []
+
+        async def waits(self: Replica, journal: Any, after: int) -> Any:
+            if after == 1 or late:
+                return await read(self, journal, after)
+            lose(tmp_path, 2)
+            await append_elsewhere(bench, 3, MORE)
+            late.append(after)
+            await may_come.wait()
+            return await read(self, journal, after)
+
+        async def fails(self: Replica, *given: Any) -> None:
+            while not late:
+                await asyncio.sleep(0)
+            monkeypatch.setattr(Replica, "apply", apply)
+            raise JournalUnavailable("planted")
+
+        monkeypatch.setattr(Replica, "_read", waits)
+        monkeypatch.setattr(Replica, "apply", fails)
+        with pytest.raises(JournalUnavailable):
+            await bench.committer.refresh()
+        await bench.committer.refresh()
+        assert bench.replica.seq == 1 + MORE
+        may_come.set()
+        await asyncio.sleep(0.05)
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario)
+
+
+def test_a_control_whose_state_the_store_does_not_hold_shows_it(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        await bench.send("one")
+        await bench.committer.submit(request("two", 3))
+        place = Place(bench.replica.seq, bench.replica.chain)
+        lose(tmp_path, 1)
+        with pytest.raises(NotHeld):
+            await bench.committer.submit(ControlRequest.of(Demote(), held=place))
+        assert bench.replica.seq == 1
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario)
+
+
+def of_five_and(tmp_path: Any, scenario: Callable[[Model, Catalog, Any], Awaitable[None]]) -> None:
+    """Runs it on a model of five samples."""
+
+    async def whole() -> None:
+        journal = await open_journal(f"sqlite:///{tmp_path / 'c.db'}")
+        try:
+            catalog = catalog_on(journal)
+            try:
+                await scenario(await of_five(catalog), catalog, journal)
+            finally:
+                await catalog.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(whole())
+
+
+async def served_again(model: Model) -> None:
+    async with asyncio.timeout(5):
+        while not await is_served(model.replica):
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("what", ["snapshot", "version", "clean-up"])
+def test_a_place_that_is_not_held_any_more_shows_it(tmp_path, monkeypatch, what):
+    """Of what was lost no snapshot is taken, and no version; nor is it served from then on."""
+
+    async def scenario(model: Model, _: Catalog, journal: Any) -> None:
+        refresh = Committer.refresh
+        served = []
+
+        async def saw(self: Committer, seq: int | None = None) -> None:
+            served.append(await is_served(model.replica))
+            await refresh(self, seq)
+
+        if what == "snapshot":
+            lose(tmp_path, 1)
+            monkeypatch.setattr(Committer, "refresh", saw)
+            await model._write(model.replica.capture(), lambda: None)
+        elif what == "version":
+            copy_put = journal.copy_put
+
+            async def lost(*given: Any) -> str:
+                lose(tmp_path, 1)
+                monkeypatch.setattr(Committer, "refresh", saw)
+                return await copy_put(*given)
+
+            monkeypatch.setattr(journal, "copy_put", lost)
+            with pytest.raises(NotHeld):
+                await take_version(model, journal, "v", "")
+        else:
+            await model.submit(ControlRequest.of(unlearning("1")))
+            await learn(model, "5")
+            lose(tmp_path, 1)
+            monkeypatch.setattr(Committer, "refresh", saw)
+            model.clean_up.begin()
+            async with asyncio.timeout(5):
+                while not served:
+                    await asyncio.sleep(0.001)
+        assert served[0] is False
+        await served_again(model)
+        assert model.replica.seq == (6 if what == "clean-up" else 4)
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
+    """The store has trimmed the journal past it: the head tells that it leads here all the same."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        place = await model.place()
+        await learn(model, "5")
+        await learn(model, "6")
+        await model.write_snapshot()
+        await journal.trim("m", model.record.incarnation, 7, behind=0)
+        with pytest.raises(NotHeld):
+            await model.submit(ControlRequest.of(Demote(), held=place))
+        assert await is_served(model.replica)
+        assert catalog.find("m") is model
+        text = (await catalog.telemetry.exposition(catalog)).decode()
+        assert 'dualstream_forks_total{model="m"}' not in text
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
+    """Before the journal is read, which waits for a while, as rows may come."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        monkeypatch.setattr("service.follower.PAUSE_S", 0.05)
+        follower = Follower(catalog, journal)
+        lose(tmp_path, 1)
+        await follower._look()
+        assert not await is_served(model.replica)
+        await served_again(model)
+        assert model.replica.seq == 4
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatch):
+    """It is learned, and not counted: the entry, when it came by again, would be learned twice."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        progress = type(model.replica.progress)
+        count, left = progress.count, [MemoryError("planted")]
+
+        def fail_once(*given: Any) -> Any:
+            if left:
+                raise left.pop()
+            return count(*given)
+
+        monkeypatch.setattr(progress, "count", fail_once)
+        with pytest.raises(MemoryError):
+            await learn(model, "5")
+        with pytest.raises(JournalUnavailable):
+            await learn(model, "6")
+        model = await catalog.get("m")
+        await learn(model, "6")
+        alone = Replica(await journal.get("m"))
+        await alone.load(journal)
+        for name, array in alone._state().items():
+            assert model.replica._state()[name].tobytes() == array.tobytes(), name
+        assert alone.learner.samples == 7
+
+    of_five_and(tmp_path, scenario)
