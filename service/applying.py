@@ -39,7 +39,7 @@ Others = tuple[Sequence[Entry], Content] | tuple[()]
 class Applying:
     """Moves one replica on, for whoever sees to it that nobody else does meanwhile."""
 
-    __slots__ = ("_journal", "_replica", "on_fork", "on_loss")
+    __slots__ = ("_journal", "_replica", "_suspicions", "on_fork", "on_loss")
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Applying:
     ) -> None:
         self._journal = journal
         self._replica = replica
+        self._suspicions = 0
         self.on_fork = on_fork
         self.on_loss = on_loss
 
@@ -103,10 +104,14 @@ class Applying:
 
         Nobody is served then, until the head tells: the store may only have let go of it.
         """
-        replica = self._replica
-        if replica.trail.holds(place.seq, place.chain):
-            replica.is_forked = True
-        return replica.is_forked
+        if self._replica.trail.holds(place.seq, place.chain):
+            self.suspect()
+        return self._replica.is_forked
+
+    def suspect(self) -> None:
+        """Nobody is served until the head tells; a head that was asked for before does not."""
+        self._suspicions += 1
+        self._replica.is_forked = True
 
     @property
     def place(self) -> Place:
@@ -261,9 +266,14 @@ class Applying:
             if seq is not None:
                 # Entries show by themselves that they follow, and of which incarnation.
                 await replica.catch_up(self._journal, seq)
-            if seq is None or replica.seq < seq:
-                await self._hold_against_head(read_already=seq is not None)
-                replica.is_forked = False  # if it was doubted
+            read_already = seq is not None
+            # Once more where it was suspected since the head was asked for.
+            while seq is None or replica.seq < seq or replica.is_forked:
+                seq, suspicions = replica.seq, self._suspicions
+                await self._hold_against_head(read_already)
+                if suspicions == self._suspicions:
+                    replica.is_forked = False
+                read_already = False
         except (Forked, Trimmed) as cause:
             await self._rebuild(cause)
 
@@ -306,7 +316,10 @@ class Applying:
                 cause,
                 replica.seq,
             )
+        suspicions = self._suspicions
         record = await self._journal.get(replica.id)
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id) from None
-        self.on_loss(await replica.rebuild(record, self._journal))
+        lost = await replica.rebuild(record, self._journal)
+        replica.is_forked = suspicions != self._suspicions  # who suspects it looks again
+        self.on_loss(lost)

@@ -134,7 +134,7 @@ class Committer:
         async with self.between_groups():
             if self._refusal is not None:
                 raise JournalUnavailable(self._refusal)
-            if seq is not None and replica.seq >= seq:
+            if seq is not None and replica.seq >= seq and not replica.is_forked:
                 return
             before = replica.seq
             await self._applying.catch_up(seq)
@@ -145,6 +145,10 @@ class Committer:
         if self._applying.has_lost(place):
             with contextlib.suppress(JournalError, RecordError):  # it is let go of, then
                 await self.refresh()
+
+    def suspect(self) -> None:
+        """Serve nobody before the next `refresh`, which looks where the journal ends."""
+        self._applying.suspect()
 
     def tell_nobody(self) -> None:
         """Let go of those who were to hear of groups, forks, losses and failures."""

@@ -148,7 +148,8 @@ class Follower:
         revision = await self._journal.revision()
         models: list[Model] = []
         for model in self._catalog:
-            if revision is not None and model.lag.stood == (revision, model.replica.seq):
+            stands = revision is not None and model.lag.stood == (revision, model.replica.seq)
+            if stands and not model.replica.is_forked:
                 model.lag.fresh_at = max(model.lag.fresh_at, asked_at)
             else:
                 models.append(model)
@@ -179,8 +180,8 @@ class Follower:
             model.lag.correct(head.seq, asked_at)
             if head.seq > model.replica.seq:
                 self._hear(model.record.id, head.seq)
-            elif _may_be_forked(model, seq_before, head):
-                model.replica.is_forked = True
+            elif model.replica.is_forked or _may_be_forked(model, seq_before, head):
+                model.committer.suspect()
                 self._pull(model, None)
             else:
                 model.lag.fresh_at = max(model.lag.fresh_at, asked_at)

@@ -34,10 +34,9 @@ def may_have_parted(appended: Appended, place: Place, trail: Trail) -> bool:
             return not follows(entry, place.chain) if is_next else entry.first_seq <= place.seq
         if not trail.holds(entry.seq, entry.chain):
             return True
-    if appended.more:
-        return False
     if appended.seq is None or appended.first_seq is None:
-        return not appended.entries and not trail.has_come_by(appended.chain)
+        is_all = not appended.entries and not appended.more
+        return is_all and not trail.has_come_by(appended.chain)
     if appended.seq <= place.seq:
         return not trail.holds(appended.seq, appended.chain)
     if appended.first_seq == place.seq + 1:

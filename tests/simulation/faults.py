@@ -101,6 +101,7 @@ class Network:
         self.next: Fault | None = None
         """What befalls the next call in any case, where it can."""
         self._rates: list[tuple[Fault, float]] = []
+        self._appended: dict[tuple[str, bytes, str], int] = {}
 
     def break_down(self) -> None:
         """From now on there are faults."""
@@ -112,6 +113,16 @@ class Network:
         self._rates = []
         self.is_down = False
         self.misread = 0.0
+
+    def done_at(self, name: str, given: Any, result: Any) -> int:
+        """At which step it was done: of an append that is told once more, when it was at first.
+
+        What has befallen the log behind it since, that does not tell.
+        """
+        if name != "append" or result is None:
+            return self.scheduler.steps
+        _, incarnation, nonce = given[:3]
+        return self._appended.setdefault((incarnation, nonce, result.chain), self.scheduler.steps)
 
     def misreads(self, record: ModelRecord) -> Misread | None:
         """What a load is told instead of this head, mostly nothing."""
@@ -197,7 +208,7 @@ class Connection:
                 return
             appended, at = answer.result()
             if appended.entries or not appended.more:  # else all that it tells is to read
-                self.answered_at[incarnation] = at
+                self.answered_at[incarnation] = max(at, self.answered_at.get(incarnation, 0))
 
         told.add_done_callback(see)  # just before whoever waits for it is called back
         answer.add_done_callback(lambda _: _pass_on(answer, told))
@@ -403,7 +414,7 @@ class Connection:
             error = refusal
         self._tell(name, error or result, given)
         if answer is not None:
-            done = (result, self._network.scheduler.steps)
+            done = (result, self._network.done_at(name, given, result))
             if back:
                 self._at(back, self._deliver, answer, done, error)
             else:

@@ -22,10 +22,14 @@ EVERY = 5
 """So many schedules, and one of them has a plot; by the seed, so that chance stays as it is."""
 SLOW_EVERY = 31
 """Of the others so many, and one has a plot of slow machines."""
+OTHERS_EVERY = 37
+"""And so many have one of others that come between."""
 SNAPSHOT_EVERY = 3
 """In those."""
 SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
 """How long a call that something comes before is on its way, and its answer."""
+SENT_LATER = (0.12, 0.0)
+"""And before it comes, much else does."""
 ANSWERED_CLEAN = (0.0, 1.5)
 """What an unlearning leaves behind is cleaned up meanwhile."""
 MOMENT_S = 0.004
@@ -281,6 +285,27 @@ async def answered_in_between(on: Stage) -> None:
         on.world.notes.problems += left_forked(on.world)
 
 
+async def others_ahead(on: Stage) -> None:
+    """Rows in bulk are on their way; the whole model is read with others, which are lost then."""
+    await on.bring(on.worker, 2, rows=1)
+    await on.let_go()
+    on.meet("get", ANSWERED_LATE)
+    rows = [on.begin(on.bring(on.worker, rows=12))]
+    await asyncio.sleep(AWHILE_S / 2)
+    on.meet("append", SENT_LATER, times=2)
+    rows.append(on.begin(on.bring(on.worker, rows=on.world.chance.choice((5, 12)))))
+    rows.append(on.begin(on.predict()))
+    await on.bring(on.other, rows=on.world.chance.choice((1, 2, 3)))
+    for _ in range(MANY * MANY):
+        model = on.worker.catalog.find(on.model_id)
+        if model is not None and not model.replica.is_bare:
+            break
+        await on.moment()
+    if on.log is not None:
+        on.lose_from(on.log.seq)
+    await asyncio.gather(*rows)
+
+
 PLOTS = (
     Plot(all_leave),
     Plot(overtaken),
@@ -298,6 +323,7 @@ PLOTS = (
 
 
 OF_SLOW_ONES = Plot(answered_in_between, is_bulk=True, is_slow=True)
+OF_OTHERS = Plot(others_ahead, is_full=True, is_bulk=True)
 
 
 def plot_of(seed: int) -> Plot | None:
@@ -305,4 +331,6 @@ def plot_of(seed: int) -> Plot | None:
     turn, rest = divmod(seed, EVERY)
     if not rest:
         return PLOTS[turn % len(PLOTS)]
-    return None if seed % SLOW_EVERY else OF_SLOW_ONES
+    if not seed % SLOW_EVERY:
+        return OF_SLOW_ONES
+    return None if seed % OTHERS_EVERY else OF_OTHERS

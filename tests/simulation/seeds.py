@@ -81,6 +81,7 @@ FIRST = {
     "appended ahead and refused": 3735,
     "appended ahead and told of what is gone": 4455,
     "acknowledged though others stand there": 95,
+    "appended ahead and across its place": 999,
     "appended ahead and looked at in between": 434,
     "place that is not held served on": 175,
 }

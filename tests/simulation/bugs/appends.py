@@ -139,6 +139,11 @@ def _at_any_moment(true: Any, self: Applying, appended: Any, front: Any, is_lear
         true(self, appended, front, is_learning)
 
 
+def _not_across(true: Any, appended: Any, place: Any, trail: Any) -> bool:
+    """Only what ends where a replica has come by, or before, is held against that."""
+    return bool((appended.seq or 0) <= place.seq and true(appended, place, trail))
+
+
 BUGS = {
     "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
@@ -163,6 +168,9 @@ BUGS = {
     "appended ahead and applied as ever": Bug([(Applying, "apply_again", _as_ever)]),
     "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
     "appended ahead and looked at in between": Bug([(Applying, "look_ahead", _at_any_moment)]),
+    "appended ahead and across its place": Bug(
+        [(service.applying, "may_have_parted", _not_across)]
+    ),
     "place that is not held served on": Bug([(Applying, "has_lost", nothing)]),
     "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),
     "appended ahead and told of what is gone": Bug(
