@@ -95,9 +95,19 @@ class Applying:
 
     def doubt(self, appended: Appended) -> None:
         """Nobody is served, until the head tells, where an append asked elsewhere speaks of it."""
+        if may_have_parted(appended, self.place, self._replica.trail):
+            self._replica.is_forked = True
+
+    def may_contradict(self, appended: Appended) -> bool:
+        """Whether what was answered to somebody else is of another path, as far as can be seen now.
+
+        It cannot half way through a group, nor where it is not told what lies between.
+        """
         replica = self._replica
-        parted = may_have_parted(appended, self.place, replica.trail)
-        replica.is_forked = replica.is_forked or parted
+        is_told = appended.entries or (appended.first_seq or 0) <= replica.seq + 1
+        if not is_told or replica.seq != replica.trail.end:
+            return True
+        return may_have_parted(appended, self.place, replica.trail)
 
     def has_lost(self, place: Place) -> bool:
         """The store does not hold `place`: whether the replica stands on it, as far as it knows.

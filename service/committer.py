@@ -79,6 +79,7 @@ class Committer:
         self._on_group = on_group
         self._on_advance = on_advance
         self._on_failure = on_failure
+        self._on_late: Callable[[Appended], None] = _nobody
         self._outside = outside
         self._waiting: Line = deque()
         # From the first request that waits until there is none, and what tells of that.
@@ -88,6 +89,7 @@ class Committer:
         # The group that has its turn, and what works on it where that takes several steps.
         self._group: Group | None = None
         self._working: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         # While rows in bulk are learned: their end, behind which others may be appended.
         self._learned_to: Place | None = None
         self._ahead: Group | None = None
@@ -143,8 +145,18 @@ class Committer:
     async def see_what_is_lost(self, place: Place) -> None:
         """The store does not hold `place`: nobody is served of what it has lost with that."""
         if self._applying.has_lost(place):
-            with contextlib.suppress(JournalError, RecordError):  # it is let go of, then
-                await self.refresh()
+            await self._look()
+
+    async def _look(self) -> None:
+        """Hold the replica against the journal; where that fails, it is let go of."""
+        with contextlib.suppress(JournalError, RecordError):
+            await self.refresh()
+
+    def hear(self, appended: Appended) -> None:
+        """What was answered to a replica in whose place this one was loaded."""
+        if self._applying.may_contradict(appended):
+            self.suspect()
+            self._looking = asyncio.create_task(self._look())
 
     def suspect(self) -> None:
         """Serve nobody before the next `refresh`, which looks where the journal ends."""
@@ -155,13 +167,14 @@ class Committer:
         self._on_group = self._on_advance = self._on_failure = _nobody
         self._applying.on_fork = self._applying.on_loss = _nobody
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, why: str, on_late: Callable[[Appended], None] = _nobody) -> None:
         """Take nothing on any more: whoever waits, or comes yet, is told that nothing was done.
 
         For a replica in whose place another one is loaded. The group that has its turn is brought
-        to its end; of one appended behind it nobody hears what came of it.
+        to its end; of one appended behind it nobody hears what came of it, and `on_late` what its
+        append was answered.
         """
-        self._refusal, self._on_failure = why, _nobody
+        self._refusal, self._on_failure, self._on_late = why, _nobody, on_late
         while self._waiting:
             _, future = self._waiting.popleft()
             if not future.done():
@@ -338,6 +351,8 @@ class Committer:
     async def _journal_ahead(self, group: Group, front: Place) -> Appended:
         appended = await self._journal_group(group)
         self._applying.look_ahead(appended, front, is_learning=self._learned_to is front)
+        if self._refusal is not None:
+            self._on_late(appended)
         return appended
 
     def _append_ahead(self) -> None:

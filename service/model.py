@@ -15,6 +15,7 @@ from service.errands import Errand
 from service.errors import Problem
 from service.follower import Lag
 from service.journal.protocol import (
+    Appended,
     JournalUnavailable,
     Known,
     ModelChanged,
@@ -279,7 +280,14 @@ class Model:
         if is_let_go or is_gone:
             self._catalog.forget(self)
         if is_let_go and not is_gone:
-            self.committer.refuse(f"model {self.record.id!r} is being read from its journal anew")
+            why = f"model {self.record.id!r} is being read from its journal anew"
+            self.committer.refuse(why, self._pass_on)
+
+    def _pass_on(self, appended: Appended) -> None:
+        """What was appended before it was let go of may show that its successor is forked."""
+        successor = self._catalog.find(self.record.id)
+        if successor is not None and successor.replica.incarnation == self.replica.incarnation:
+            successor.committer.hear(appended)
 
     def members(self) -> MemberLearner:
         """The learner and its members. Raises Problem 404 when it has none."""

@@ -12,6 +12,7 @@ import pytest
 
 import service.replica
 from service.appending import Appending
+from service.applying import Applying
 from service.catalog import Catalog
 from service.committer import Committer
 from service.controls import Demote
@@ -94,6 +95,41 @@ def test_rows_that_stand_across_its_place_show_it(tmp_path, monkeypatch, is_bare
 
     run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.DELAYED])
     assert served == [False]
+
+
+def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
+    """Which was let go of while rows in bulk were on their way; what these show is lost since."""
+    loaded: list[Committer] = []
+    shown = []
+
+    async def scenario(bench: Bench) -> None:
+        def on_late(appended: Any) -> None:
+            loaded[0].hear(appended)
+            shown.append(loaded[0]._replica.is_forked)
+
+        async def succeeded(_: Applying) -> None:
+            while bench.committer._ahead is None:
+                await asyncio.sleep(0)
+            bench.committer.refuse("another one is loaded", on_late)
+            replica = Replica(await bench.faulty.get("m"))
+            await replica.load(bench.faulty)
+            loaded.append(Committer(bench.faulty, replica, 5.0))
+            lose(tmp_path, 1)
+
+        await bench.send("one")
+        bench.faulty.delay_s = 0.3
+        failing(monkeypatch, succeeded)
+        for told in await front_and_behind(bench):
+            with pytest.raises(OutcomeUnknown):
+                await told
+        replica = loaded[0]._replica
+        async with asyncio.timeout(5):
+            while not await is_served(replica):
+                await asyncio.sleep(0.001)
+        assert replica.seq == 1 + MORE
+
+    run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.DELAYED])
+    assert shown == [True]
 
 
 def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
