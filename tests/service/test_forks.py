@@ -207,6 +207,28 @@ def test_a_page_that_comes_late_leaves_a_rebuilt_replica_alone(tmp_path, monkeyp
     run(tmp_path, scenario)
 
 
+def test_a_head_that_was_asked_for_before_clears_no_suspicion(tmp_path, monkeypatch):
+    """The store loses records once it has told the head, and that is suspected by then."""
+
+    async def scenario(bench: Bench) -> None:
+        await bench.send("one")
+        await bench.committer.submit(request("two", 3))
+        catch_up = Replica.catch_up
+
+        async def lost(self: Replica, *given: Any) -> None:
+            monkeypatch.setattr(Replica, "catch_up", catch_up)
+            lose(tmp_path, 1)
+            bench.committer.suspect()
+            await catch_up(self, *given)
+
+        monkeypatch.setattr(Replica, "catch_up", lost)
+        await bench.committer.refresh()
+        assert bench.replica.seq == 1
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario)
+
+
 def test_a_control_whose_state_the_store_does_not_hold_shows_it(tmp_path):
     async def scenario(bench: Bench) -> None:
         await bench.send("one")
