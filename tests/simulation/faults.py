@@ -166,6 +166,8 @@ class Connection:
     `answered_at` holds, by model, when the last append of records was done whose answer this
     process saw, and which shows a fork.
 
+    `read_at` holds when the store told last that it has entries behind a seq: by the incarnation
+    and that.
     `unheld` holds places of a log that the store said it does not hold: the incarnation, the place,
     and when it was asked.
     `loads` holds the tasks that may load a model for somebody who asked for it, each with the
@@ -176,6 +178,7 @@ class Connection:
         self.name = name
         self._lag_of = lag_of
         self.answered_at: dict[str, int] = {}
+        self.read_at: dict[tuple[str, int], int] = {}
         self.unheld: list[tuple[str, Place, int]] = []
         self.loads: dict[Any, Misread | None] = {}
         self._network, self._loop = network, loop
@@ -270,7 +273,10 @@ class Connection:
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> "list[Entry]":
-        return (await self._call(_READ, "read", model, incarnation, after, limit_bytes))[0]
+        found, at = await self._call(_READ, "read", model, incarnation, after, limit_bytes)
+        if found:
+            self.read_at[incarnation, after] = at
+        return found  # type: ignore[no-any-return]
 
     async def known(
         self, model: str, incarnation: str, keys: Sequence[bytes]

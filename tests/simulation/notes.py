@@ -158,11 +158,17 @@ class Notes:
         if seq < behind and not log.was_cut_below(behind, worker.began):
             self.problems.append(f"{worker.name} serves seq {seq}, it had acknowledged {behind}")
         known = worker.connection.answered_at.get(log.incarnation, worker.began)
+        died = log.died.get(chain, known)
+        if page := model.replica._applying:  # half of it may be learned
+            known = max(known, worker.connection.read_at.get((log.incarnation, page[-1].seq), 0))
+            began = log.stood.get(chain, seq)
+            of_page = [one.chain for one in page if began < one.first_seq <= seq]
+            died = min(log.died.get(one, known) for one in [chain, *of_page])
         if chain not in log.stood:
             self.problems.append(f"{worker.name} serves {chain[:8]}, which never was")
-        elif log.died.get(chain, known) < known:
+        elif died < known:
             self.problems.append(
-                f"{worker.name} serves seq {seq} {chain[:8]}, lost at step {log.died[chain]},"
+                f"{worker.name} serves seq {seq} {chain[:8]}, lost at step {died},"
                 f" which it could know since step {known}"
             )
         elif any(

@@ -24,10 +24,13 @@ SLOW_EVERY = 31
 """Of the others so many, and one has a plot of slow machines."""
 OTHERS_EVERY = 37
 """And so many have one of others that come between."""
+PAGES_EVERY = 41
+"""And so many one of a journal that is read in many pages."""
 SNAPSHOT_EVERY = 3
 """In those."""
 SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
 """How long a call that something comes before is on its way, and its answer."""
+SENT_SOON = (0.015, 0.0)
 SENT_LATER = (0.12, 0.0)
 """And before it comes, much else does."""
 ANSWERED_CLEAN = (0.0, 1.5)
@@ -38,14 +41,15 @@ MANY = 8
 
 
 class Plot(NamedTuple):
-    """What is played, with which model, and whether memory is full, few rows are in bulk, or they
-    take long to learn."""
+    """What is played, with which model, and whether memory is full, few rows are in bulk, they take
+    long to learn, or few make a page that is learned while the next one is read."""
 
     play: Callable[["Stage"], Coroutine[Any, Any, None]]
     spec: dict[str, Any] = MISTAKES
     is_full: bool = False
     is_bulk: bool = False
     is_slow: bool = False
+    is_paged: bool = False
 
 
 class Stage:
@@ -105,10 +109,10 @@ class Stage:
         for _ in range(times):
             await self.client.bring(self.model_id, worker, rows=rows)
 
-    async def predict(self) -> None:
+    async def predict(self, every_s: float = AWHILE_S) -> None:
         """Let the worker predict for a while."""
         for _ in range(MANY):
-            await self.moment(AWHILE_S)
+            await self.moment(every_s)
             await self.ask(lambda worker: worker.predict(self.model_id, 0), self.worker)
 
     async def remake(self) -> None:
@@ -306,6 +310,27 @@ async def others_ahead(on: Stage) -> None:
     await asyncio.gather(*rows)
 
 
+async def page_lost(on: Stage) -> None:
+    """Of the journal a page is learned, the next one read; between them it loses both.
+
+    And grows again past the first one.
+    """
+    on.refuse_snapshots()
+    await on.bring(on.worker, 4, rows=12)
+    began = 0 if on.log is None else on.log.seq
+    await on.bring(on.other, 3, rows=5)
+    on.meet("read", SENT_SOON, times=2)
+    refresh = on.begin(on.ask(lambda worker: worker.refresh(on.model_id), on.worker))
+    for _ in range(MANY * MANY):
+        if on.log is None or (on.log.incarnation, began) in on.worker.connection.read_at:
+            break
+        await on.moment()
+    on.lose_from(began + 1)
+    rows = [on.begin(on.bring(on.other, rows=12)) for _ in range(2)]
+    predictions = [on.begin(on.predict(AWHILE_S / 2)) for _ in range(2)]
+    await asyncio.gather(refresh, *rows, *predictions)
+
+
 PLOTS = (
     Plot(all_leave),
     Plot(overtaken),
@@ -324,6 +349,7 @@ PLOTS = (
 
 OF_SLOW_ONES = Plot(answered_in_between, is_bulk=True, is_slow=True)
 OF_OTHERS = Plot(others_ahead, is_full=True, is_bulk=True)
+OF_PAGES = Plot(page_lost, is_slow=True, is_paged=True)
 
 
 def plot_of(seed: int) -> Plot | None:
@@ -333,4 +359,6 @@ def plot_of(seed: int) -> Plot | None:
         return PLOTS[turn % len(PLOTS)]
     if not seed % SLOW_EVERY:
         return OF_SLOW_ONES
-    return None if seed % OTHERS_EVERY else OF_OTHERS
+    if not seed % OTHERS_EVERY:
+        return OF_OTHERS
+    return None if seed % PAGES_EVERY else OF_PAGES

@@ -84,4 +84,5 @@ FIRST = {
     "appended ahead and across its place": 999,
     "appended ahead and looked at in between": 434,
     "place that is not held served on": 175,
+    "page read ahead not looked at": 246,
 }

@@ -25,6 +25,7 @@ import service.loading
 import service.model
 import service.refit_board
 import service.refits
+import service.replica
 import solvers.spec
 from service.auditing import SERVER
 from service.catalog import Catalog
@@ -59,6 +60,8 @@ from tests.simulation.store import Store
 QUIET_S = 30.0
 APPEND_TIMEOUT_S = 0.1
 SLOWNESS_S = 0.02
+VERY_SLOW_S = (0.06, 0.02)
+"""A look at the clock takes so long, and a thread's work at most, where few rows take long."""
 BODY_S = 0.005
 """How long a body may be on its way when the model is already found."""
 MODEL_BYTES = 10_000
@@ -67,6 +70,8 @@ FULL_EVERY = 3
 """So often the memory of all workers is full."""
 BULK_EVERY, FEW = 7, 3
 """So often so few rows are in bulk, and appended while others are learned."""
+PAGE_BYTES = 400
+"""Of one entry of some rows, where pages are small."""
 CLEANED_WITHIN = 20
 """A store without faults is clean before it was looked at so often; retries take some seconds."""
 REBUILDS = 5
@@ -401,6 +406,8 @@ class World:
         self._slowness = 0.0
         if chance.random() < 0.15 or (plot is not None and plot.is_slow):
             self._slowness = SLOWNESS_S
+            if plot is not None and plot.is_paged:
+                self._slowness, self.scheduler.thread_s = VERY_SLOW_S
             self.network.happened.add(Fault.SLOW)
         self.repeats = chance.choice((0.2, 0.2, 0.6))
         self.tags = 0
@@ -553,6 +560,8 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         world = World(seed, trace)
         for owner in (service.groups, service.committer, service.applying):
             patched.enter_context(patch.object(owner, "BULK_ROWS", world.bulk_rows))
+        if world.plot is not None and world.plot.is_paged:
+            patched.enter_context(patch.object(service.replica, "READ_BYTES", PAGE_BYTES))
         has_room = property(lambda _: not world.is_full)
         patched.enter_context(patch.object(Held, "has_room", has_room))
         clock = SimpleNamespace(monotonic=lambda: world.scheduler.now)

@@ -12,6 +12,7 @@ import service.replica
 from service.applying import Applying
 from service.committer import Committer
 from service.journal.chain import next_chain
+from service.journal.pages import end_of
 from service.journal.protocol import Entry, ModelChanged
 from service.journal.record import Control
 from service.recovery import Forked
@@ -140,6 +141,11 @@ def _by_its_seq(true: Any, self: Applying, appended: Any) -> None:
         true(self, appended)
 
 
+async def _read_and_kept(true: Any, self: Replica, journal: Any, some: Sequence[Entry]) -> Any:
+    """What is read ahead is looked at once it is its turn."""
+    return await self._read(journal, end_of(some))
+
+
 BUGS = {
     "acknowledged though known to be lost": Bug([(Applying, "_check_kept", nothing)]),
     "acknowledged though others stand there": Bug([(Applying, "_check_kept", _by_its_seq)]),
@@ -170,5 +176,6 @@ BUGS = {
     "entries gone between two reads": Bug([(service.recovery, "_replay", _replayed_once)]),
     "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
     "let go and goes on": Bug([(Committer, "refuse", nothing)]),
+    "page read ahead not looked at": Bug([(Replica, "_read_behind", _read_and_kept)]),
     "rebuilt to anywhere": Bug([(service.replica, "Base", _wherever_it_is)]),
 }
