@@ -133,7 +133,7 @@ class Committer:
 
     async def _catch_up(self, seq: int | None) -> None:
         replica = self._replica
-        async with self.between_groups():
+        async with self._moving_on():
             if self._refusal is not None:
                 raise JournalUnavailable(self._refusal)
             if seq is not None and replica.seq >= seq and not replica.is_forked:
@@ -192,6 +192,18 @@ class Committer:
 
     @contextlib.asynccontextmanager
     async def between_groups(self) -> AsyncIterator[None]:
+        """While held, nobody moves the replica on: its state is that of where it stands.
+
+        Raises JournalUnavailable while it is forked: a group may have failed in the midst of a row.
+        """
+        async with self._moving_on():
+            if self._replica.is_forked:
+                why = f"model {self._replica.id!r} is being rebuilt from its journal"
+                raise JournalUnavailable(why)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _moving_on(self) -> AsyncIterator[None]:
         """While held, nobody else moves the replica on: it stands between two groups."""
         self._wanting += 1
         try:

@@ -369,3 +369,24 @@ def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatc
         assert alone.learner.samples == 7
 
     of_five_and(tmp_path, scenario)
+
+
+def test_half_a_row_is_not_named(tmp_path, monkeypatch):
+    """A group fails in the midst of it, just as it is the turn of whoever takes a version."""
+
+    async def scenario(model: Model, _: Catalog, journal: Any) -> None:
+        async def refreshed(*_: Any) -> None:
+            with monkeypatch.context() as failing:
+                failing.setattr(type(model.replica.progress), "count", fail)
+                with pytest.raises(MemoryError):
+                    await learn(model, "5")
+
+        def fail(*_: Any) -> None:
+            raise MemoryError("planted")
+
+        monkeypatch.setattr(Model, "refresh", refreshed)
+        with pytest.raises(JournalUnavailable):
+            await take_version(model, journal, "v", "")
+        assert await journal.versions("m", model.record.incarnation) == []
+
+    of_five_and(tmp_path, scenario)

@@ -15,6 +15,7 @@ from service.requests import ControlRequest
 from service.states import read_copy
 from tests.history import Acknowledged, HistoryBroken, check_entries
 from tests.simulation import models
+from tests.simulation.client import Unforeseen
 from tests.simulation.faults import Fault
 from tests.simulation.late import late_problems
 from tests.simulation.log import Log
@@ -35,7 +36,11 @@ def check_world(world: "World") -> None:
     problems += world.notes.losses.problems(world)
     problems += _remade(world)
     for worker in world.workers:
-        problems += [f"{worker.name} lost {e!r}" for e in worker.loop.failed_tasks()]
+        problems += [
+            f"{worker.name} lost {error!r}"
+            for error in worker.loop.failed_tasks()
+            if not isinstance(error, Unforeseen)
+        ]
     for log in world.store.logs.values():
         truth = Truth(log, world.kind_of(log.id))
         acked = [a for a in world.notes.acked if a.incarnation == log.incarnation]

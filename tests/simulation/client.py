@@ -23,7 +23,11 @@ VISITS, VISIT_S = 3, 0.03
 PAUSES_S = (0.01, 0.01, 0.05, 1.5)
 
 
-REFUSALS = (Gone, JournalError, Problem)
+class Unforeseen(MemoryError):
+    """Comes in the midst of a row: it is learned, and not counted."""
+
+
+REFUSALS = (Gone, JournalError, Problem, Unforeseen)
 """What a client may be told; anything else is a fault of the service."""
 
 
@@ -209,7 +213,8 @@ class Client:
             self._world.notes.saw_end(tag, refusal)
             self._world.tell(f"client of {worker.name} is refused: {refusal!r}")
             is_unread = isinstance(refusal, Problem) and refusal.slug == "unreadable-journal"
-            if is_unread and Fault.ROT not in self._world.network.happened:
+            is_failed = Unforeseen.__name__ in str(refusal)  # as it was read
+            if is_unread and not is_failed and Fault.ROT not in self._world.network.happened:
                 self._world.notes.problems.append(f"nothing is damaged, and told is: {refusal!r}")
         except Exception as error:
             self._world.notes.problems.append(f"internal error: {error!r}")

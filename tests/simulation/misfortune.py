@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.client import LASTS_S, REFUSALS, Client
+from service.replica import Replica
+from solvers import Batch, Outcome
+from tests.simulation.client import LASTS_S, REFUSALS, Client, Unforeseen
 from tests.simulation.faults import HOP_S, NO_LAG, Fault, Lags
 from tests.simulation.plots import Stage
 
@@ -17,10 +19,14 @@ if TYPE_CHECKING:
 
 LAG_S = 0.04
 """A call that something is aimed at may be on its way so long."""
+FAILS_EVERY, FAILS = 23, 0.1
+"""In one of so many schedules this share of what is learned fails in the midst of a row."""
 MAKING_S = 0.02
 """A refit or a rollback is made in about that time."""
 AIMED, HITS, MOST_HITS = 0.5, 0.8, 3
 """In so many schedules something is aimed at calls, at so many of these, and at no more."""
+
+LearnRows = Callable[[Replica, Batch, int], Outcome]
 
 
 class Misfortune:
@@ -35,6 +41,7 @@ class Misfortune:
         self._hits = MOST_HITS if self._chance.random() < AIMED else 0
         if self._hits and self._call == "read":
             world.store.answer_bytes = 1  # so that there is something between two of them
+        self._fails = FAILS if world.plot is None and not world.seed % FAILS_EVERY else 0.0
         self._others: list[asyncio.Task[None]] = []
         # What the next calls of some name meet, by worker, name and model.
         self._met: dict[tuple[str, str, str], list[tuple[Lags, Fault | None]]] = {}
@@ -61,6 +68,7 @@ class Misfortune:
     def end(self) -> None:
         """Nothing new befalls them any more."""
         self._hits = 0
+        self._fails = 0.0
         self._met.clear()
 
     async def others(self) -> None:
@@ -101,6 +109,14 @@ class Misfortune:
         within = MAKING_S if call in ("refit", "go_back") else max(2 * HOP_S, *lags)
         self._at(within * self._chance.random(), self._befall, worker, model_id)
         return lags
+
+    def learn_rows(self, true: "LearnRows", replica: Replica, batch: Batch, seq: int) -> Outcome:
+        """What a replica learns, and mostly counts."""
+        if self._fails and self._chance.random() < self._fails:
+            self._world.tell(f"{replica.id} fails in the midst of the rows from seq {seq} on")
+            replica.learner.learn(batch)
+            raise Unforeseen("planted")
+        return true(replica, batch, seq)
 
     def restart(self, worker: "Worker") -> None:
         if not worker.is_alive:

@@ -85,4 +85,5 @@ FIRST = {
     "appended ahead and looked at in between": 434,
     "place that is not held served on": 175,
     "page read ahead not looked at": 246,
+    "half a row kept": 253,
 }

@@ -560,6 +560,11 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         world = World(seed, trace)
         for owner in (service.groups, service.committer, service.applying):
             patched.enter_context(patch.object(owner, "BULK_ROWS", world.bulk_rows))
+        learn_rows = partial(world.misfortune.learn_rows, service.replica.Replica.learn_rows)
+        learning = patch.object(
+            service.replica.Replica, "learn_rows", lambda *given: learn_rows(*given)
+        )
+        patched.enter_context(learning)
         if world.plot is not None and world.plot.is_paged:
             patched.enter_context(patch.object(service.replica, "READ_BYTES", PAGE_BYTES))
         has_room = property(lambda _: not world.is_full)
