@@ -221,6 +221,17 @@ def left_forked(world: "World") -> Iterator[str]:
                 yield f"{worker.name} is left forked with {model.record.id}"
 
 
+def left_behind(world: "World") -> Iterator[str]:
+    """Whoever follows the journal stands at its end, though nobody asks him for anything."""
+    for worker in world.workers if world.is_followed else ():
+        for model in worker.catalog if worker.is_alive else ():
+            log, replica = world.store.logs.get(model.record.id), model.replica
+            if log is None or log.incarnation != replica.incarnation:
+                yield f"{worker.name} still holds a {model.record.id} that is gone"
+            elif replica.chain != log.chain:
+                yield f"{worker.name} is left behind with {log.id} at seq {replica.seq}"
+
+
 def _quarantine(log: Log, truth: Truth) -> list[str]:
     """Rows that were set aside are there to be learned yet, and no state has them already.
 

@@ -1,7 +1,7 @@
 """What goes wrong on the way to the journal, and one process's connection to it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from enum import Enum
 from random import Random
 from typing import Any
@@ -10,12 +10,14 @@ import msgspec
 
 from service.journal.protocol import (
     ENTRY_BYTES,
+    Announced,
     Appended,
     AwaitingLabels,
     Base,
     Change,
     CursorMove,
     Entry,
+    Head,
     JournalError,
     JournalUnavailable,
     Known,
@@ -26,6 +28,7 @@ from service.journal.protocol import (
     Part,
     Place,
     Remembered,
+    Revision,
     Snapshot,
     StoredCopy,
     ToRemember,
@@ -40,6 +43,8 @@ from tests.simulation.store import Store
 HOP_S = 0.002
 """A message takes up to this; a late one up to LATE times as long."""
 LATE = 100
+HEARD = 0.7
+"""Of announcements, where something goes wrong."""
 
 
 class Fault(Enum):
@@ -100,6 +105,7 @@ class Network:
         self.trace: Callable[[str], None] | None = None
         self.next: Fault | None = None
         """What befalls the next call in any case, where it can."""
+        self.listeners: list[Callable[[Announced], None]] = []
         self._rates: list[tuple[Fault, float]] = []
         self._appended: dict[tuple[str, bytes, str], int] = {}
 
@@ -123,6 +129,12 @@ class Network:
             return self.scheduler.steps
         _, incarnation, nonce = given[:3]
         return self._appended.setdefault((incarnation, nonce, result.chain), self.scheduler.steps)
+
+    def announce(self, model: str, seq: int) -> None:
+        """Tell all who listen of an append; while there are faults, some do not hear of it."""
+        for listener in self.listeners:
+            if not self._rates or self.chance.random() < HEARD:
+                self.scheduler.at(HOP_S * self.chance.random(), listener, Announced(model, seq))
 
     def misreads(self, record: ModelRecord) -> Misread | None:
         """What a load is told instead of this head, mostly nothing."""
@@ -156,11 +168,13 @@ class Network:
 
 
 LagOf = Callable[[str, str], Lags]
+StandsAt = Callable[[str], Place | None]
 
 
 class Connection:
     """The journal as one process has it: every call goes over the network.
 
+    `stands_at` tells where the replica of a model stands here, between two groups.
     `lag_of` tells how long a call, of some model mostly, is on its way beyond what is usual, and
     its answer.
     `answered_at` holds, by model, when the last append of records was done whose answer this
@@ -168,14 +182,17 @@ class Connection:
 
     `read_at` holds when the store told last that it has entries behind a seq: by the incarnation
     and that.
-    `unheld` holds places of a log that the store said it does not hold: the incarnation, the place,
-    and when it was asked.
+    `unheld` holds places of a log that the store said it does not hold, or which its head shows to
+    be lost: the incarnation, the place, and when it was asked.
     `loads` holds the tasks that may load a model for somebody who asked for it, each with the
     damaged head that it was told last, if it was.
     """
 
-    def __init__(self, network: Network, loop: Loop, name: str, lag_of: LagOf) -> None:
+    def __init__(
+        self, network: Network, loop: Loop, name: str, lag_of: LagOf, stands_at: StandsAt
+    ) -> None:
         self.name = name
+        self._stands_at = stands_at
         self._lag_of = lag_of
         self.answered_at: dict[str, int] = {}
         self.read_at: dict[tuple[str, int], int] = {}
@@ -257,6 +274,30 @@ class Connection:
             return base
         self.loads[task] = bad = self._network.misreads(base.record)
         return base if bad is None else msgspec.structs.replace(base, record=bad.told)
+
+    async def heads(self, models: Sequence[str]) -> "Sequence[Head | JournalUnavailable | None]":
+        stood = [self._stands_at(model) for model in models]
+        heads, at = await self._call(_READ, "heads", tuple(models))
+        for model, place, head in zip(models, stood, heads, strict=True):
+            if place is not None and head is not None and head.seq <= place.seq:
+                is_behind = head.seq < place.seq
+                if is_behind or (head.chain != place.chain and self._stands_at(model) == place):
+                    self.unheld.append((head.incarnation, place, at))
+        return heads  # type: ignore[no-any-return]
+
+    async def revision(self) -> Revision | None:
+        revision: Revision = (await self._call(_READ, "revision"))[0]
+        return revision if self._network.tells_bases else None
+
+    async def announcements(self) -> "AsyncGenerator[Announced, None]":
+        heard = asyncio.Queue[Announced]()
+        self._network.listeners.append(heard.put_nowait)
+        try:
+            yield Announced()
+            while True:
+                yield await heard.get()
+        finally:
+            self._network.listeners.remove(heard.put_nowait)
 
     async def count(self) -> int:
         return (await self._call(_READ, "count"))[0]
@@ -419,6 +460,8 @@ class Connection:
         except JournalError as refusal:
             error = refusal
         self._tell(name, error or result, given)
+        if name == "append" and result is not None and result.seq is not None:
+            self._network.announce(given[0], result.seq)
         if answer is not None:
             done = (result, self._network.done_at(name, given, result))
             if back:

@@ -44,8 +44,8 @@ FIRST = {
     "bare learner kept at where it began": 95,
     "known rows answered by a bare replica": 933,
     "rollback to what was lost": 1668,
-    "control of what was lost": 5162,
-    "rollback of another pause": 5162,
+    "control of what was lost": 8310,
+    "rollback of another pause": 8310,
     "refit of what was lost": 3425,
     "journalled told as not done": 115,
     "overtaken taken for lost": 32,
@@ -86,4 +86,5 @@ FIRST = {
     "place that is not held served on": 175,
     "page read ahead not looked at": 246,
     "half a row kept": 253,
+    "head behind it served on": 464,
 }

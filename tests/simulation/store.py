@@ -23,6 +23,7 @@ from service.journal.protocol import (
     CursorMove,
     CursorMoved,
     Entry,
+    Head,
     ModelChanged,
     ModelRecord,
     NotHeld,
@@ -30,6 +31,7 @@ from service.journal.protocol import (
     Part,
     Place,
     Remembered,
+    Revision,
     Snapshot,
     StoredCopy,
     ToRemember,
@@ -101,6 +103,15 @@ class Store:
     def list(self, after: str = "", limit: int = 100) -> "list[ModelRecord]":
         ids = sorted(id for id in self.logs if id > after)[:limit]
         return [self.logs[id].record() for id in ids]
+
+    def heads(self, models: Sequence[str]) -> "list[Head | None]":
+        found = [self.logs.get(model) for model in models]
+        return [None if log is None else Head(log.incarnation, log.seq, log.chain) for log in found]
+
+    def revision(self) -> Revision:
+        """Another one once any log ends otherwise, or is another one's."""
+        ends = sum(len(log.ends) for log in [*self.gone, *self.logs.values()])
+        return self._created + len(self.gone), ends
 
     def count(self) -> int:
         return len(self.logs)

@@ -19,6 +19,7 @@ from unittest.mock import patch
 import service.applying
 import service.catalog
 import service.committer
+import service.follower
 import service.groups
 import service.known_specs
 import service.loading
@@ -31,9 +32,10 @@ from service.auditing import SERVER
 from service.catalog import Catalog
 from service.controls import Resume, paused_at
 from service.errors import Problem
+from service.follower import Follower
 from service.groups import BULK_ROWS
 from service.held import Held
-from service.journal.protocol import ENTRY_BYTES, ModelChanged
+from service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
 from service.model import Model
 from service.outside import Outside
 from service.receipts import Receipt
@@ -45,7 +47,7 @@ from service.unread import Unread
 from service.versions import go_back_to_seq, go_back_to_version, take_version
 from tests.simulation import models
 from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
-from tests.simulation.checks import check_world, held_unclean, left_forked
+from tests.simulation.checks import check_world, held_unclean, left_behind, left_forked
 from tests.simulation.client import REFUSALS, Client
 from tests.simulation.faults import Connection, Fault, Network
 from tests.simulation.late import DEFAULT_S, REMEMBER_S, sweep
@@ -58,6 +60,7 @@ from tests.simulation.refits import BEAT_S, LOST_MS, refit_all
 from tests.simulation.store import Store
 
 QUIET_S = 30.0
+CALM_SWEEP_S = 2.0
 APPEND_TIMEOUT_S = 0.1
 SLOWNESS_S = 0.02
 VERY_SLOW_S = (0.06, 0.02)
@@ -72,6 +75,8 @@ BULK_EVERY, FEW = 7, 3
 """So often so few rows are in bulk, and appended while others are learned."""
 PAGE_BYTES = 400
 """Of one entry of some rows, where pages are small."""
+FOLLOWED_EVERY, SWEEP_S = 29, 0.03
+"""So often workers follow what others append, and look at heads each so many seconds."""
 CLEANED_WITHIN = 20
 """A store without faults is clean before it was looked at so often; retries take some seconds."""
 REBUILDS = 5
@@ -151,7 +156,8 @@ class Worker:
         self.began = world.scheduler.steps
         self.loop = Loop(world.scheduler)
         lag_of = partial(world.misfortune.lag_of, self)
-        self.connection = Connection(world.network, self.loop, self.name, lag_of)
+        given = (self.loop, self.name, lag_of, self._stands_at)
+        self.connection = Connection(world.network, *given)
         self.telemetry = Telemetry(world.notes, world.network.happened)
         self.catalog = Catalog(
             self.connection,
@@ -161,6 +167,8 @@ class Worker:
         )
         self.startup = Startup(self.connection, self.catalog)
         self.loop.create_task(self.startup.run())
+        if world.is_followed:
+            self.loop.create_task(Follower(self.catalog, self.connection).run())
         self.asked: dict[asyncio.Future[Any], asyncio.Task[None]] = {}
         self.made: dict[str, str] = {}
         """The last incarnations that it has made, or found made, by their models."""
@@ -307,6 +315,12 @@ class Worker:
         model = self.catalog._held.find(log.id) if self.is_alive else None
         return model if model is not None and model.replica.chain == log.chain else None
 
+    def _stands_at(self, model_id: str) -> Place | None:
+        model = self.catalog.find(model_id)
+        if model is None or model.replica.seq != model.replica.trail.end:
+            return None
+        return Place(model.replica.seq, model.replica.chain)
+
     def let_go(self, model_id: str) -> bool:
         """Whether the model was held and may leave memory."""
         held = self.catalog._held
@@ -395,6 +409,7 @@ class World:
         """Whether models leave memory once they are answered, and learn bare up to a snapshot. In
         every other such schedule there is none for long."""
         few = seed % BULK_EVERY == 0 if plot is None else plot.is_bulk
+        self.is_followed = plot is None and seed % FOLLOWED_EVERY == 0
         self.bulk_rows = FEW if few else BULK_ROWS
         self.network.misread = misread_share(seed)
         every = chance.choice((3, 3, 6, 40))
@@ -494,12 +509,13 @@ class World:
         self.tell("from here on there are no more faults")
         self.network.heal()
         self.misfortune.end()
+        service.follower.SWEEP_S = CALM_SWEEP_S
         await asyncio.sleep(QUIET_S)
         await self.misfortune.others()  # because of what befell them since the clients are done
         for _ in range(CLEANED_WITHIN):
-            if unclean := held_unclean(self):
+            if undone := [*held_unclean(self), *left_behind(self), *left_forked(self)]:
                 await asyncio.sleep(1.0)
-        self.notes.problems += [*unclean, *left_forked(self)]
+        self.notes.problems += undone
         if self.chance.random() < 0.5:
             self.chance.choice(self.workers).crash()
         for worker in self.workers:
@@ -553,6 +569,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
             (service.loading, "UNREADABLE_S", UNREADABLE_S),
             (service.catalog, "resolve_spec", models.resolved_once),
             (solvers.spec, "resolve_spec", models.resolved_once),
+            (service.follower, "SWEEP_S", SWEEP_S),
             (service.refits, "BEAT_S", BEAT_S),
             (service.refit_board, "LOST_MS", LOST_MS),
         ):
@@ -570,7 +587,8 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         has_room = property(lambda _: not world.is_full)
         patched.enter_context(patch.object(Held, "has_room", has_room))
         clock = SimpleNamespace(monotonic=lambda: world.scheduler.now)
-        patched.enter_context(patch.object(service.loading, "time", clock))
+        for owner in (service.loading, service.follower):
+            patched.enter_context(patch.object(owner, "time", clock))
         for owner in (service.refits, service.refit_board):
             patched.enter_context(patch.object(owner, "now_ms", world.now_ms))
         return world.run()

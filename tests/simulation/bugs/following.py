@@ -176,6 +176,7 @@ BUGS = {
     "entries gone between two reads": Bug([(service.recovery, "_replay", _replayed_once)]),
     "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
     "let go and goes on": Bug([(Committer, "refuse", nothing)]),
+    "head behind it served on": Bug([(Committer, "suspect", nothing)]),
     "half a row kept": Bug([(Committer, "_doubt_after", nothing)]),
     "page read ahead not looked at": Bug([(Replica, "_read_behind", _read_and_kept)]),
     "rebuilt to anywhere": Bug([(service.replica, "Base", _wherever_it_is)]),
