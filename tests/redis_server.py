@@ -42,6 +42,8 @@ class RedisServer:
     def start(self) -> None:
         """Start it, on the port it had before where there is one; return when it answers.
 
+        As a service manager does, again where it ends.
+
         Raises NoRedis.
         """
         port = self.port
@@ -75,7 +77,8 @@ class RedisServer:
         arguments += ["--dir", self.directory, "--logfile", f"{self.directory}/log"]
         for name, value in self.options.items():
             arguments += [f"--{name}", *(value.split() or [value])]
-        self._process = subprocess.Popen(arguments, env=environment)
+        # A group of its own, so that a child of it that rewrites its log is killed with it.
+        self._process = subprocess.Popen(arguments, env=environment, process_group=0)
         while self._process.poll() is None:
             if _pings(self.port):
                 return True
@@ -84,7 +87,7 @@ class RedisServer:
 
     def _end(self, signal_number: int) -> None:
         if self._process is not None:
-            self._process.send_signal(signal_number)
+            os.killpg(self.pid, signal_number)
             self._process.wait(timeout=30)
             self._process = None
 

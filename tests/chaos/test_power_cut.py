@@ -7,6 +7,7 @@ that hold what was synced until some moment, and of the rest what a seed chooses
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from service.replica import Replica
 from tests.chaos.report import Run, recorded
 from tests.chaos.trace import Disk, Event, events, traced
 from tests.history import Acknowledged, check_entries, read_all
-from tests.redis_server import redis_or_skip
+from tests.redis_server import RedisServer, redis_or_skip
 
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 123}}
 BEFORE, REQUESTS = 5, 300
@@ -123,6 +124,14 @@ def wait_for(holds: Callable[[], bool], stand: Callable[[], object] = lambda: ""
         time.sleep(0.02)
 
 
+def log_of(redis: RedisServer) -> Path:
+    """What Redis appends to, once it is done with writing its log anew."""
+    files = Path(redis.directory, "appendonlydir")
+    wait_for(lambda: list(files.glob("*.2.incr.aof")) == list(files.glob("*.incr.aof")))
+    (log,) = files.glob("*.incr.aof")
+    return log
+
+
 def written_with(log: Path, key: str) -> bytes:
     """Redis' log once it holds the append under this key, whole.
 
@@ -191,8 +200,9 @@ def test_redis(level, tmp_path):
     with recorded(run), redis_or_skip(appendfsync=level) as redis:
         with ServerProcess(redis.url, flags) as server:
             known = begin(server.url)
-            (log,) = Path(redis.directory, "appendonlydir").glob("*.incr.aof")
+            log = log_of(redis)
             written_with(log, key_of(BEFORE - 1))
+            kept = {path.name: path.read_bytes() for path in log.parent.iterdir()}
             disk = Disk.of([log.resolve()])
             with traced([server.process.pid, redis.pid], tmp_path / "trace"):
                 known += learn(server.url, BEFORE, REQUESTS)
@@ -200,8 +210,11 @@ def test_redis(level, tmp_path):
 
         def opened(files: dict[str, bytes]) -> str:
             redis.kill()
-            for path, content in files.items():
-                Path(path).write_bytes(content)
+            shutil.rmtree(log.parent)
+            log.parent.mkdir()
+            cut = {Path(path).name: content for path, content in files.items()}
+            for name, content in (kept | cut).items():
+                (log.parent / name).write_bytes(content)
             redis.start()
             return redis.url
 
@@ -214,7 +227,7 @@ def test_a_service_that_outlives_its_store_finds_what_a_power_cut_took(tmp_path)
     """Redis alone loses power at `everysec`: the worker is ahead of the journal, and goes back."""
     with redis_or_skip(appendfsync="everysec") as redis, ServerProcess(redis.url) as server:
         known = begin(server.url)
-        (log,) = Path(redis.directory, "appendonlydir").glob("*.incr.aof")
+        log = log_of(redis)
         kept = written_with(log, key_of(BEFORE - 1))
         known += learn(server.url, BEFORE, 20)
         redis.kill()

@@ -30,13 +30,18 @@ def kept_bytes(url: str) -> bytes:
 def append_only_file(url: str, *, rewrite: bool) -> bytes:
     """What a Redis server has written of its commands, after a rewrite if so asked."""
     with redis.Redis.from_url(url) as client:
+        wait_for_rewrite(client)  # the one after its start
         if rewrite:
             client.bgrewriteaof()
-            while True:
-                info = client.info("persistence")
-                if not (info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]):
-                    break
-                time.sleep(0.005)
-            assert info["aof_last_bgrewrite_status"] == "ok"
+            wait_for_rewrite(client)
         folder = Path(client.config_get("dir")["dir"], client.config_get()["appenddirname"])
         return b"".join(one.read_bytes() for one in sorted(folder.iterdir()))
+
+
+def wait_for_rewrite(client: redis.Redis) -> None:
+    """Return once a Redis server rewrites nothing. It was told to by its first connect."""
+    info = client.info("persistence")
+    while info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"]:
+        time.sleep(0.005)
+        info = client.info("persistence")
+    assert info["aof_last_bgrewrite_status"] == "ok"

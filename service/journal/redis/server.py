@@ -14,12 +14,12 @@ log = logging.getLogger("dualstream.redis")
 Ask = Callable[..., Awaitable[Any]]
 """Sends one command and returns its answer."""
 
-_CONFIG = ("CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy")
+_CONFIG = ("CONFIG", "GET", "appendonly", "appendfsync", "aof-load-truncated", "maxmemory-policy")
 _told_once: set[str] = set()
 
 
 async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
-    """The level that this server keeps by itself.
+    """The level that this server keeps by itself; lets it begin its log anew after a start.
 
     Raises JournalUnavailable when it cannot serve at all, DurabilityTooLow.
     """
@@ -44,6 +44,8 @@ async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
             f"Redis keeps {level}, {asked} was asked for: set appendonly yes and"
             f" appendfsync {asked} there"
         )
+    if config["appendonly"] == "yes" and config.get("aof-load-truncated") == "yes":
+        await _renew_log(ask, info)
     return level
 
 
@@ -69,11 +71,41 @@ def _unknown_level(asked: str | None, info: dict[str, str], error: ResponseError
             f"what Redis keeps cannot be read, and {asked} was asked for: {error}"
         ) from error
     _check_policy(info.get("maxmemory_policy", "noeviction"))
-    reason = f"Redis refuses CONFIG GET, so its durability counts as memory: {error}"
+    _tell_once(f"Redis refuses CONFIG GET, so its durability counts as memory: {error}")
+    return "memory"
+
+
+async def _renew_log(ask: Ask, info: dict[str, str]) -> None:
+    """Let a server that has not done so since its start rewrite its log, before it is written to.
+
+    A script's writes stand there between MULTI and EXEC. A start after the server was killed takes
+    the rest of a torn command off the log's end, but leaves the MULTI and the commands between
+    (Redis 7; mended in Valkey in August 2026, pull request 4342). What is written next stands
+    behind them, its EXEC ends both, and the next start does first what was torn: an append that
+    nobody was told of, and which may take the place of one that was acknowledged. A rewrite is made
+    of what the server holds. Begun, it has a file of its own for what is written from then on; a
+    server that is killed before it ends cuts the torn transaction off at its next start, whole, and
+    ends with an error for once.
+    """
+    told = [info.get(f"aof_{name}") for name in ("rewrite_in_progress", "rewrite_scheduled")]
+    was_done = info.get("aof_last_rewrite_time_sec") != "-1"
+    if told != ["0", "0"] or (was_done and info.get("aof_last_bgrewrite_status") != "err"):
+        return
+    try:
+        await ask("BGREWRITEAOF")
+    except ResponseError as error:
+        if "already in progress" not in str(error):
+            _tell_once(
+                "Redis does not rewrite its log. Killed in the midst of a write, and again later, "
+                "it may lose what it acknowledged between: set aof-load-truncated no there: "
+                f"{error}"
+            )
+
+
+def _tell_once(reason: str) -> None:
     if reason not in _told_once:
         _told_once.add(reason)
         log.warning("%s", reason)
-    return "memory"
 
 
 def _check_policy(policy: str) -> None:
