@@ -238,11 +238,15 @@ async def test_what_a_died_writer_left_goes_with_the_next_snapshot(store: Store)
         assert pieces(store) == 1
 
 
-async def test_a_slow_writer_of_an_older_snapshot_stops(store: Store):
+async def test_a_slow_writer_of_an_older_snapshot_stops(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    for module in ("service.journal.sqlite.snapshots", "service.journal.redis.store"):
+        monkeypatch.setattr(f"{module}.PART_BYTES", 8 << 10)
     async with store.journal() as slow, store.journal() as quick:
         log = await Log.create(slow)
         chain = await chains(log, 2)
-        writing = asyncio.create_task(put(log, chain, 1, bytes(64 << 20)))
+        writing = asyncio.create_task(put(log, chain, 1, bytes(16 << 20)))
         while pieces(store) < 2:
             await asyncio.sleep(0.001)
         log.journal = quick
