@@ -23,7 +23,7 @@ from service.journal.protocol import (
     Place,
     UnknownModel,
 )
-from service.known_specs import KnownSpecs
+from service.known_specs import KnownSpec, KnownSpecs
 from service.loading import Loads
 from service.memory import bytes_before_rows
 from service.model import Model
@@ -31,6 +31,7 @@ from service.outside import REAL, Outside
 from service.pressure import Pressure
 from service.refits import Desk
 from service.settings import Settings
+from service.stored_specs import DamagedSpec, check_spec
 from service.telemetry import Telemetry
 from service.unread import Openings, Unread
 from solvers import resolve_spec
@@ -173,13 +174,8 @@ class Catalog:
         broken: dict[bytes, Exception] = {}
         first: list[str] = []
         async for record in self.records():
-            if record.spec not in broken:
-                try:
-                    spec = await self._specs.get(record.spec)
-                except Exception as error:
-                    broken[record.spec] = error
-            if record.spec in broken:
-                self.loads.set_aside(record.id, broken[record.spec])
+            spec = await self._known_spec(record, broken)
+            if spec is None:
                 continue
             if len(first) < LOADED_AT_START:
                 first.append(record.id)
@@ -190,6 +186,25 @@ class Catalog:
                 return
             with suppress(Problem, ModelChanged):  # set aside, or gone meanwhile
                 await self.get(model_id)
+
+    async def _known_spec(
+        self, record: ModelRecord, broken: dict[bytes, Exception]
+    ) -> KnownSpec | None:
+        """What is known of its spec, its kernels loaded; None for a model that is set aside.
+
+        `broken` are the specs that cannot be read: each is tried once.
+        """
+        try:
+            check_spec(record)
+            if record.spec not in broken:
+                return await self._specs.get(record.spec)
+        except DamagedSpec as error:
+            self.loads.set_aside(record.id, error)
+            return None
+        except Exception as error:
+            broken[record.spec] = error
+        self.loads.set_aside(record.id, broken[record.spec])
+        return None
 
     async def records(self) -> Any:
         """All models of the store, in the order of their ids."""

@@ -4,7 +4,7 @@ import asyncio
 
 from service.codecs import Door, RowLimits
 from service.memory import bytes_of
-from service.replica import fixed_spec
+from service.stored_specs import fixed_spec
 from solvers import FixedSpec, make_learner
 
 MOST_SPECS = 1000

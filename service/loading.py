@@ -14,6 +14,7 @@ from service.known_specs import KnownSpecs
 from service.model import Model
 from service.recovery import Forked
 from service.replica import Replica
+from service.stored_specs import DamagedSpec, check_spec
 from service.trail import Trail
 
 if TYPE_CHECKING:
@@ -109,8 +110,10 @@ class Loads:
         reason = (
             str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
         )
+        journal = self._catalog.journal
         if isinstance(error, RecordError | Forked):
-            reason = f"{self._catalog.journal.log_name(model_id)}: {reason}"
+            name = journal.spec_name if isinstance(error, DamagedSpec) else journal.log_name
+            reason = f"{name(model_id)}: {reason}"
         if self._unreadable.get(model_id, ("", 0.0))[0] != reason:
             trace = None if isinstance(error, RecordError) else error
             log.error("model %r is not served: %s", model_id, reason, exc_info=trace)
@@ -166,6 +169,7 @@ class Loads:
                 began = catalog.outside.clock()
                 base = await catalog.journal.base(model_id)
                 record = base.record
+                check_spec(record)
                 spec = await self._specs.get(record.spec)
                 kept_answers = catalog.settings.kept_answers
                 replica = Replica(record, kept_answers, catalog.outside, spec.s_per_row)

@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from copy import copy
-from functools import lru_cache, partial
+from functools import partial
 from typing import cast
 
-import msgspec
 import numpy as np
 
 from service.answers import KEPT, Answers, Asked, AskedIn
@@ -44,6 +43,7 @@ from service.states import (
     header_of,
     read_state,
 )
+from service.stored_specs import check_spec, fixed_spec
 from service.trail import KEPT_OUTSIDE, Lost, Trail
 from service.verdicts import Verdicts
 from service.watched import Applied, hand_over, take_back, within
@@ -53,7 +53,6 @@ from solvers import (
     Batch,
     Certificate,
     CorruptState,
-    FixedSpec,
     Learner,
     Outcome,
     as_served,
@@ -71,14 +70,6 @@ SLICE_S = 0.002
 MEASURED_ROWS = 8
 """Fewer tell too little of what a row takes."""
 READ_BYTES = 1024 * 1024
-MOST_SPECS = 1000
-"""So many are remembered, with what follows from them."""
-
-
-@lru_cache(MOST_SPECS)
-def fixed_spec(text: bytes) -> FixedSpec:
-    """A resolved specification, one for all models that have it."""
-    return FixedSpec(msgspec.json.decode(text))
 
 
 class Replica:
@@ -118,6 +109,8 @@ class Replica:
     ) -> None:
         self.id = record.id
         self.incarnation = record.incarnation
+        if bare is None:
+            check_spec(record)
         self.spec = fixed_spec(bytes(record.spec))
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers

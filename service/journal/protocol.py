@@ -179,8 +179,8 @@ class CursorMove(msgspec.Struct, frozen=True, gc=False):
 class ModelRecord(msgspec.Struct, frozen=True, gc=False):
     """A model as the store knows it: its spec in full and as given, and its log's head.
 
-    `incarnation` is random per creation. Before the first entry, seq is 0 and chain is
-    sha1hex(incarnation).
+    `incarnation` is random per creation, and of the spec that the model was made with (chain.py).
+    Before the first entry, seq is 0 and chain is sha1hex(incarnation).
     """
 
     id: str
@@ -281,6 +281,9 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
 
         Redis: its key. SQLite: the file and the table.
         """
+
+    def spec_name(self, model: str) -> str:
+        """As `log_name`, of its spec."""
 
     async def claim_identity(self, mine: str) -> str:
         """Return the numeric identity in force, `mine` where the store had none. Atomic."""

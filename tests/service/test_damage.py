@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from service.catalog import canonical
 from service.errors import Problem
 from service.follower import Follower
 from service.journal import open_journal
@@ -17,6 +18,8 @@ from service.journal.protocol import Part
 from service.recovery import NoBase
 from service.replica import Replica
 from service.requests import Request
+from service.stored_specs import DamagedSpec
+from solvers import resolve_spec
 from tests.service.conftest import assert_problem
 from tests.service.test_many_models import rows, serving
 from tests.service.test_replica import SPEC, learn, loaded, until_reason
@@ -251,6 +254,66 @@ def test_any_bit_of_a_body_is_found(serve, store):
         assert "the entry at seq 12: " in asyncio.run(read()), bit
         damage_entry(store, 2, flip("body", bit))
     assert asyncio.run(read()) == "nothing found"
+
+
+def damage_spec(store: str, damage: Callable[[bytes], bytes]) -> str:
+    """Change the stored spec of model m; where it stands, as errors tell it."""
+    if store.startswith("sqlite"):
+        path = store.removeprefix("sqlite:///")
+        with sqlite3.connect(path) as db:
+            ((spec,),) = db.execute("SELECT spec FROM models WHERE id = 'm'")
+            db.execute("UPDATE models SET spec = ? WHERE id = 'm'", (damage(spec),))
+        db.close()
+        return f"{path}, table models"
+    with redis.Redis.from_url(store) as client:
+        client.hset("ds:{m}:spec", "spec", damage(client.hget("ds:{m}:spec", "spec")))
+    return "ds:{m}:spec"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        # One bit, and it is the spec of another model: which is there, or nowhere.
+        lambda spec: spec.replace(b'"rho":0.001', b'"rho":0.003'),
+        lambda spec: spec.replace(b'"rho":0.001', b'"rho":0.005'),
+        lambda spec: spec[:-5],
+        lambda spec: b"",
+    ],
+)
+@pytest.mark.parametrize("snapshot_every", [100, 3])
+def test_a_damaged_spec_stops_its_model_alone_and_is_named(serve, store, damage, snapshot_every):
+    """Rows and snapshots would fit the other spec as well, and their state be another one."""
+    client = serve(store=store, snapshot_every=snapshot_every)
+    client.put("/models/m", json=SPEC)
+    client.put("/models/other", json=SPEC | {"rho": 0.003})
+    learn(client, 0, 3)
+    learn(client, 3, 4)
+    name = damage_spec(store, damage)
+
+    late = serve(store=store)
+    for answer in (late.get("/models/m"), learn(late, 4, 5), late.get("/models/m/predict?x=1:1")):
+        told = assert_problem(answer, 503, "unreadable-journal")
+        assert f"{name}: the spec is damaged" in told["detail"]
+    assert late.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
+    assert learn(late, 0, 5, "other").json()["seq"] == 5
+    # Whoever holds it goes on: it was read before.
+    assert learn(client, 4, 5).json()["seq"] == 5
+
+
+def test_any_bit_of_a_spec_is_found(store):
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        await journal.create("m", *[canonical(resolve_spec(SPEC))] * 2)
+        chance = random.Random(6)
+        for bit in chance.sample(range(8 * len(canonical(SPEC))), 25):
+            damage_spec(store, lambda spec, bit=bit: flipped(spec, bit))
+            with pytest.raises(DamagedSpec):
+                Replica(await journal.get("m"))
+            damage_spec(store, lambda spec, bit=bit: flipped(spec, bit))
+        Replica(await journal.get("m"))
+        await journal.close()
+
+    asyncio.run(scenario())
 
 
 def test_whoever_follows_stops_in_front_of_a_damaged_entry(serve, store):

@@ -8,7 +8,7 @@ from struct import Struct, error as CutOff
 from typing import Any
 
 from service.journal._placing import check_parts, opens_request, placed
-from service.journal.chain import first_chain, next_chain
+from service.journal.chain import first_chain, new_incarnation, next_chain
 from service.journal.durability import REDIS_LEVELS, replicas_in
 from service.journal.inputs import InputMove
 from service.journal.pages import Page
@@ -137,6 +137,9 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
 
     def log_name(self, model: str) -> str:
         return str(keys_of(model).log, "ascii")
+
+    def spec_name(self, model: str) -> str:
+        return str(keys_of(model).spec, "ascii")
 
     async def claim_identity(self, mine: str) -> str:
         await self._others.call("SET", IDENTITY, mine, "NX")
@@ -469,7 +472,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
 
 
 def _made(spec: bytes, given: bytes) -> tuple[str, str, bytes, bytes]:
-    incarnation = secrets.token_hex(16)
+    incarnation = new_incarnation(spec)
     return incarnation, first_chain(incarnation), spec, given
 
 

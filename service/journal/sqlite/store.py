@@ -1,13 +1,13 @@
 """The journal in one SQLite file: a thread that writes and a thread that reads."""
 
 import asyncio
-import secrets
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TypeVar
 
+from service.journal.chain import new_incarnation
 from service.journal.inputs import InputMove
 from service.journal.protocol import (
     DEFAULT_LIMITS,
@@ -121,6 +121,9 @@ class SqliteJournal(SqliteMoving):
 
     def log_name(self, model: str) -> str:
         return f"{self._path}, table entries"
+
+    def spec_name(self, model: str) -> str:
+        return f"{self._path}, table models"
 
     async def claim_identity(self, mine: str) -> str:
         def task(connection: sqlite3.Connection) -> str:
@@ -393,7 +396,7 @@ class SqliteJournal(SqliteMoving):
 
 
 def _made(model: str, spec: bytes, given: bytes) -> ModelRecord:
-    return models.new_model(model, secrets.token_hex(16), spec, given, _now_ms())
+    return models.new_model(model, new_incarnation(spec), spec, given, _now_ms())
 
 
 def _now_ms() -> int:

@@ -1,0 +1,32 @@
+"""A model's specification as the store has it: checked, and read once for all that have it."""
+
+from functools import lru_cache
+
+import msgspec
+
+from service.journal.chain import is_of_spec
+from service.journal.protocol import ModelRecord
+from service.journal.record import CorruptRecord
+from solvers import FixedSpec
+
+MOST_SPECS = 1000
+"""So many are remembered, with what follows from them."""
+
+
+class DamagedSpec(CorruptRecord):
+    """The spec of a model is not the one that it was made with."""
+
+
+@lru_cache(MOST_SPECS)
+def fixed_spec(text: bytes) -> FixedSpec:
+    """A resolved specification, one for all models that have it."""
+    return FixedSpec(msgspec.json.decode(text))
+
+
+def check_spec(record: ModelRecord) -> None:
+    """Raise DamagedSpec where the store has another spec than the model was made with.
+
+    The rows in its journal would be learned by that one, and nobody could tell.
+    """
+    if not is_of_spec(record.incarnation, record.spec):
+        raise DamagedSpec("the spec is damaged: it is not the one that the model was made with")
