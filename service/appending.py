@@ -1,14 +1,22 @@
 """One append of a group, sent with the same nonce until its outcome is known.
 
 A store whose answer is lost may have done what it was asked to, or not: the nonce makes it
-harmless to ask again.
+harmless to ask again. Stores keep the last nonces alone; so what is asked for again tells behind
+which place it was asked for first, as nothing of it stands before that.
 """
 
 import asyncio
 
 from service.controls import copy_named_by
-from service.groups import Group
-from service.journal.protocol import Appended, Journal, JournalUnavailable, OutcomeUnknown
+from service.groups import Group, is_guarded
+from service.journal.protocol import (
+    Appended,
+    Journal,
+    JournalUnavailable,
+    NonceForgotten,
+    OutcomeUnknown,
+    Place,
+)
 from service.outside import Outside
 from service.replica import Replica
 from service.requests import Request
@@ -39,10 +47,14 @@ class Appending:
                 cursor = first.cursor
             else:  # the store has to hold the copy then
                 copy, change, held = copy_named_by(first.control), first.change, first.held
-            seq = replica.seq if group.front is None else max(group.front.seq, replica.seq)
-            where = (replica.id, replica.incarnation, group.nonce, seq)
+            place = Place(replica.seq, replica.chain)
+            if group.front is not None and group.front.seq > place.seq:
+                place = group.front
+            repeats = group.asked if cursor is None else None
+            group.asked = repeats or place
+            where = (replica.id, replica.incarnation, group.nonce, place.seq)
             return asyncio.ensure_future(
-                self._journal.append(*where, group.parts, cursor, copy, change, held)
+                self._journal.append(*where, group.parts, cursor, copy, change, held, repeats)
             )
         except Exception as error:
             failed = asyncio.get_running_loop().create_future()
@@ -52,7 +64,8 @@ class Appending:
     async def until_known(self, group: Group) -> Appended:
         """Append the group, or go on with what is sent of it, until the outcome is known.
 
-        Raises JournalUnavailable when nothing was done, OutcomeUnknown at the deadline.
+        Raises JournalUnavailable when nothing was done, OutcomeUnknown at the deadline, or where
+        it comes so late that nobody can tell any more.
         """
         sent, group.sent = group.sent, None
         began = self._outside.clock() if sent is None else group.began
@@ -62,6 +75,11 @@ class Appending:
         while True:
             try:
                 return await (self.send(group) if sent is None else sent)
+            except NonceForgotten:
+                if not is_guarded(group):
+                    raise
+                sent = group.asked = None  # it is asked for as if for the first time
+                continue
             except OutcomeUnknown as error:
                 unknown = error
             except JournalUnavailable as error:

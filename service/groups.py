@@ -40,6 +40,8 @@ class Group(msgspec.Struct):
     """Its append, where that was begun before the group in front of it was learned."""
     front: Place | None = None
     """Where the replica stands then, as long as that is still to come."""
+    asked: Place | None = None
+    """Behind what its append was asked for first."""
 
 
 def next_group(line: Line, outside: Outside) -> Group:
@@ -65,6 +67,14 @@ def next_group(line: Line, outside: Outside) -> Group:
 def is_bulk(request: AnyRequest) -> bool:
     """Whether the request alone makes a group of rows in bulk."""
     return not _is_alone(request) and _rows(request) >= BULK_ROWS
+
+
+def is_guarded(group: Group) -> bool:
+    """Whether all of it has a key, or moves a cursor: it cannot be journalled twice."""
+    first = group.requests[0]
+    if isinstance(first, Request) and first.cursor is not None:
+        return True
+    return all([part.key is not None or part.continues for part in group.parts])
 
 
 def is_all_there(appended: Appended) -> bool:

@@ -4,6 +4,7 @@ JournalError
 |- JournalUnavailable     the store cannot be used now; nothing was done
 |  `- DurabilityTooLow    the store keeps less than was asked for, or evicts
 |- OutcomeUnknown         the store may or may not have done it: repeat with the same nonce
+|  `- NonceForgotten      nobody can tell any more whether it has
 |- NotReplicated          the store did it, and fewer replicas than asked for have it
 |- UnknownModel           no model of that id
 |- ModelChanged           the model is gone or was made again: another incarnation
@@ -32,6 +33,16 @@ class DurabilityTooLow(JournalUnavailable):
 
 class OutcomeUnknown(JournalError):
     """The store may or may not have done it; an append is repeated with the same nonce."""
+
+
+class NonceForgotten(OutcomeUnknown):
+    """An append was repeated too late to tell whether it was done: it was not done now."""
+
+    def __init__(self, model: str):
+        super().__init__(
+            f"an append to {model!r} was repeated after so many others that nobody can tell "
+            "whether it was done"
+        )
 
 
 class NotReplicated(JournalError):

@@ -32,6 +32,7 @@ from service.journal.errors import (
     JournalError as JournalError,
     JournalUnavailable as JournalUnavailable,
     ModelChanged as ModelChanged,
+    NonceForgotten as NonceForgotten,
     NotHeld as NotHeld,
     NotReplicated as NotReplicated,
     OutcomeUnknown as OutcomeUnknown,
@@ -387,11 +388,14 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         copy: str | None = None,
         change: Change | None = None,
         held: Place | None = None,
+        repeats: Place | None = None,
     ) -> Awaitable[Appended]:
         """Make the new ones of `parts` durable as one entry, all or none; say where each stands.
 
         One atomic step that checks the incarnation; answers a repeated nonce (the last 1,000 are
-        kept; a repeat carries the same parts) as the first time; compares and sets `cursor`;
+        kept; a repeat carries the same parts) as the first time, looking for one that is no longer
+        kept in the log behind `repeats`, the place behind which it was asked for first; compares
+        and sets `cursor`;
         leaves out what is known by its key, within the group too, a request's key being checked
         first and once for the whole request; joins the rest to one entry; gives it seqs, chain
         and the store's time; keeps the keys (for an hour by the store's clock, and the last
@@ -407,8 +411,9 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         `PRAGMA data_version` changes.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
-        ModelChanged, CursorMoved, UnknownCopy, NotHeld; ValueError for parts that break the rules
-        of `Part`, and for an `InputMove` (`inputs.py`) where the store has no inputs.
+        ModelChanged, CursorMoved, UnknownCopy, NotHeld; NonceForgotten, with `repeats`, where the
+        log does not tell whether it was done; ValueError for parts that break the rules of `Part`,
+        and for an `InputMove` (`inputs.py`) where the store has no inputs.
         """
 
     async def known(

@@ -52,6 +52,7 @@ class FaultyJournal:
         copy: str | None = None,
         change: Change | None = None,
         held: Place | None = None,
+        repeats: Place | None = None,
     ) -> Appended:
         fault = next(self.faults, Fault.NONE)
         if fault is Fault.REFUSED:
@@ -60,7 +61,7 @@ class FaultyJournal:
             raise OutcomeUnknown("planted: lost on the way there")
         if fault is Fault.DELAYED:
             await asyncio.sleep(self.delay_s)
-        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change, held)
+        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change, held, repeats)
         appended = await self.journal.append(*given)
         if fault is Fault.UNANSWERED:
             raise OutcomeUnknown("planted: lost on the way back")

@@ -1,10 +1,11 @@
 """The stores answer alike: the rules of an append are written twice, in Python and in Lua."""
 
 import random
+from collections import Counter
 
 import pytest
 
-from service.journal.protocol import CursorMove, CursorMoved, Part
+from service.journal.protocol import CursorMove, CursorMoved, Limits, NonceForgotten, Part, Place
 from service.journal.record import KeyKind
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, keyed, request, rows
@@ -34,6 +35,49 @@ def some_group(chance: random.Random) -> list[Part]:
     for _ in range(chance.randint(0, 5)):
         group += some_request(chance) if chance.random() < 0.4 else [some_rows(chance)]
     return group
+
+
+async def places_of(log: Log) -> list[Place]:
+    """The ends of its entries."""
+    entries = await log.journal.read(log.model, log.incarnation, 0)
+    return [Place(0, log.record.chain), *(Place(entry.seq, entry.chain) for entry in entries)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_appends_that_are_asked_for_again_late_have_the_same_answers(
+    sqlite_store: Store, redis_store: Store, seed: int
+):
+    """Of rows without keys: what was left out SQLite remembers longer."""
+    chance = random.Random(seed)
+    few = Limits(nonces=4)
+    async with sqlite_store.journal(few) as one, redis_store.journal(few) as other:
+        logs = [await Log.create(one), await Log.create(other)]
+        asked: list[tuple[bytes, int, list[Part]]] = []
+        told = Counter[str]()
+        for _ in range(120):
+            is_repeated = bool(asked) and chance.random() < 0.4
+            if not is_repeated:
+                group = [rows(chance.randrange(1000)) for _ in range(chance.randint(1, 3))]
+                asked.append((chance.randbytes(16), len(await places_of(logs[0])) - 1, group))
+            nonce, number, group = chance.choice(asked) if is_repeated else asked[-1]
+            answers = []
+            for log in logs:
+                place = (await places_of(log))[number]
+                if chance.random() < 0.05:
+                    place = Place(place.seq, 40 * "0")
+                options = {"repeats": place} if is_repeated else {}
+                try:
+                    appended = await log.append(*group, nonce=nonce, known_seq=place.seq, **options)
+                    answers.append((appended.placed, appended.first_seq, appended.seq))
+                except NonceForgotten:
+                    answers.append("forgotten")
+            told["forgotten" if answers[0] == "forgotten" else "told"] += is_repeated
+            assert len(set(answers)) == 1 or "forgotten" in answers
+        read = [await log.journal.read(log.model, log.incarnation, 0) for log in logs]
+        for entries in read:
+            nonces = [entry.nonce for entry in entries]
+            assert len(nonces) == len(set(nonces)) > 40
+        assert told["told"] > 30
 
 
 @pytest.mark.parametrize("seed", range(6))

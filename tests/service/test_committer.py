@@ -14,7 +14,14 @@ from service.committer import Committer
 from service.controls import Demote
 from service.groups import BULK_ROWS, GROUP_ROWS
 from service.journal import open_journal
-from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.journal.nonces import OURS
+from service.journal.protocol import (
+    DEFAULT_LIMITS,
+    JournalUnavailable,
+    NonceForgotten,
+    OutcomeUnknown,
+    Place,
+)
 from service.journal.record import KeyKind, make_key
 from service.outliving import outliving
 from service.replica import Replica
@@ -298,6 +305,62 @@ def test_append_of_unknown_outcome_is_repeated_and_not_doubled(tmp_path, fault):
 
     bench = run(tmp_path, scenario, [fault, Fault.UNANSWERED, Fault.REFUSED, fault])
     assert bench.replica.seq == 5
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_path, key):
+    """More than the store keeps nonces of."""
+    others = DEFAULT_LIMITS.nonces + 1
+
+    async def scenario(bench: Bench) -> None:
+        record = await bench.faulty.get("m")
+        await bench.committer.submit(request("first"))
+        append, done = bench.faulty.append, asyncio.Event()
+
+        async def unanswered(*given: Any) -> Any:
+            bench.faulty.append = append
+            appended = await append(*given)
+            for _ in range(others):
+                part = request(None).parts[0]
+                await append(record.id, record.incarnation, OURS.make(), appended.seq, [part])
+            done.set()
+            raise OutcomeUnknown("planted")
+
+        bench.faulty.append = unanswered
+        receipt = await bench.committer.submit(request(key))
+        assert done.is_set()
+        assert (receipt.placed.seq, receipt.placed.duplicate) == (2, False)
+        assert (await bench.faulty.get("m")).seq == others + 2
+
+    assert run(tmp_path, scenario).replica.seq == others + 2
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+def test_where_nobody_can_tell_any_more_that_is_said_or_it_is_asked_for_by_its_key(tmp_path, key):
+    async def scenario(bench: Bench) -> None:
+        append, asked = bench.faulty.append, list[Any]()
+
+        async def forgotten(*given: Any) -> Any:
+            *_, repeats = given
+            asked.append(repeats)
+            if repeats is not None:
+                raise NonceForgotten("m")
+            appended = await append(*given)
+            if len(asked) == 1:
+                raise OutcomeUnknown("planted")
+            return appended
+
+        bench.faulty.append = forgotten
+        place = Place(bench.replica.seq, bench.replica.chain)
+        if key is None:
+            with pytest.raises(OutcomeUnknown, match="nobody can tell"):
+                await bench.committer.submit(request(key))
+            assert asked == [None, place]
+        else:
+            assert (await bench.send(key)).placed.seq == 1
+            assert asked == [None, place, None]
+
+    run(tmp_path, scenario)
 
 
 def test_refused_append_fails_its_group_alone(tmp_path):

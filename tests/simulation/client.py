@@ -186,7 +186,9 @@ class Client:
             if answer is not None:
                 incarnation, receipt = answer
                 receipt.placed = models.place_of(receipt)
-                if receipt.placed.duplicate and self._world.uses[model_id, key] == 1:
+                is_first = self._world.uses[model_id, key] == 1
+                # Of what the store has forgotten the key tells that it was done.
+                if receipt.placed.duplicate and is_first and not self._world.store.most_nonces:
                     problem = f"{model_id}: {receipt.placed} under {key}, which nobody else used"
                     self._world.notes.problems.append(problem)
                 acked = Acked(model_id, incarnation, tag, request, receipt, began)

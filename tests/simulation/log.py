@@ -115,7 +115,7 @@ class Log:
         if not count:
             return
         for operation in reversed(self.operations[-count:]):
-            del self.nonces[operation.nonce]
+            self.nonces.pop(operation.nonce, None)  # done twice, where it was forgotten
             for key in operation.keys:
                 self.keys.pop(key, None)
             if operation.cursor is not None:

@@ -26,6 +26,8 @@ OTHERS_EVERY = 37
 """And so many have one of others that come between."""
 PAGES_EVERY = 41
 """And so many one of a journal that is read in many pages."""
+FORGETFUL_EVERY = 43
+"""And so many one of a store that keeps one nonce."""
 SNAPSHOT_EVERY = 3
 """In those."""
 SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
@@ -42,7 +44,8 @@ MANY = 8
 
 class Plot(NamedTuple):
     """What is played, with which model, and whether memory is full, few rows are in bulk, they take
-    long to learn, or few make a page that is learned while the next one is read."""
+    long to learn, few make a page that is learned while the next one is read, or the store keeps
+    only the last nonce."""
 
     play: Callable[["Stage"], Coroutine[Any, Any, None]]
     spec: dict[str, Any] = MISTAKES
@@ -50,6 +53,7 @@ class Plot(NamedTuple):
     is_bulk: bool = False
     is_slow: bool = False
     is_paged: bool = False
+    is_forgetful: bool = False
 
 
 class Stage:
@@ -331,6 +335,19 @@ async def page_lost(on: Stage) -> None:
     await asyncio.gather(refresh, *rows, *predictions)
 
 
+async def forgotten(on: Stage) -> None:
+    """Of an append nobody hears that it is done; others come before it is asked for again."""
+    for _ in range(MANY):
+        on.meet("append", fault=Fault.UNANSWERED)
+        rows = on.begin(on.bring(on.worker))
+        await on.moment(3 * MOMENT_S)
+        on.meet("append", SENT_LATE)
+        await on.bring(on.other, on.world.chance.choice((1, 2)))
+        if on.world.chance.random() < 0.2 and on.log is not None:
+            on.lose_from(on.log.seq)
+        await rows
+
+
 PLOTS = (
     Plot(all_leave),
     Plot(overtaken),
@@ -350,6 +367,7 @@ PLOTS = (
 OF_SLOW_ONES = Plot(answered_in_between, is_bulk=True, is_slow=True)
 OF_OTHERS = Plot(others_ahead, is_full=True, is_bulk=True)
 OF_PAGES = Plot(page_lost, is_slow=True, is_paged=True)
+OF_FORGETFUL = Plot(forgotten, is_forgetful=True)
 
 
 def plot_of(seed: int) -> Plot | None:
@@ -361,4 +379,6 @@ def plot_of(seed: int) -> Plot | None:
         return OF_SLOW_ONES
     if not seed % OTHERS_EVERY:
         return OF_OTHERS
-    return None if seed % PAGES_EVERY else OF_PAGES
+    if not seed % PAGES_EVERY:
+        return OF_PAGES
+    return None if seed % FORGETFUL_EVERY else OF_FORGETFUL

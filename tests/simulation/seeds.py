@@ -1,6 +1,7 @@
 """The first seed that finds each planted fault; without the fault, none of them finds anything."""
 
 FIRST = {
+    "forgotten nonce taken for a new one": 43,
     "no nonce on retry": 3,
     "key checked outside the append": 2,
     "label key checked outside the append": 19,

@@ -26,6 +26,7 @@ from service.journal.protocol import (
     Head,
     ModelChanged,
     ModelRecord,
+    NonceForgotten,
     NotHeld,
     Overdue,
     Part,
@@ -50,6 +51,7 @@ class Store:
     """All models. `answer_bytes` bounds the entries of an answer: a small one makes many pages.
 
     clock, remember_s   in seconds: a row without a default label waits so long for its label
+    most_nonces         so many are kept, the last ones of each model
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Store:
         self.gone: list[Log] = []
         self.answer_bytes = answer_bytes
         self._clock, self._remember_s = clock, remember_s
+        self.most_nonces: int | None = None
         self.identity: str | None = None
         self._created = self._changes = 0
         self._buckets: dict[str, Bucket] = {}
@@ -144,12 +147,13 @@ class Store:
         copy: str | None = None,
         change: Change | None = None,
         held: Place | None = None,
+        repeats: Place | None = None,
     ) -> Appended:
         check_parts(nonce, parts)
         if isinstance(cursor, InputMove):
             raise ValueError("this store has no inputs")
         log = self.log(model, incarnation)
-        done = log.nonces.get(nonce)
+        done = self._done(log, nonce, parts, repeats)
         if done is None:
             done = self._append_new(log, nonce, known_seq, parts, cursor, copy, held)
             if done.entry is not None or not parts:
@@ -167,6 +171,25 @@ class Store:
             tuple(entries),
             more,
         )
+
+    def _done(
+        self, log: Log, nonce: bytes, parts: Sequence[Part], repeats: Place | None
+    ) -> Operation | None:
+        """What was done under this nonce, as far as it is kept or the log tells."""
+        done, most = log.nonces.get(nonce), self.most_nonces
+        if most is None or len(log.nonces) <= most or nonce in list(log.nonces)[-most:]:
+            return done
+        if repeats is None:
+            return None
+        if not log.holds(repeats):
+            raise NonceForgotten(log.id)
+        behind = [entry for entry in log.entries if entry.seq > repeats.seq]
+        for entry in behind:
+            if entry.nonce == nonce:
+                if entry.seq - entry.first_seq + 1 != sum(part.count for part in parts):
+                    raise NonceForgotten(log.id)
+                return done
+        return None
 
     def _append_new(
         self,

@@ -410,6 +410,8 @@ class World:
         every other such schedule there is none for long."""
         few = seed % BULK_EVERY == 0 if plot is None else plot.is_bulk
         self.is_followed = plot is None and seed % FOLLOWED_EVERY == 0
+        if plot is not None and plot.is_forgetful:
+            self.store.most_nonces = 1
         self.bulk_rows = FEW if few else BULK_ROWS
         self.network.misread = misread_share(seed)
         every = chance.choice((3, 3, 6, 40))

@@ -7,15 +7,17 @@
 --   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
 --   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
 --   14 bytes of unseen entries to answer with, 15 none, or the digest of the copy that
---   the entry names or "", 16 none or "", or a change to be kept, 17 how long (ms), 18 none, or the
---   seq at which the log has to hold the chain, 19 that chain; with 9 KEYS 15 is
+--   the entry names or "", 16 none or "", or a change to be kept, 17 how long (ms), 18 none or "", or
+--   the seq at which the log has to hold the chain, 19 that chain, 20 none or "", or the seq behind which
+--   the append was asked for first, where it is repeated, 21 the chain there; with 9 KEYS 15 is
 --   msgpack {how many dead ones are kept, the reason of a sample id
 --   used before, ids of the messages, {place of a refused one from 0, reason}, {part with a
 --   sample id, place of its message}}
 -- Answers one string: u64 the last seq among the unseen entries, u64 trimmed, u32 bytes of the result,
 --   the result as under the nonce, the unseen entries (one string, because Python takes longer to
 --   read an array than Redis to append); or {1} another incarnation, {2, value} the cursor stands
---   elsewhere, {5} the log does not hold the chain at that seq, {6} no such copy, {7} in or dead is no stream, {8} no body under the nonce.
+--   elsewhere, {5} the log does not hold the chain at that seq, {6} no such copy, {7} in or dead is no stream, {8} no body under the nonce,
+--   {9} the append is repeated, its nonce is no longer kept, and the log does not tell whether it was used.
 -- The streams are written first: if Redis refuses to write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
@@ -185,6 +187,49 @@ local function bury(taken, left)
   end
 end
 
+-- Keeps what was answered under the nonce, and lets go of the oldest.
+local function keep_nonce(result)
+  redis.call('HSET', KEYS[3], nonce, result)
+  if redis.call('LPUSH', KEYS[4], nonce) > tonumber(ARGV[13]) then
+    redis.call('HDEL', KEYS[3], redis.call('RPOP', KEYS[4]))
+  end
+  redis.call('EXPIRE', KEYS[3], NONCES_KEPT_S)
+  redis.call('EXPIRE', KEYS[4], NONCES_KEPT_S)
+end
+
+local MOST_SEARCHED = 10000  -- entries: others wait for it
+local SEARCHED = 64
+
+-- What a nonce that is no longer kept stood for, first asked for behind seq with this chain; nil where it
+-- was not used, and a refusal where the log does not tell: it has lost the place, or has it not any more,
+-- or too much has come since, or parts were left out, and it does not say which.
+local function find_again(seq, chain)
+  if redis.call('LLEN', KEYS[4]) < tonumber(ARGV[13]) then
+    return nil  -- all that came are kept
+  end
+  if not is_held(KEYS[2], {head[2], head[3]}, seq, chain) then
+    return nil, {9}
+  end
+  for _ = 1, MOST_SEARCHED / SEARCHED do
+    local batch = redis.call('XRANGE', KEYS[2], stream_id(seq + 1), '+', 'COUNT', SEARCHED)
+    for _, item in ipairs(batch) do
+      local entry = item[2][2]
+      if string.sub(entry, 25, 40) == nonce then
+        local first, records = struct.unpack('<I8I4', entry)
+        if records ~= tonumber(ARGV[5]) then
+          return nil, {9}
+        end
+        return cmsgpack.pack({first - 1, first - 1 + records, chain, {}})
+      end
+      seq, chain = seq_of(item), string.sub(entry, 41, 80)
+    end
+    if #batch < SEARCHED then
+      return nil
+    end
+  end
+  return nil, {9}
+end
+
 local function append_new()
   local beside = ARGV[4] == '' and ARGV[5] ~= '0' and key_of('body:' .. nonce)
   local beside_bytes = beside and redis.call('STRLEN', beside)
@@ -205,7 +250,7 @@ local function append_new()
   if ARGV[6] ~= '' then
     body, seq, left, keys, order, labels = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
-  local has_place = not KEYS[9] and seq > before and ARGV[18]
+  local has_place = not KEYS[9] and seq > before and (ARGV[18] or '') ~= ''
   if has_place and not is_held(KEYS[2], {head[2], head[3]}, tonumber(ARGV[18]), ARGV[19]) then
     return nil, {5}
   end
@@ -246,12 +291,7 @@ local function append_new()
     keep_change(KEYS[8], ARGV[1], seq, change, ARGV[17])
   end
   local result = cmsgpack.pack({before, seq, head[3], left})
-  redis.call('HSET', KEYS[3], nonce, result)
-  if redis.call('LPUSH', KEYS[4], nonce) > tonumber(ARGV[13]) then
-    redis.call('HDEL', KEYS[3], redis.call('RPOP', KEYS[4]))
-  end
-  redis.call('EXPIRE', KEYS[3], NONCES_KEPT_S)
-  redis.call('EXPIRE', KEYS[4], NONCES_KEPT_S)
+  keep_nonce(result)
   if #order > 0 then
     keep_keys(keys, order, time_ms)
   end
@@ -270,7 +310,14 @@ end
 local result = redis.call('HGET', KEYS[3], nonce)
 if not result then
   local refusal
-  result, refusal = append_new()
+  if (ARGV[20] or '') ~= '' then
+    result, refusal = find_again(tonumber(ARGV[20]), ARGV[21])
+  end
+  if result then
+    keep_nonce(result)
+  elseif not refusal then
+    result, refusal = append_new()
+  end
   if refusal then
     return refusal
   end

@@ -30,6 +30,7 @@ from service.journal.protocol import (
     Limits,
     ModelChanged,
     ModelRecord,
+    NonceForgotten,
     NotHeld,
     Part,
     Place,
@@ -239,6 +240,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         copy: str | None = None,
         change: Change | None = None,
         held: Place | None = None,
+        repeats: Place | None = None,
     ) -> Appended:
         has_keys = check_parts(nonce, parts)
         keys = keys_of(model)
@@ -259,14 +261,15 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
         count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS
         if isinstance(cursor, InputMove):
-            if copy is not None or change is not None or held is not None:
+            if any(one is not None for one in (copy, change, held, repeats)):
                 raise ValueError("an append that takes messages is no control")
             packed[: len(keys.packed_of_append)] = keys.packed_of_input
             packed += pack((packed_move(cursor, self._limits.max_dead),))
             count += keys.count_of_input - keys.count_of_append + 1
-        if copy is not None or change is not None or held is not None:
-            place = () if held is None else (held.seq, held.chain)
-            told = (copy or "", *(await self._told(model, change) or ("", "")), *place)
+        if any(one is not None for one in (copy, change, held, repeats)):
+            told = [copy or "", *(await self._told(model, change) or ("", ""))]
+            for place in (held, repeats):
+                told += ("", "") if place is None else (place.seq, place.chain)
             packed += pack(told)
             count += len(told)
         if change is not None:
@@ -293,6 +296,8 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         if answer[0] == 6:
             assert copy is not None
             raise UnknownCopy(model, copy)
+        if answer[0] == 9:
+            raise NonceForgotten(model)
         if answer[0] == 8:
             raise JournalUnavailable("Redis: the rows sent were gone before they were journalled")
         refuse_type(model, answer)

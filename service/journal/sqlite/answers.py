@@ -14,9 +14,17 @@ import msgspec
 
 from service.journal._placing import Left, placed
 from service.journal.chain import first_chain
-from service.journal.protocol import ENTRY_BYTES, Appended, Entry, Limits, Part
+from service.journal.protocol import (
+    ENTRY_BYTES,
+    Appended,
+    Entry,
+    Limits,
+    NonceForgotten,
+    Part,
+    Place,
+)
 from service.journal.sqlite import snapshots
-from service.journal.sqlite.entries import find_entries
+from service.journal.sqlite.entries import find_entries, is_held
 from service.journal.sqlite.heads import Head
 
 PURGED_EVERY = 100
@@ -54,6 +62,37 @@ def find(
         return None
     before, seq, chain = row
     return Result(before, seq, _chain_at(connection, head, incarnation, before), chain, [])
+
+
+def find_again(
+    connection: sqlite3.Connection,
+    model: str,
+    head: Head,
+    nonce: bytes,
+    parts: Sequence[Part],
+    asked: Place,
+    limits: Limits,
+) -> Result | None:
+    """What the log tells of a nonce that is no longer kept, first asked for behind a place.
+
+    None where it was not used. Raises NonceForgotten where the log does not tell: it has lost the
+    place, or has it not any more; or parts were left out, and it does not say which.
+    """
+    if head.nonces <= limits.nonces:  # all that ever came are kept
+        return None
+    if not is_held(connection, head, asked):
+        raise NonceForgotten(model)
+    row = connection.execute(
+        "SELECT first_seq - 1, seq, chain FROM entries WHERE model = ? AND seq > ? AND nonce = ?",
+        (head.model, asked.seq, nonce),
+    ).fetchone()
+    if row is None:
+        return None
+    before, seq, chain = row
+    if seq - before != sum(part.count for part in parts):
+        raise NonceForgotten(model)
+    previous = asked.chain if before == asked.seq else _chain_at(connection, head, "", before)
+    return Result(before, seq, previous, chain, [])
 
 
 def _chain_at(connection: sqlite3.Connection, head: Head, incarnation: str, seq: int) -> str:

@@ -35,6 +35,7 @@ def append(
     copy: str | None,
     change: Change | None,
     held: Place | None,
+    repeats: Place | None,
     limits: Limits,
     now_ms: Callable[[], int],
     heads: KnownHeads,
@@ -51,6 +52,8 @@ def append(
         result = None
         if not is_first:
             result = answers.find(connection, head, incarnation, nonce, limits)
+            if result is None and repeats is not None:
+                result = answers.find_again(connection, model, head, nonce, parts, repeats, limits)
         if result is None:
             if cursor is not None:
                 _move_cursor(connection, head.model, cursor)

@@ -221,10 +221,11 @@ class SqliteJournal(SqliteMoving):
         copy: str | None = None,
         change: Change | None = None,
         held: Place | None = None,
+        repeats: Place | None = None,
     ) -> "asyncio.Future[Appended]":
         if isinstance(cursor, InputMove):
             raise ValueError("SQLite has no inputs")
-        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change, held)
+        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change, held, repeats)
         task = append.append(*given, self._limits, _now_ms, self._heads)
         size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
         appended = self._writer.write(task, size)

@@ -34,6 +34,12 @@ def _fresh_nonce(true: Any, self: Appending, group: Any) -> Any:
     return true(self, group)
 
 
+def _anew(true: Any, self: Appending, group: Any) -> Any:
+    """What is asked for again does not tell where it was asked for first."""
+    group.asked = None
+    return true(self, group)
+
+
 def _keys_seen(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> Any:
     """Keys are held against what the appender has seen, not in the append."""
     log = self.log(model, incarnation)
@@ -145,6 +151,7 @@ def _not_across(true: Any, appended: Any, place: Any, trail: Any) -> bool:
 
 
 BUGS = {
+    "forgotten nonce taken for a new one": Bug([(Appending, "send", _anew)]),
     "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
     "label key checked outside the append": Bug(

@@ -45,15 +45,15 @@ def _journalled_first(true: Any, *given: Any) -> None:
 
 def _whatever_was_lost(true: Any, self: Store, *given: Any) -> Any:
     """A control enters behind anything."""
-    *others, held = given
-    return true(self, *others)
+    *others, _, repeats = given
+    return true(self, *others, repeats=repeats)
 
 
 def _pauses_whatever_was_lost(true: Any, self: Store, *given: Any) -> Any:
     """The rollback of a pause does, and uses up the key of the next pause at its seq."""
     key = given[4][0].key if given[4] else None
     of_pause = key is not None and key[0] == KeyKind.PAUSE
-    return true(self, *given[:-1]) if of_pause else true(self, *given)
+    return _whatever_was_lost(true, self, *given) if of_pause else true(self, *given)
 
 
 def _still_to_come(true: Any, subject: Any, seq: int) -> str | None:
