@@ -260,13 +260,14 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         )
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
         count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS
+        is_plain = copy is None and change is None and held is None and repeats is None
         if isinstance(cursor, InputMove):
-            if any(one is not None for one in (copy, change, held, repeats)):
+            if not is_plain:
                 raise ValueError("an append that takes messages is no control")
             packed[: len(keys.packed_of_append)] = keys.packed_of_input
             packed += pack((packed_move(cursor, self._limits.max_dead),))
             count += keys.count_of_input - keys.count_of_append + 1
-        if any(one is not None for one in (copy, change, held, repeats)):
+        if not is_plain:
             told = [copy or "", *(await self._told(model, change) or ("", ""))]
             for place in (held, repeats):
                 told += ("", "") if place is None else (place.seq, place.chain)
