@@ -8,18 +8,16 @@ controls; where one entry ends and the next begins leaves no trace in the state.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from copy import copy
 from functools import partial
-from typing import cast
 
 import numpy as np
 
-from service.answers import KEPT, Answers, Asked, AskedIn
-from service.bare import NOTHING, Bare
+from service.answers import KEPT, Asked, AskedIn
+from service.bare import Bare
 from service.beside import beside
 from service.controls import Verdict, check_control, stands_alone
 from service.entries import Content, content_beyond, parted_at
-from service.journal.chain import first_chain, next_chain
+from service.journal.chain import next_chain
 from service.journal.pages import end_of, size_of
 from service.journal.protocol import (
     Base,
@@ -27,39 +25,23 @@ from service.journal.protocol import (
     Journal,
     JournalUnavailable,
     ModelRecord,
-    Snapshot,
 )
 from service.journal.record import Control, CorruptRecord
 from service.obeying import obey_in_place
 from service.outside import REAL, Outside
 from service.parting import follows
+from service.placed_state import PlacedState
 from service.recovery import Forked, recover
 from service.retained import NOBODY, Named
-from service.served_losses import ServedLosses
-from service.states import (
-    Captured,
-    ModelState,
-    by_part,
-    header_of,
-    read_state,
-)
-from service.stored_specs import check_spec, fixed_spec
-from service.trail import KEPT_OUTSIDE, Lost, Trail
-from service.verdicts import Verdicts
+from service.trail import Lost, Trail
 from service.watched import Applied, hand_over, take_back, within
 from solvers import (
     AsServed,
-    BareLearner,
     Batch,
     Certificate,
-    CorruptState,
-    Learner,
     Outcome,
     as_served,
-    bare as bare_learner,
     certificates_of_members,
-    check_arrays,
-    width_of,
 )
 
 # A batch expected to take less runs in the event loop: a thread costs some 80 us to reach, and then
@@ -72,26 +54,16 @@ MEASURED_ROWS = 8
 READ_BYTES = 1024 * 1024
 
 
-class Replica:
-    """A model's state and its place in the journal.
+class Replica(PlacedState):
+    """A model's state that is moved on along the journal, and served.
 
-    kept_answers   to so many requests with a key the answers are kept, beside the state
-    s_per_row      about what learning a row takes, as far as it is known, in seconds
-    bare           what it goes on from without a state; rows are all that it applies then
+    s_per_row   about what learning a row takes, as far as it is known, in seconds
+    bare        what it goes on from without a state; rows are all that it applies then
+    spec        instead of the model's own
     """
 
-    seq: int
-    chain: str
-    # Of most replicas these stay so: an object of up to 30 attributes of its own is there sooner.
-    fetched: ModelState | None = None
-    """What the next control makes the state: that of the copy that it names ..."""
-    taken_up: "tuple[Replica, int] | None" = None
-    """... or of one that has learned the rows in quarantine, so many of them."""
-    names_since = 0
-    """Names that were told by records up to this one may be missing from the state."""
     is_forked = False
     """Nobody is served: the journal does not lead here, or may not. Whoever moves it on sees."""
-    is_bare = False
     bare_until = 0
     """A bare one does not come to this seq: what is due there takes the whole model."""
     _applying: Sequence[Entry] = ()
@@ -106,23 +78,13 @@ class Replica:
         outside: Outside = REAL,
         s_per_row: float = 1e-6,
         bare: Bare | None = None,
+        spec: bytes | None = None,
     ) -> None:
-        self.id = record.id
-        self.incarnation = record.incarnation
-        if bare is None:
-            check_spec(record)
-        self.spec = fixed_spec(bytes(record.spec))
-        self.dim = width_of(self.spec["features"])
-        self._kept_answers = kept_answers
+        super().__init__(record, kept_answers, bare, spec)
         self._as_served: AsServed | None = as_served(self.spec)
-        self.trail = Trail()
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.
         self.watched: dict[bytes, Applied | None] = {}
-        if bare is None:
-            self.start_over()
-        else:
-            self._go_on_from(bare)
         self.member_certificates: dict[str, Certificate] = {}
         self._outside = outside
         self._turn = asyncio.Lock()
@@ -467,150 +429,18 @@ class Replica:
         async with self._turn:
             lost = self.trail.give_way_to(fresh.trail)
             self._take_over(fresh)
+            self.certified_at = float("-inf")
             self._s_per_row = fresh.s_per_row
         self.is_forked = False
         return lost
-
-    def forget_what_served(self) -> None:
-        """Count all rows with its own scores: another spec than this one served them."""
-        self._as_served = None
 
     def start_over(self) -> None:
         """Be before the first record."""
         take_back(self.watched)
         if self.is_forked:
             self.is_forked = False
-        self._hold(ModelState.new(self.spec))
-        self.answers = Answers(self.spec["task"], self._kept_answers)
-        self.verdicts = Verdicts(self._kept_answers)
-        self.losses = ServedLosses(self.spec)
-        self.restored_seq = 0
-        self._begin_at(0, first_chain(self.incarnation))
+        self._begin()
 
-    def _go_on_from(self, bare: Bare) -> None:
-        self._hold(ModelState(cast(Learner, bare.learner), NOTHING, NOTHING, NOTHING))
-        self.is_bare = True
-        self.answers = self.verdicts = self.losses = NOTHING
-        self.restored_seq = 0
-        self.seq, self.chain, self.trail = bare.seq, bare.chain, bare.trail
-
-    def bare(self, groups: int = 0) -> Bare | None:
-        """What it may go on from without its state; None where its learner cannot.
-
-        A bare one goes on by the same learner: it is of no use itself any more.
-        """
-        if self.is_bare:
-            learner, trail = cast(BareLearner | None, self.learner), self.trail
-        else:
-            learner, trail = bare_learner(self.learner), self.trail.trimmed(KEPT_OUTSIDE)
-        if learner is None:
-            return None
-        return Bare(learner, self.seq, self.chain, trail, groups)
-
-    def _hold(self, state: ModelState) -> None:
-        self.is_bare = False
-        self.learner = state.learner
-        self.progress = state.progress
-        self.names = state.names
-        self.retained = state.retained
-        self.rejected = state.rejected
-        self.refused_controls = state.refused_controls
-        self.guarding = state.guarding
-
-    @property
-    def state(self) -> ModelState:
-        """What is a function of spec and journal."""
-        counts = (self.rejected, self.refused_controls)
-        parts = self.learner, self.progress, self.names, self.retained
-        return ModelState(*parts, *counts, self.guarding)
-
-    def _stand_at(self, seq: int, chain: str) -> None:
-        self.seq = seq
-        self.chain = chain
-        self.trail.pass_by(seq, chain)
-
-    def _begin_at(self, seq: int, chain: str) -> None:
-        self.seq = seq
-        self.chain = chain
-        self.trail.begin(seq, chain)
-
-    def _take_over(self, other: "Replica") -> None:
-        self.incarnation = other.incarnation
-        self.spec = other.spec
-        self._hold(other.state)
-        self.names_since = other.seq
-        self.answers, self.verdicts = other.answers, other.verdicts
-        self.losses = other.losses
-        self.seq, self.restored_seq = other.seq, other.restored_seq
-        self.chain = other.chain
-        self.certified_at = float("-inf")
-
-    # -- obeying controls -------------------------------------------------------------------------
-
-    def become(self, digest: str, seq: int) -> None:
-        """Take on the state at `seq` that was fetched; first answers stay, names are told anew.
-
-        So do a pause of learning and what tripped the guard.
-        """
-        state, self.fetched = self.fetched, None
-        assert state is not None
-        if self.guarding is not None and state.guarding is not None:
-            state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
-        self._hold(state)
-        self.names_since = self.seq + 1
-
-    def take_up(self) -> int:
-        """Take on the state with the rows in quarantine; how many of them were learned."""
-        taken, self.taken_up = self.taken_up, None
-        assert taken is not None
-        other, learned = taken
-        self._hold(other.state)
-        self.losses = other.losses
-        return learned
-
-    def copied(self) -> "Replica":
-        """One that learns for itself what this one does not; to be called between two groups."""
-        other = copy(self)
-        state = ModelState.new(self.spec)
-        state.restore(by_part(self.state.arrays()))
-        other._hold(state)
-        other.losses = ServedLosses(self.spec)
-        other.losses.restore(self.losses.state())
-        return other
-
-    # -- snapshots -------------------------------------------------------------------------------
-
-    def capture(self) -> Captured:
-        """A copy of the state, to be made between two entries by whoever applies them."""
-        header = header_of(self.seq, self.chain, self.incarnation)
-        return Captured(self.seq, self.chain, self._state(), header)
-
-    def _state(self) -> dict[str, np.ndarray]:
-        arrays = self.state.arrays()
-        arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
-        arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
-        arrays |= {f"verdicts.{name}": array for name, array in self.verdicts.state().items()}
-        if self.guarding is not None and self.guarding.pauses.held_bytes:
-            arrays["held.bytes"] = np.array(self.guarding.pauses.held_bytes, np.int64)
-        return arrays
-
-    def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
-        """Be what the snapshot was taken of.
-
-        Raises CorruptState when it is damaged, of another place or incarnation, or, unless
-        `any_identity`, of another kind of machine; then the replica has to start over.
-        """
-        arrays, seq, chain = read_state(snapshot.data, self.incarnation, any_identity)
-        if (seq, chain) != (snapshot.seq, snapshot.chain):
-            raise CorruptState(f"it is of seq {seq} with chain {chain}")
-        state, parts = self.state, by_part(arrays)
-        state.restore(parts)
-        self._hold(state)
-        self.answers.restore(parts["answers"])
-        self.losses.restore(parts["served"])
-        self.verdicts.restore(parts["verdicts"])
-        if self.guarding is not None and "held.bytes" in arrays:
-            check_arrays(arrays, {"held.bytes": ()})
-            self.guarding.pauses.held_bytes = int(arrays["held.bytes"])
-        self._begin_at(seq, chain)
-        self.restored_seq = seq
+    def forget_what_served(self) -> None:
+        """Count all rows with its own scores: another spec than this one served them."""
+        self._as_served = None

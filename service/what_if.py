@@ -18,6 +18,7 @@ from service.journal.protocol import Entry, Journal, ModelRecord
 from service.journal.record import Control, decode_merged, holds_control
 from service.recovery import Forked
 from service.replica import Replica
+from service.stored_specs import check_spec
 from service.time_travel import NotKept, kept_from, state_at
 from solvers import InvalidSpec, resolve_spec
 
@@ -123,11 +124,12 @@ def _opened(value: Any) -> dict[str, Any]:
 async def _under_another_spec(
     journal: Journal, record: ModelRecord, until: int, changes: dict[str, Any]
 ) -> Replayed:
+    check_spec(record)
     spec = await asyncio.to_thread(changed_spec, record, changes)
     first = await kept_from(journal, record)
     if not first - 1 <= until <= record.seq:
         raise NotKept(record.id, until, first, record.seq)
-    replica = Replica(msgspec.structs.replace(record, spec=canonical(spec)), kept_answers=0)
+    replica = Replica(record, kept_answers=0, spec=canonical(spec))
     replica.forget_what_served()
     if replica.guarding is not None:
         replica.guarding.only_warn()

@@ -625,7 +625,9 @@ def test_they_take_a_part_of_the_budget_and_the_oldest_are_let_go(store):
 def test_what_is_too_large_to_be_kept_is_not_copied(store, monkeypatch):
     """But for the first of its specification, which shows what it takes."""
     copied = []
-    monkeypatch.setattr("service.replica.bare_learner", lambda one: copied.append(1) or bare(one))
+    monkeypatch.setattr(
+        "service.placed_state.bare_learner", lambda one: copied.append(1) or bare(one)
+    )
 
     async def scenario() -> None:
         async with serving(store, models_held=1, models_bytes=100_000) as catalog:
