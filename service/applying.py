@@ -126,7 +126,7 @@ class Applying:
     @property
     def place(self) -> Place:
         """Where the replica stands, between two groups."""
-        return Place(self._replica.seq, self._replica.chain)
+        return self._replica.place
 
     def _told(self, group: Group, appended: Appended) -> Others | None:
         """What was told and the group's own entry, if all are of rows that follow.

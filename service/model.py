@@ -241,7 +241,7 @@ class Model:
         has lost that state.
         """
         async with self.committer.between_groups():
-            return Place(self.replica.seq, self.replica.chain)
+            return self.replica.place
 
     async def place_beyond(self, place: Place) -> Place | None:
         """The journal's end, where it still leads there from a place at the end of an entry.

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.errands import Errand
+from service.journal.protocol import Place
 from service.refits import Desk
-from solvers import problems_of
+from solvers import RefitError, problems_of
 
 if TYPE_CHECKING:
     from service.model import Model
@@ -29,9 +30,9 @@ MOST_VISITS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A reference, of the window at `seq`."""
+    """A reference, of the window at `place`."""
 
-    seq: int
+    place: Place
     lower: float
     objective: float
     served: float
@@ -74,12 +75,12 @@ class References(Errand):
     async def find(self) -> Found:
         """The reference of the window as it is now, or was when somebody else asked for it.
 
-        Raises RefitError where no rows are retained.
+        Raises RefitError where no rows are retained; JournalUnavailable while it is forked.
         """
         model = self._whose()
         assert model is not None  # held by whoever calls
         replica, found = model.replica, model.reference
-        if found is not None and found.seq == replica.seq and not replica.is_forked:
+        if found is not None and found.place == replica.place and not replica.is_forked:
             return found
         if self._finding is None:
             self._finding = asyncio.create_task(self._find(model))
@@ -92,17 +93,28 @@ class References(Errand):
             task.exception()
 
     async def _find(self, model: "Model") -> Found:
+        replica = model.replica
         async with self._desk.turn():
-            async with model.committer.between_groups():
-                seq, losses = model.replica.seq, model.replica.losses
-                problems = problems_of(model.replica.learner)
-                served = losses.last(len(losses))
-            found: Found = await self._desk.run(_solve, seq, problems, served, self._ends)
+            while True:
+                async with model.committer.between_groups():
+                    place = replica.place
+                    problems = problems_of(replica.learner)
+                    served = replica.losses.last(len(replica.losses))
+                work = (place, problems, served, self._ends)
+                try:
+                    found: Found = await self._desk.run(_solve, *work)
+                    if replica.leads_on_from(place):
+                        break
+                except RefitError:
+                    if replica.leads_on_from(place):
+                        raise
+                # The store has lost that window meanwhile: whoever waits is told of the one that
+                # there is, once the replica is of the journal again.
         model.reference = found
         return found
 
 
-def _solve(seq: int, problems: Any, served: np.ndarray, ends: Callable[[], bool]) -> Found:
+def _solve(place: Place, problems: Any, served: np.ndarray, ends: Callable[[], bool]) -> Found:
     """In the thread. Raises RefitError."""
     # Its kernels are those of the learner, which are loaded.
     from solvers.window_problem import Refitting
@@ -116,7 +128,7 @@ def _solve(seq: int, problems: Any, served: np.ndarray, ends: Callable[[], bool]
     optimal = found.losses[len(found.losses) - count :]
     regret = float(served[len(served) - count :].sum() - optimal.sum())
     return Found(
-        seq,
+        place,
         found.lower,
         found.found,
         found.served,

@@ -25,6 +25,7 @@ from service.journal.protocol import (
     Journal,
     JournalUnavailable,
     ModelRecord,
+    Place,
 )
 from service.journal.record import Control, CorruptRecord
 from service.obeying import obey_in_place
@@ -113,6 +114,15 @@ class Replica(PlacedState):
             if self.is_forked:
                 raise JournalUnavailable(f"model {self.id!r} is being rebuilt from its journal")
             yield
+
+    @property
+    def place(self) -> Place:
+        """Where it stands, between two groups."""
+        return Place(self.seq, self.chain)
+
+    def leads_on_from(self, place: Place) -> bool:
+        """Whether it has come by this place, and nothing shows that the journal has lost that."""
+        return not self.is_forked and self.trail.came_by(place.seq, place.chain)
 
     async def predict(self, batch: Batch) -> tuple[np.ndarray, int, str]:
         """Scores of the rows, and the seq and chain of the state that gave them.

@@ -105,7 +105,7 @@ async def _reference(model: Model, member: str | None) -> ReferenceView:
     except RefitError as error:
         raise Problem(404, "no-reference", str(error)) from None
     return ReferenceView(
-        seq=found.seq,
+        seq=found.place.seq,
         lower_bound=finite(found.lower),
         objective=finite(found.objective),
         served=finite(found.served),

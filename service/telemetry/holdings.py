@@ -77,7 +77,8 @@ class Holdings(Collector):
             if behind.records:
                 lag[model.record.id] = (behind.seconds, behind.records)
             found = model.reference
-            if found is not None and model.record.id in self._shown.ids:
+            is_shown = model.record.id in self._shown.ids
+            if found is not None and is_shown and model.replica.leads_on_from(found.place):
                 told = (found.lower, found.gap, found.regret, found.regret_rows, now - found.at)
                 references[model.record.id] = told
         return Told(

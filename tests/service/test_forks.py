@@ -6,6 +6,7 @@ and places that the store says it does not hold.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,9 +22,12 @@ from service.groups import BULK_ROWS
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable, NotHeld, OutcomeUnknown, Place
 from service.model import Model
+from service.references import Found
+from service.refits import Desk
 from service.replica import Replica
 from service.requests import ControlRequest
 from service.versions import take_version
+from solvers import RefitError
 from tests.journal.faulty import Fault
 from tests.service.test_appended_ahead import MORE, failing, front_and_behind
 from tests.service.test_committer import Bench, lose, request, run
@@ -367,6 +371,89 @@ def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatc
         for name, array in alone._state().items():
             assert model.replica._state()[name].tobytes() == array.tobytes(), name
         assert alone.learner.samples == 7
+
+    of_five_and(tmp_path, scenario)
+
+
+async def other_row(tmp_path: Any, model: Model) -> None:
+    """The last row is lost, and another one stands in its place."""
+    lose(tmp_path, 1)
+    await learn(model, "another")
+    assert model.replica.seq == 5 and not model.replica.is_forked
+
+
+async def reference_of(catalog: Catalog) -> Found:
+    """Without when it was found."""
+    return replace(await (await catalog.get("m")).references.find(), at=0.0)
+
+
+async def fresh_reference(journal: Any) -> Found:
+    fresh = catalog_on(journal)
+    try:
+        return await reference_of(fresh)
+    finally:
+        await fresh.close()
+
+
+def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
+    """At the same seq, where another row stands now."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        async def is_shown() -> bool:
+            text = (await catalog.telemetry.exposition(catalog)).decode()
+            return 'dualstream_reference_lower_bound{model="m"}' in text
+
+        catalog.telemetry.watch(catalog)
+        before = await reference_of(catalog)
+        assert before.place.seq == 5 and await is_shown()
+        await other_row(tmp_path, model)
+        assert not await is_shown()
+        found = await reference_of(catalog)
+        assert found.place.seq == 5 and found.lower != before.lower
+        assert found == await fresh_reference(journal)
+        assert await is_shown()
+        kept = model.reference
+        assert await model.references.find() is kept
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, monkeypatch):
+    """Whoever waits for it is told of the rows that there are."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        run, solved = Desk.run, []
+
+        async def lost_meanwhile(self: Desk, *work: Any) -> Any:
+            solved.append(await run(self, *work))
+            if len(solved) == 1:
+                await other_row(tmp_path, model)
+            return solved[-1]
+
+        monkeypatch.setattr(Desk, "run", lost_meanwhile)
+        told = await asyncio.gather(reference_of(catalog), reference_of(catalog))
+        assert len(solved) == 2 and told[0] == told[1] != replace(solved[0], at=0.0)
+        assert told[0] == await fresh_reference(journal)
+        assert model.reference is solved[1]
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_there_is_no_telling_that_a_lost_window_had_no_rows(tmp_path, monkeypatch):
+    """They were lost, and other ones learned, before whoever asked was answered."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        run, refused = Desk.run, []
+
+        async def lost_meanwhile(self: Desk, *work: Any) -> Any:
+            if not refused:
+                refused.append(RefitError("no rows are retained"))
+                await other_row(tmp_path, model)
+                raise refused[0]
+            return await run(self, *work)
+
+        monkeypatch.setattr(Desk, "run", lost_meanwhile)
+        assert await reference_of(catalog) == await fresh_reference(journal)
 
     of_five_and(tmp_path, scenario)
 
