@@ -185,17 +185,30 @@ async def test_acknowledged_appends_outlive_a_killed_server(own_server: RedisSer
 async def test_durability_is_what_the_server_is_set_to(
     own_server: RedisServer, options: dict[str, str], level: str
 ):
-    levels = ["memory", "everysec", "always"]
     with redis.Redis.from_url(own_server.url) as client:
         client.config_set("appendonly", options.get("appendonly", "yes"))
         client.config_set("appendfsync", options.get("appendfsync", "everysec"))
+    await check_level(own_server.url, level)
+
+
+async def test_a_server_that_does_not_sync_while_it_rewrites_its_log_keeps_memory():
+    options = {"no-appendfsync-on-rewrite": "yes"}
+    with redis_or_skip(appendfsync="always", **options) as server:
+        await check_level(server.url, "memory")
+        with pytest.raises(DurabilityTooLow, match="set .* no-appendfsync-on-rewrite no there"):
+            await open_journal(server.url, "always")
+
+
+async def check_level(url: str, level: str) -> None:
+    """It is told, and less is taken, and more refused, where it is asked for."""
+    levels = ["memory", "everysec", "always"]
     for asked in (None, *levels):
         if asked is None or levels.index(asked) <= levels.index(level):
-            async with opened(own_server.url, durability=asked) as journal:
+            async with opened(url, durability=asked) as journal:
                 assert journal.durability() == level
         else:
             with pytest.raises(DurabilityTooLow, match=f"keeps {level}, {asked} was asked for"):
-                await open_journal(own_server.url, asked)
+                await open_journal(url, asked)
 
 
 async def test_a_server_that_may_evict_is_refused(redis_store: Store, client: redis.Redis):

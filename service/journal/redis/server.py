@@ -14,7 +14,8 @@ log = logging.getLogger("dualstream.redis")
 Ask = Callable[..., Awaitable[Any]]
 """Sends one command and returns its answer."""
 
-_CONFIG = ("CONFIG", "GET", "appendonly", "appendfsync", "aof-load-truncated", "maxmemory-policy")
+_UNSYNCED = "no-appendfsync-on-rewrite"
+_CONFIG = ("appendonly", "appendfsync", _UNSYNCED, "aof-load-truncated", "maxmemory-policy")
 _told_once: set[str] = set()
 
 
@@ -32,21 +33,31 @@ async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
     if info.get("role") != "master":
         raise JournalUnavailable("this Redis is a replica, which takes no appends")
     try:
-        answer = await ask(*_CONFIG)
+        answer = await ask("CONFIG", "GET", *_CONFIG)
     except ResponseError as error:
         return _unknown_level(asked, info, error)
     config = dict(zip(*[iter(item.decode() for item in answer)] * 2, strict=True))
     _check_policy(config["maxmemory-policy"])
-    fsync = config["appendfsync"] if config["appendonly"] == "yes" else "memory"
-    level = fsync if fsync in REDIS_LEVELS else "memory"
+    level = _level(config)
     if asked is not None and REDIS_LEVELS.index(level) < REDIS_LEVELS.index(asked):
         raise DurabilityTooLow(
-            f"Redis keeps {level}, {asked} was asked for: set appendonly yes and"
-            f" appendfsync {asked} there"
+            f"Redis keeps {level}, {asked} was asked for: set appendonly yes,"
+            f" appendfsync {asked} and {_UNSYNCED} no there"
         )
     if config["appendonly"] == "yes" and config.get("aof-load-truncated") == "yes":
         await _renew_log(ask, info)
     return level
+
+
+def _level(config: dict[str, str]) -> str:
+    """What a server that is set so keeps at any time.
+
+    One that does not sync its log while a child of it saves, or rewrites the log, keeps no more
+    than its memory for as long; `_renew_log` begins with that.
+    """
+    is_synced = config["appendonly"] == "yes" and config.get(_UNSYNCED) != "yes"
+    fsync = config["appendfsync"]
+    return fsync if is_synced and fsync in REDIS_LEVELS else "memory"
 
 
 def check_replicas(answer: bytes, replicas: int) -> None:
