@@ -67,6 +67,11 @@ class RedisServer:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
+    def end_child(self) -> None:
+        """End the child that saves, or rewrites the log, as the server itself does."""
+        (child,) = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGUSR1)
+
     def _first_arguments(self) -> list[str]:
         return []
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from service.journal import open_journal
 from service.journal.protocol import Change, Journal, JournalUnavailable
 from tests.history import check_history
 from tests.journal.conftest import Store
@@ -52,11 +53,34 @@ def tail_of(server: RedisServer) -> Path:
     return last
 
 
+def is_rewriting(server: RedisServer) -> bool:
+    return bool(persistence(server)["aof_rewrite_in_progress"])
+
+
+def is_done(server: RedisServer) -> bool:
+    """Whether it rewrites nothing, nor is about to."""
+    told = persistence(server)
+    return not (told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"])
+
+
 async def restart(server: RedisServer, journal: Journal) -> None:
     server.start()
+    await available(journal)
+
+
+async def available(journal: Journal) -> None:
     while True:
-        with suppress(JournalUnavailable):  # the connection to the one that was killed
+        with suppress(JournalUnavailable):  # as the connection to the one that was killed
             return await journal.ping()
+
+
+async def refused(journal: Journal) -> None:
+    """Return once it says why nothing is written; of a connection that broke it tells before."""
+    told = ""
+    while "about to rewrite its log" not in told:
+        with pytest.raises(JournalUnavailable) as refusal:
+            await journal.ping()
+        told = str(refusal.value)
 
 
 async def append(log: Log, tag: int) -> None:
@@ -124,12 +148,68 @@ async def test_nor_where_the_server_is_killed_while_it_writes_its_log_anew(serve
             await restart(server, journal)
             log = Log(journal, await journal.get(log.model))
             await append(log, tag)
-            assert persistence(server)["aof_rewrite_in_progress"] == 1
+            assert is_rewriting(server)
             server.kill()
             del server.options["rdb-key-save-delay"]
             await restart(server, journal)
             await check_held(journal, log, 1, tag)
             server.kill()
+
+
+async def test_nothing_is_written_while_another_child_keeps_the_log_from_being_written_anew(
+    server: RedisServer,
+):
+    async with Store(server.url).journal() as journal:
+        torn, log = await torn_log(server, journal)
+        for tag, cut in enumerate(torn.cuts[-3:], start=1000):
+            torn.cut(cut)
+            server.options["rdb-key-save-delay"] = "10000000"
+            server.start()
+            with Redis(port=server.port) as client:
+                client.bgsave()
+                for _ in range(2):  # by the first one the rewrite is scheduled
+                    await refused(journal)
+                    with pytest.raises(JournalUnavailable, match="about to rewrite its log"):
+                        await append(log, tag)
+                client.config_set("rdb-key-save-delay", "0")
+            server.end_child()
+            await available(journal)
+            assert is_rewriting(server) or has_rewritten(server)
+            log = Log(journal, await journal.get(log.model))
+            await append(log, tag)
+            server.kill()
+            del server.options["rdb-key-save-delay"]
+            await restart(server, journal)
+            await check_held(journal, log, 1, tag)
+            server.kill()
+
+
+async def test_a_replica_that_is_promoted_takes_nothing_before_its_log_has_what_was_synced(
+    server: RedisServer,
+):
+    async with Store(server.url).journal():
+        until(lambda: has_rewritten(server), "a log written anew")
+    with redis_or_skip(**{"repl-diskless-sync-delay": "0"}) as primary:
+        async with Store(primary.url).journal() as journal:
+            log = await Log.create(journal)
+            await append(log, 1)
+        with Redis(port=server.port) as client:
+            client.config_set("rdb-key-save-delay", "10000000")
+            client.replicaof("127.0.0.1", primary.port)
+            until(lambda: client.info("replication")["master_link_status"] == "up", "a full sync")
+            client.config_set("rdb-key-save-delay", "0")
+            client.replicaof("NO", "ONE")
+    assert is_rewriting(server)
+    with pytest.raises(JournalUnavailable, match="a replica before, is not done with rewriting"):
+        await open_journal(server.url, "always")
+    server.end_child()  # Redis begins anew
+    until(lambda: is_done(server), "a log written anew")
+    async with Store(server.url).journal() as journal:
+        log = Log(journal, await journal.get(log.model))
+        await append(log, 2)
+        server.kill()
+        await restart(server, journal)
+        await check_held(journal, log, 1, 2)
 
 
 def times_rewritten(server: RedisServer) -> int:

@@ -22,7 +22,7 @@ _told_once: set[str] = set()
 async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
     """The level that this server keeps by itself; lets it begin its log anew after a start.
 
-    Raises JournalUnavailable when it cannot serve at all, DurabilityTooLow.
+    Raises JournalUnavailable when it cannot serve at all, or not yet; DurabilityTooLow.
     """
     info = _fields(await ask("INFO"))
     version, mode = info["redis_version"], info["redis_mode"]
@@ -44,8 +44,10 @@ async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
             f"Redis keeps {level}, {asked} was asked for: set appendonly yes,"
             f" appendfsync {asked} and {_UNSYNCED} no there"
         )
-    if config["appendonly"] == "yes" and config.get("aof-load-truncated") == "yes":
-        await _renew_log(ask, info)
+    if config["appendonly"] == "yes":
+        _check_synced_log(info)
+        if config.get("aof-load-truncated") == "yes":
+            await _renew_log(ask, info)
     return level
 
 
@@ -97,13 +99,19 @@ async def _renew_log(ask: Ask, info: dict[str, str]) -> None:
     of what the server holds. Begun, it has a file of its own for what is written from then on; a
     server that is killed before it ends cuts the torn transaction off at its next start, whole, and
     ends with an error for once.
+
+    While another child of the server runs, a rewrite is only scheduled, and nothing is written
+    before it begins. Each connect asks for it anew: so it begins with the first one after that
+    child has ended, or the server says why it cannot.
+
+    Raises JournalUnavailable while it is scheduled.
     """
-    told = [info.get(f"aof_{name}") for name in ("rewrite_in_progress", "rewrite_scheduled")]
-    was_done = info.get("aof_last_rewrite_time_sec") != "-1"
-    if told != ["0", "0"] or (was_done and info.get("aof_last_bgrewrite_status") != "err"):
+    is_begun = info.get("aof_rewrite_in_progress") != "0"
+    was_made = info.get("aof_last_rewrite_time_sec") != "-1"
+    if is_begun or (was_made and info.get("aof_last_bgrewrite_status") != "err"):
         return
     try:
-        await ask("BGREWRITEAOF")
+        answer = await ask("BGREWRITEAOF")
     except ResponseError as error:
         if "already in progress" not in str(error):
             _tell_once(
@@ -111,6 +119,30 @@ async def _renew_log(ask: Ask, info: dict[str, str]) -> None:
                 "it may lose what it acknowledged between: set aof-load-truncated no there: "
                 f"{error}"
             )
+        return
+    if b"scheduled" in answer:
+        raise JournalUnavailable(
+            "Redis is about to rewrite its log, as after each start, and waits for a child of it "
+            "that saves or brings up a replica (INFO persistence tells of it): killed again, it "
+            "could lose what it acknowledges now"
+        )
+
+
+def _check_synced_log(info: dict[str, str]) -> None:
+    """Raise JournalUnavailable where a promoted replica is not done with its log of a full sync.
+
+    Each full sync ends with a rewrite. Before that is done no file has what was synced, nor what is
+    written meanwhile: the next start would read the log of before the sync. Mostly it is done long
+    before the replica is promoted, so that a failover is not held up, by `_renew_log` neither.
+    INFO does not tell this rewrite from later ones: a new connection waits for those, too.
+    """
+    was_replica = info.get("second_repl_offset", "-1") != "-1"
+    coming = (info.get(f"aof_rewrite_{name}") for name in ("in_progress", "scheduled"))
+    if was_replica and "1" in coming:
+        raise JournalUnavailable(
+            "Redis, a replica before, is not done with rewriting its log (INFO persistence tells "
+            "of it): killed now, it would come back without what it was sent"
+        )
 
 
 def _tell_once(reason: str) -> None:
