@@ -14,6 +14,7 @@ from service.codecs import RowLimits
 from service.contact import Contact
 from service.errors import Problem, let_go, unavailable, unknown_model
 from service.held import Held, Pin
+from service.identity import Identity
 from service.idleness import Idleness
 from service.journal.protocol import (
     Conflict,
@@ -65,6 +66,7 @@ class Catalog:
         self.settings = settings
         self.telemetry = telemetry
         self.contact = Contact(journal)
+        self.identity = Identity(journal)
         self.outside = outside
         self.pressure = Pressure(
             settings.max_in_flight,

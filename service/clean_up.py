@@ -13,6 +13,7 @@ import logging
 from service.auditing import SERVER
 from service.committer import Committer
 from service.errands import Errand
+from service.identity import Identity, OtherIdentity
 from service.journal.protocol import (
     Conflict,
     CursorMove,
@@ -43,11 +44,17 @@ class CleanUp(Errand):
     """The clean-ups of one model in this process: one at a time, until none is due."""
 
     def __init__(
-        self, replica: Replica, committer: Committer, journal: Journal, outside: Outside = REAL
+        self,
+        replica: Replica,
+        committer: Committer,
+        journal: Journal,
+        identity: Identity,
+        outside: Outside = REAL,
     ) -> None:
         self._replica = replica
         self._committer = committer
         self._journal = journal
+        self._identity = identity
         self._outside = outside
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -112,10 +119,11 @@ class CleanUp(Errand):
                     seq = replica.retained.unlearned_seq
                 snapshot = await captured.encoded()
                 through = self._may_go(snapshot.seq)
+                await self._identity.look()
                 if not await clean_up(self._journal, *self._where, snapshot, seq, through):
                     return False
                 await self._set_done(seq)
-        except (ModelChanged, UnknownModel):
+        except (ModelChanged, UnknownModel, OtherIdentity):
             return True
         except JournalError as error:
             log.warning("model %r: the clean-up is put off: %s", replica.id, error)

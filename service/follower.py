@@ -2,7 +2,8 @@
 
 One subscription to the store's announcements for all models, and each second a look at the heads
 of those held, for what was not announced. Where the store tells that nobody has committed anything
-since a model was found at its head, it still stands there.
+since a model was found at its head, it still stands there. With it goes a look at the store's
+numeric identity.
 """
 
 import asyncio
@@ -122,6 +123,7 @@ class Follower:
             began = time.monotonic()
             try:
                 await self._look()
+                await self._catalog.identity.look()
                 await self._journal.ping()
                 self._catalog.contact.reached(began)
                 self._trouble = None

@@ -12,8 +12,9 @@ from service.codecs import Door, Intake, ListedRows
 from service.committer import Committer
 from service.contact import STALE_S
 from service.errands import Errand
-from service.errors import Problem
+from service.errors import Problem, let_go
 from service.follower import Lag
+from service.identity import OtherIdentity
 from service.journal.protocol import (
     Appended,
     JournalUnavailable,
@@ -166,7 +167,13 @@ class Model:
     def clean_up(self) -> CleanUp:
         """What follows once a sample of it was unlearned."""
         return self._with(
-            CleanUp(self.replica, self.committer, self._catalog.journal, self.outside)
+            CleanUp(
+                self.replica,
+                self.committer,
+                self._catalog.journal,
+                self._catalog.identity,
+                self.outside,
+            )
         )
 
     def _with(self, errand: AnErrand) -> AnErrand:
@@ -179,8 +186,10 @@ class Model:
         """Make the request durable and apply it.
 
         Raises Problem 429 for rows where the model takes more memory than it may, or has as many in
-        quarantine; OutcomeUnknown where they wait too long, and what the journal's append raises.
+        quarantine; OtherIdentity; OutcomeUnknown where they wait too long, and what the journal's
+        append raises.
         """
+        self._catalog.identity.check()
         if isinstance(request, Request) and self.is_read.done():
             self._check_room()
         future = self.committer.submit(request)
@@ -442,6 +451,7 @@ class Model:
         """
         captured = self.replica.capture() if captured is None else captured
         snapshot = await captured.encoded()
+        await self._catalog.identity.look()
         record, journal = self.record, self._catalog.journal
         where = (record.id, record.incarnation)
         place = (snapshot.seq, snapshot.chain)
@@ -473,6 +483,8 @@ class Model:
         began = clock()
         try:
             await self.write_snapshot(captured)
+        except OtherIdentity as error:
+            let_go(error)  # it was said
         except Exception as error:
             log.exception("model %r: snapshot at seq %d failed", self.record.id, captured.seq)
             if isinstance(error, NotHeld):

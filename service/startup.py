@@ -7,26 +7,25 @@ from contextlib import suppress
 
 from service.catalog import Catalog
 from service.errors import Problem, unavailable
+from service.identity import OtherIdentity
 from service.journal.protocol import Journal, JournalError
-from solvers import numeric_identity
 
 log = logging.getLogger("dualstream.startup")
 
 RETRY_S = 1.0
 
 
-class OtherIdentity(Exception):
-    """The store's states were computed by another kind of machine, or another version."""
-
-
 class Startup:
-    """Brings the process up, again and again until the store is there; says why it is not."""
+    """Brings the process up, again and again until the store is there; says why it is not.
+
+    Once it is, it stays so, unless the store is taken over by a process that computes otherwise.
+    """
 
     def __init__(self, journal: Journal, catalog: Catalog) -> None:
         self._journal = journal
         self._catalog = catalog
         self.finished = asyncio.Event()
-        self.reason: str | None = "starting"
+        self._waits_for: str | None = "starting"
 
     @property
     def durability(self) -> bytes:
@@ -34,44 +33,45 @@ class Startup:
         return self._catalog.contact.durability
 
     @property
+    def reason(self) -> str | None:
+        """What keeps the process from serving; None where nothing does."""
+        return self._waits_for or self._catalog.identity.trouble
+
+    @property
     def is_ready(self) -> bool:
         return self.reason is None
 
     def check_ready(self) -> None:
         """Raises Problem 503 that tells what the process waits for."""
-        if self.reason is not None:
-            raise unavailable(f"not ready: {self.reason}")
+        reason = self.reason
+        if reason is not None:
+            raise unavailable(f"not ready: {reason}")
 
     async def run(self) -> None:
         """Return once the process can serve every model of the store that can be read."""
-        while self.reason is not None:
+        while self._waits_for is not None:
             try:
                 await self._bring_up()
                 self._catalog.contact.reached(time.monotonic())
-                self.reason = None
-            except (JournalError, OtherIdentity) as error:
+                self._waits_for = None
+            except JournalError as error:
                 self._wait_for(str(error))
             except Exception as error:
                 self._wait_for(f"{type(error).__name__}: {error}", trace=error)
-            if self.reason is not None:
+            if self._waits_for is not None:
                 await asyncio.sleep(RETRY_S)
         self.finished.set()
 
     async def _bring_up(self) -> None:
         await self._journal.open()
-        mine = numeric_identity()
-        theirs = await self._journal.claim_identity(mine)
-        if theirs != mine and not self._catalog.settings.adopt:
-            raise OtherIdentity(
-                f"this process computes as {mine!r}, the store was written as {theirs!r}; "
-                "set DUALSTREAM_CPU to the CPU named there, or run the version that wrote it; "
-                "or stop every other worker and take the store over by one with --adopt"
-            )
-        if theirs != mine:
-            await self._adopt(theirs, mine)
+        identity = self._catalog.identity
+        if not await identity.claim():
+            if not self._catalog.settings.adopt:
+                raise OtherIdentity(identity.difference())
+            await self._adopt()
         await self._catalog.prepare()
 
-    async def _adopt(self, theirs: str, mine: str) -> None:
+    async def _adopt(self) -> None:
         """Take the store over, whose states were computed in another way.
 
         Its snapshots count for nothing here where a journal is whole: each model comes from the
@@ -83,11 +83,10 @@ class Startup:
             with self._catalog.pinned(record.id), suppress(Problem):  # which set it aside
                 model = await self._catalog.get(record.id)
                 await model.write_snapshot(replaces=True)
-        await self._journal.adopt_identity(mine)
-        log.warning("adopted the store: it was written as %r and is now %r", theirs, mine)
+        await self._catalog.identity.adopt()
 
     def _wait_for(self, reason: str, trace: Exception | None = None) -> None:
         """Say once what keeps the process from serving."""
-        if reason != self.reason:
+        if reason != self._waits_for:
             log.warning("not ready: %s", reason, exc_info=trace)
-        self.reason = reason
+        self._waits_for = reason

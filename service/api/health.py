@@ -34,6 +34,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
     """The process serves the store's models; `?verbose` names store, durability and lag.
 
     Once it is ready it stays so: where the store is away `degraded` names it, predictions go on.
+    Only a store that was taken over by a process which computes otherwise is served no more.
     Of several on one port whichever takes the connection answers: `process` says which. A model
     that cannot be read keeps no other from being served: `?verbose` names it, too.
     """

@@ -289,6 +289,9 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
     async def claim_identity(self, mine: str) -> str:
         """Return the numeric identity in force, `mine` where the store had none. Atomic."""
 
+    async def identity(self) -> str | None:
+        """Return the numeric identity in force, None where the store has none. Writes nothing."""
+
     async def adopt_identity(self, mine: str) -> None:
         """Put `mine` in force. Atomic."""
 

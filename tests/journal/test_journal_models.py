@@ -165,9 +165,12 @@ async def test_of_concurrent_replacements_one_is_made(store: Store):
 
 async def test_the_first_identity_stays_in_force_until_another_is_adopted(store: Store):
     async with store.journal() as journal, store.journal() as other:
+        assert await other.identity() is None
         assert await journal.claim_identity("mine") == "mine"
+        assert await other.identity() == "mine"
         assert await other.claim_identity("yours") == "mine"
         await other.adopt_identity("yours")
+        assert await journal.identity() == "yours"
         assert await journal.claim_identity("mine") == "yours"
 
 

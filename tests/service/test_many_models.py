@@ -451,7 +451,7 @@ def test_adopting_goes_over_all_models_within_the_budget(serve, store, monkeypat
     for model_id in IDS:
         first.put(f"/models/{model_id}", json=SPEC)
         first.post(f"/models/{model_id}/learn", json={"x": [1, 0, 0, 0, 2], "y": 1})
-    monkeypatch.setattr("service.startup.numeric_identity", lambda: "another machine")
+    monkeypatch.setattr("service.identity.numeric_identity", lambda: "another machine")
     monkeypatch.setattr("service.states.numeric_identity", lambda: "another machine")
     client = serve(store=store, adopt=True, models_held=2)
     assert len(client.app._catalog) <= 2

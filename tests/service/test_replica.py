@@ -194,7 +194,7 @@ def test_snapshot_of_another_identity_is_not_used(serve, store, monkeypatch):
 
 def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
     serve(store=store)
-    monkeypatch.setattr("service.startup.numeric_identity", lambda: "other-cpu")
+    monkeypatch.setattr("service.identity.numeric_identity", lambda: "other-cpu")
     from starlette.testclient import TestClient
 
     from service.app import create_app
@@ -211,7 +211,7 @@ def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
 def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
     # Given a store with snapshots that another version wrote
     with monkeypatch.context() as before:
-        for module in ("startup", "states"):
+        for module in ("identity", "states"):
             before.setattr(f"service.{module}.numeric_identity", lambda: "an-older-version")
         client = serve(store=store, snapshot_every=10, keep_records=1000)
         client.put("/models/m", json=SPEC)

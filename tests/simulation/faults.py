@@ -256,6 +256,10 @@ class Connection:
     async def claim_identity(self, mine: str) -> str:
         return (await self._call(_WRITE, "claim_identity", mine))[0]
 
+    async def identity(self) -> str | None:
+        """At once: nobody takes the store over here, and nothing befalls who only looks at that."""
+        return self._network.store.identity
+
     async def adopt_identity(self, mine: str) -> None:
         await self._call(_WRITE, "adopt_identity", mine)
 

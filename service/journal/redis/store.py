@@ -144,8 +144,11 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
 
     async def claim_identity(self, mine: str) -> str:
         await self._others.call("SET", IDENTITY, mine, "NX")
-        found: bytes = await self._others.call("GET", IDENTITY, is_read=True)
-        return found.decode()
+        return await self.identity() or mine
+
+    async def identity(self) -> str | None:
+        found: bytes | None = await self._others.call("GET", IDENTITY, is_read=True)
+        return None if found is None else found.decode()
 
     async def adopt_identity(self, mine: str) -> None:
         await self._others.call("SET", IDENTITY, mine)

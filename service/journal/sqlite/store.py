@@ -130,12 +130,12 @@ class SqliteJournal(SqliteMoving):
             connection.execute(
                 "INSERT OR IGNORE INTO store (name, value) VALUES ('identity', ?)", (mine,)
             )
-            found: str = connection.execute(
-                "SELECT value FROM store WHERE name = 'identity'"
-            ).fetchone()[0]
-            return found
+            return _identity(connection) or mine
 
         return await self._write(task)
+
+    async def identity(self) -> str | None:
+        return await self._read(_identity)
 
     async def adopt_identity(self, mine: str) -> None:
         await self._write(
@@ -394,6 +394,12 @@ class SqliteJournal(SqliteMoving):
     # Last, because below its name means this method.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
         return await self._read(models.list_models(after, limit))
+
+
+def _identity(connection: sqlite3.Connection) -> str | None:
+    """The numeric identity in force."""
+    found = connection.execute("SELECT value FROM store WHERE name = 'identity'").fetchone()
+    return None if found is None else found[0]
 
 
 def _made(model: str, spec: bytes, given: bytes) -> ModelRecord:
