@@ -159,8 +159,10 @@ class Applying:
     async def apply(
         self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
     ) -> Applied | None:
-        """Bring the replica past the append; what became of what is new, None without any.
+        """Bring the replica past the append; what became of what is new.
 
+        None without any, and where the replica has come past it by a snapshot: what that carries
+        along of answers and verdicts tells, then.
         The group's nonce is watched. Raises OutcomeUnknown when the journal has lost it again.
         """
         replica, requests, nonce = self._replica, group.requests, group.nonce

@@ -39,10 +39,11 @@ from service.journal.protocol import (
 from service.journal.record import RecordError
 from service.outliving import outliving
 from service.outside import REAL, Outside
-from service.receipts import Receipt, by_request, receipts_of
+from service.receipts import Receipt, by_request, receipt_of_control, receipts_of
 from service.replica import Replica
 from service.requests import AnyRequest, ControlRequest, Request
 from service.trail import Lost
+from solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
 
@@ -339,8 +340,11 @@ class Committer:
             del self._replica.watched[nonce]
         if appended.shortfall is not None:
             raise NotReplicated(appended.shortfall)
-        if isinstance(applied, Verdict):
-            return [Receipt(appended.placed[0], verdict=applied)]
+        if isinstance(requests[0], ControlRequest):
+            assert not isinstance(applied, Outcome)
+            told = (appended.placed[0], applied, self._replica.verdicts)
+            return [receipt_of_control(requests[0], *told)]
+        assert not isinstance(applied, Verdict)
         return receipts_of(requests, placed, applied, self._replica.answers)
 
     async def _journal_group(self, group: Group) -> Appended:

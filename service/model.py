@@ -31,7 +31,7 @@ from service.journal.record import RecordError
 from service.known_specs import KnownSpec
 from service.memory import bytes_of
 from service.pausing import Pausing
-from service.receipts import Receipt
+from service.receipts import Receipt, VerdictForgotten, is_left
 from service.references import Found, References
 from service.refits import Refits
 from service.replica import Replica
@@ -186,8 +186,8 @@ class Model:
         """Make the request durable and apply it.
 
         Raises Problem 429 for rows where the model takes more memory than it may, or has as many in
-        quarantine; OtherIdentity; OutcomeUnknown where they wait too long, and what the journal's
-        append raises.
+        quarantine; OtherIdentity; OutcomeUnknown where they wait too long; VerdictForgotten of a
+        control of which nobody knows any more what became of it; and what the append raises.
         """
         self._catalog.identity.check()
         if isinstance(request, Request) and self.is_read.done():
@@ -196,6 +196,8 @@ class Model:
         if isinstance(request, ControlRequest):
             receipt = await future
             self._weigh()  # a new member takes more than a row does
+            if receipt.verdict is None and not is_left(receipt.placed):
+                raise VerdictForgotten(request.control.kind, receipt.placed.seq)
             return receipt
         number = self._pressure.enter(future)
         try:

@@ -8,11 +8,23 @@ import msgspec
 from service.answers import Answer, Answers, Asked
 from service.codecs import ListedRows, Rows, as_batch
 from service.controls import Verdict
-from service.journal.protocol import Placed
+from service.journal.protocol import OutcomeUnknown, Placed
 from service.requests import AnyRequest, ControlRequest, Request
 from service.retained import NOBODY, Named, names_a_row
 from service.tallies import FEW, Column
+from service.verdicts import Verdicts
 from solvers import Batch, Outcome
+
+
+class VerdictForgotten(OutcomeUnknown):
+    """A control is journalled, and whether it was done or refused there is not kept any more."""
+
+    def __init__(self, kind: str, seq: int) -> None:
+        self.seq = seq
+        super().__init__(
+            f"the {kind} is journalled at seq {seq}, and whether it was refused there is not kept "
+            "any more"
+        )
 
 
 class Receipt(msgspec.Struct):
@@ -31,7 +43,7 @@ class Receipt(msgspec.Struct):
     set_aside: int = 0
     """So many of the last rows were not tried, as learning pauses; they are rejected, too."""
     verdict: Verdict | None = None
-    """What became of a control."""
+    """What became of a control; None where it was there before, or that is not kept any more."""
     rows: list[int] | None = None
     """Which rows were journalled; None for all."""
     duplicates: Sequence[tuple[int, int]] = ()
@@ -177,6 +189,19 @@ def receipts_of(
             receipt.set_aside = int(outcome.set_aside[first:last].sum())
         first = last
     return receipts
+
+
+def receipt_of_control(
+    request: ControlRequest, place: Placed, verdict: Verdict | None, verdicts: Verdicts
+) -> Receipt:
+    """The receipt of a control.
+
+    Without a verdict the replica has come past it by a snapshot, which carried along what became of
+    the last ones.
+    """
+    if verdict is None and not is_left(place):
+        verdict = verdicts.of(place.seq, request.control)
+    return Receipt(place, verdict=verdict)
 
 
 def _receipt_of_a_row(place: Placed, outcome: Outcome) -> Receipt:

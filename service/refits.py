@@ -32,6 +32,7 @@ from service.journal.protocol import (
     UnknownModel,
 )
 from service.journal.record import Control, KeyKind, decode, make_key
+from service.receipts import VerdictForgotten
 from service.refit_board import UNDER_WAY, Board, Job, UnderWay, now_ms
 from service.refit_rows import last_rows
 from service.requests import ControlRequest
@@ -309,15 +310,16 @@ class Refits(Errand):
         verdict = receipt.verdict
         if receipt.placed.duplicate and await self._is_own(job, receipt.placed.seq):
             # Sent again, as its first append went unseen.
-            verdict = model.replica.verdicts.at(receipt.placed.seq)
+            verdict = model.replica.verdicts.of(receipt.placed.seq, request.control)
         elif receipt.placed.duplicate:
             job.status, job.reason = "superseded", f"another result for {key} came first"
             return
-        if verdict is not None and verdict.refusal is not None:
+        if verdict is None:
+            raise VerdictForgotten(request.control.kind, receipt.placed.seq)
+        if verdict.refusal is not None:
             job.status, job.reason = "refused", verdict.refusal
         else:
-            job.status = "done"
-            job.retained = None if verdict is None else verdict.rows
+            job.status, job.retained = "done", verdict.rows
 
     async def _is_own(self, job: Job, seq: int) -> bool:
         """Whether the record at `seq` is the result of this job. Raises what a read raises."""

@@ -1,7 +1,8 @@
 """What became of a model's last controls, to be told again when their requests are repeated.
 
 Kept beside the state, as first answers are, and carried along by snapshots: so whichever worker a
-repetition meets knows whether the control was done or refused.
+repetition meets knows whether the control was done or refused, and so does whoever asked for one
+that his replica has come past by a snapshot.
 """
 
 from collections.abc import Mapping
@@ -27,6 +28,11 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     rows: int | None
     fields: dict[str, Any]
 
+    @property
+    def verdict(self) -> Verdict:
+        """Without the member that was added or promoted, which has gone on since."""
+        return Verdict(self.refusal, rows=self.rows)
+
 
 class Verdicts:
     """Those of the last controls, by their seqs; `kept` of them."""
@@ -44,8 +50,18 @@ class Verdicts:
         """Of the control at `seq`, if it is kept."""
         return self._by_seq.get(seq)
 
+    def of(self, seq: int, control: Control) -> Verdict | None:
+        """What became of this control, appended at `seq`, if it is kept.
+
+        Another one stands there where the journal has lost this one since.
+        """
+        told = self.at(seq)
+        if told is None or (told.kind, told.fields) != (control.kind, _fields_kept(control)):
+            return None
+        return told.verdict
+
     def keep(self, seq: int, control: Control, verdict: Verdict) -> None:
-        fields = dict(control.fields) if control.kind in _WITH_FIELDS else {}
+        fields = _fields_kept(control)
         self._put(Told(seq, control.kind, verdict.refusal, verdict.rows, fields))
 
     def _put(self, told: Told) -> None:
@@ -71,3 +87,7 @@ class Verdicts:
             raise CorruptState(f"the kept verdicts are damaged: {error}") from error
         for told in found:
             self._put(told)
+
+
+def _fields_kept(control: Control) -> dict[str, Any]:
+    return dict(control.fields) if control.kind in _WITH_FIELDS else {}

@@ -94,16 +94,19 @@ async def add_member(
         response.status_code = 200
         return there
     receipt = await _submit(model, order, author_of(request), key)
-    if receipt.verdict is not None and receipt.verdict.member is not None:
-        return OneMember.at(model_id, receipt.placed.seq, receipt.verdict.member)
+    verdict = receipt.verdict
+    if verdict is not None and verdict.member is not None:
+        return OneMember.at(model_id, receipt.placed.seq, verdict.member)
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
         before.mark(response, Problem(409, "conflict", ""))
-    # A repetition, or another one came first: what is there now is the answer.
+    # A repetition, another one came first, or the model came past it: what is there now is the
+    # answer.
     there = await _standing(model, order)
     if there is None:
         raise Problem(409, "conflict", _why_not(receipt))
-    response.status_code = 200
+    if verdict is None or verdict.refusal is not None:
+        response.status_code = 200
     return there
 
 
@@ -132,9 +135,13 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
             return OneMember.at(model_id, model.replica.seq, there)
     receipt = await _submit(model, Promote(name), author_of(request))
     _check_done(receipt)
-    verdict = receipt.verdict
-    assert verdict is not None and verdict.member is not None
-    return OneMember.at(model_id, receipt.placed.seq, verdict.member)
+    if receipt.verdict is not None and receipt.verdict.member is not None:
+        return OneMember.at(model_id, receipt.placed.seq, receipt.verdict.member)
+    async with model.replica.serving():
+        now = find_member(model.members(), name)
+        if now is None:
+            raise MemberError(_why_not(receipt))
+        return OneMember.at(model_id, model.replica.seq, now)
 
 
 @router.delete("/promotion", response_model=Members, response_model_exclude_unset=True)
@@ -240,4 +247,5 @@ def _check_done(receipt: Receipt) -> None:
 def _why_not(receipt: Receipt) -> str:
     if receipt.verdict is not None and receipt.verdict.refusal is not None:
         return receipt.verdict.refusal
-    return f"this was done before, at seq {receipt.placed.seq}, and is no longer there"
+    done = "done before," if receipt.placed.duplicate else "done"
+    return f"this was {done} at seq {receipt.placed.seq}, and is no longer there"

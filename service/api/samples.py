@@ -85,13 +85,14 @@ async def _unlearn(model: Model, sample_id: str, by: Author) -> int:
     order = Unlearn(digest_of(key).hex())
     receipt = await model.submit(ControlRequest.of(order, by=by))
     verdict = receipt.verdict
-    if verdict is not None and verdict.refusal is None:
+    assert verdict is not None  # it has no key: it is new
+    if verdict.refusal is None:
         return receipt.placed.seq
     # Another one came first, or rows that pushed it out; it may have been done all the same.
     seq = await _unlearned_at(model, sample_id)
     if seq is None:
-        reason = "its outcome is not known" if verdict is None else verdict.refusal
-        raise Problem(409, "cannot-unlearn", f"sample {sample_id!r} cannot be unlearned: {reason}")
+        detail = f"sample {sample_id!r} cannot be unlearned: {verdict.refusal}"
+        raise Problem(409, "cannot-unlearn", detail)
     return seq
 
 

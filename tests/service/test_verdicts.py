@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.controls import Refit, Rollback, Verdict, control_of
+from service.controls import Demote, Promote, Refit, Rollback, Verdict, control_of
 from service.verdicts import Verdicts
 from solvers import CorruptState
 
@@ -24,6 +24,22 @@ def test_they_come_back_as_they_were():
     assert again.at(4) is None
     again.restore({})
     assert len(again) == 0 and again.state() == {}
+
+
+def test_what_became_of_a_control_is_not_told_of_another():
+    """It stands where the first one was before it was lost."""
+    verdicts = kept(5)
+    assert verdicts.of(3, control_of(Rollback("0" * 64, 1, "v"))) == Verdict("it is gone")
+    assert verdicts.of(7, control_of(Refit("job", 5, "sdca"))) == Verdict(rows=20)
+    for seq, order in (
+        (3, Rollback("1" * 64, 1, "v")),
+        (3, Demote()),
+        (4, Demote()),
+        (7, Refit("another", 5, "sdca")),
+    ):
+        assert verdicts.of(seq, control_of(order)) is None
+    verdicts.keep(8, control_of(Promote("a")), Verdict())
+    assert verdicts.of(8, control_of(Promote("a"))) == Verdict()
 
 
 def test_the_last_ones_are_kept():

@@ -165,10 +165,11 @@ def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
         there, asked = truth.controls.get(placed.seq), acked.request.control
         if there is None or (there.kind, there.fields) != (asked.kind, asked.fields):
             return [f"{log.id}: the control acknowledged at seq {placed.seq} is not there"]
-        if receipt.verdict is not None:
-            told, true = receipt.verdict.refusal, truth.verdicts[placed.seq].refusal
-            if told != true:
-                return [f"{log.id}: at seq {placed.seq} {told!r} was told, it is {true!r}"]
+        told, true = receipt.verdict, truth.verdicts[placed.seq]
+        if told is None:
+            return [f"{log.id}: nothing was told of what became of the control at {placed.seq}"]
+        if (told.refusal, told.rows) != (true.refusal, true.rows):
+            return [f"{log.id}: at seq {placed.seq} {told!r} was told, it is {true!r}"]
         return []
     if placed.count != acked.request.part.count:
         return [f"{log.id}: {placed} for {acked.request.part.count} rows"]

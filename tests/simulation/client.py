@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.errors import Problem
 from service.journal.protocol import JournalError
+from service.receipts import VerdictForgotten
 from service.requests import ControlRequest, Request
 from tests.simulation import models
 from tests.simulation.faults import Fault
@@ -143,17 +144,22 @@ class Client:
             return await self.change(model_id, lambda worker: worker.resume(model_id, rows))
         if models.kinds()[kind].names_rows:
             return await self.unlearn(model_id)
-        await self._control(model_id, self._chance.randrange(len(models.kinds()[kind].orders)))
+        await self.control(model_id)
 
     async def unlearn(self, model_id: str) -> None:
         """One of the rows, mostly one that there is."""
         orders = len(self._world.kind_of(model_id).orders)
         await self._control(model_id, self._chance.randrange(min(orders, 1 + self._world.tags)))
 
-    async def _control(self, model_id: str, order: int) -> None:
+    async def control(self, model_id: str, worker: "Worker | None" = None) -> None:
+        """One of those that the model is sent."""
+        orders = len(self._world.kind_of(model_id).orders)
+        await self._control(model_id, self._chance.randrange(orders), worker)
+
+    async def _control(self, model_id: str, order: int, worker: "Worker | None" = None) -> None:
         key = f"c{self._world.new_tag()}" if self._chance.random() < 0.5 else None
         control = models.control_request(self._world._kinds[model_id], order, key)
-        await self.send(model_id, control, None, key)
+        await self.send(model_id, control, None, key, worker)
 
     async def bring(
         self, model_id: str, worker: "Worker", key: str | None = None, rows: int | None = None
@@ -204,6 +210,7 @@ class Client:
     ) -> Any:
         """What some worker answers; None where it refuses or nobody answers."""
         worker = worker or self._chance.choice(self._world.workers)
+        began = self._world.scheduler.steps
         reply = worker.ask(work)
         if self._hangs_up and self._chance.random() < self._hangs_up:
             self._world.scheduler.at(self._chance.random() * 0.01, worker.leave, reply)
@@ -218,6 +225,8 @@ class Client:
             is_failed = Unforeseen.__name__ in str(refusal)  # as it was read
             if is_unread and not is_failed and Fault.ROT not in self._world.network.happened:
                 self._world.notes.problems.append(f"nothing is damaged, and told is: {refusal!r}")
+            if isinstance(refusal, VerdictForgotten):
+                self._world.notes.saw_forgotten(refusal, began)
         except Exception as error:
             self._world.notes.problems.append(f"internal error: {error!r}")
         return None

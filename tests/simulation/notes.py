@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.journal.protocol import JournalUnavailable
 from service.model import Model
-from service.receipts import Receipt
+from service.receipts import Receipt, VerdictForgotten
 from service.requests import AnyRequest, Request
 from tests.simulation.late import LateNotes
 from tests.simulation.log import Log
@@ -80,6 +80,11 @@ class Notes:
         entry = log.leading_to(replica.chain, placed.seq)
         if entry is not None and request.part.body not in entry.body:
             self.problems.append(f"{worker.name} acknowledged {placed}, others stand there")
+
+    def saw_forgotten(self, refusal: VerdictForgotten, began: int) -> None:
+        """Nobody has as many controls as there are verdicts kept of: one is known, or was lost."""
+        if not any(log.was_cut_below(refusal.seq, began) for log in self._store.logs.values()):
+            self.problems.append(f"nothing was lost, and told is: {refusal!r}")
 
     def saw_what_came_of(
         self, worker: "Worker", model: Model, receipt: Receipt, stood: str, began: int

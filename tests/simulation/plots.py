@@ -12,7 +12,7 @@ from tests.simulation.checks import left_forked
 from tests.simulation.client import Client
 from tests.simulation.faults import NO_LAG, Fault, Lags
 from tests.simulation.log import Log
-from tests.simulation.models import DUALS, MISTAKES, PATIENT
+from tests.simulation.models import DUALS, MISTAKES, PAIR, PATIENT
 
 if TYPE_CHECKING:
     from tests.simulation.misfortune import Misfortune
@@ -26,13 +26,16 @@ OTHERS_EVERY = 37
 """And so many have one of others that come between."""
 PAGES_EVERY = 41
 """And so many one of a journal that is read in many pages."""
-FORGETFUL_EVERY = 43
+PASSED_EVERY = 43
+"""And so many one of a control that is come past by a snapshot."""
+FORGETFUL_EVERY = 47
 """And so many one of a store that keeps one nonce."""
 SNAPSHOT_EVERY = 3
 """In those."""
 SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
 """How long a call that something comes before is on its way, and its answer."""
 SENT_SOON = (0.015, 0.0)
+SENT_AND_ANSWERED_LATE = (0.08, 0.4)
 SENT_LATER = (0.12, 0.0)
 """And before it comes, much else does."""
 ANSWERED_CLEAN = (0.0, 1.5)
@@ -335,6 +338,18 @@ async def page_lost(on: Stage) -> None:
     await asyncio.gather(refresh, *rows, *predictions)
 
 
+async def control_passed(on: Stage) -> None:
+    """Others append in front of a control, and write snapshots behind it, before it is answered."""
+    await on.bring(on.worker, 2)
+    on.meet("append", SENT_AND_ANSWERED_LATE)
+    control = on.begin(on.client.control(on.model_id, on.worker))
+    await on.moment()
+    await on.bring(on.other, 2, rows=12)
+    await asyncio.sleep(2 * AWHILE_S)
+    await on.bring(on.other, MANY)
+    await control
+
+
 async def forgotten(on: Stage) -> None:
     """Of an append nobody hears that it is done; others come before it is asked for again."""
     for _ in range(MANY):
@@ -367,6 +382,7 @@ PLOTS = (
 OF_SLOW_ONES = Plot(answered_in_between, is_bulk=True, is_slow=True)
 OF_OTHERS = Plot(others_ahead, is_full=True, is_bulk=True)
 OF_PAGES = Plot(page_lost, is_slow=True, is_paged=True)
+OF_CONTROLS = Plot(control_passed, PAIR)
 OF_FORGETFUL = Plot(forgotten, is_forgetful=True)
 
 
@@ -381,4 +397,6 @@ def plot_of(seed: int) -> Plot | None:
         return OF_OTHERS
     if not seed % PAGES_EVERY:
         return OF_PAGES
+    if not seed % PASSED_EVERY:
+        return OF_CONTROLS
     return None if seed % FORGETFUL_EVERY else OF_FORGETFUL

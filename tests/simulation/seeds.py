@@ -1,7 +1,7 @@
 """The first seed that finds each planted fault; without the fault, none of them finds anything."""
 
 FIRST = {
-    "forgotten nonce taken for a new one": 43,
+    "forgotten nonce taken for a new one": 47,
     "no nonce on retry": 3,
     "key checked outside the append": 2,
     "label key checked outside the append": 19,
@@ -88,4 +88,5 @@ FIRST = {
     "page read ahead not looked at": 246,
     "half a row kept": 253,
     "head behind it served on": 464,
+    "verdict that a snapshot brings not told": 602,
 }

@@ -19,7 +19,8 @@ from service.refits import Refits
 from service.replica import Replica
 from service.requests import ControlRequest
 from service.trail import Trail
-from tests.simulation.bugs.planting import Bug
+from service.verdicts import Verdicts
+from tests.simulation.bugs.planting import Bug, nothing
 from tests.simulation.store import Store
 
 
@@ -144,5 +145,6 @@ BUGS = {
     "gone back to a snapshot of what is lost": Bug(
         [(service.time_travel, "_check_held", _held_by_all)]
     ),
+    "verdict that a snapshot brings not told": Bug([(Verdicts, "of", nothing)]),
     "quarantine to come trimmed away": Bug([(Guarding, "kept_after", _from_the_trip_on)]),
 }
