@@ -12,6 +12,7 @@ import msgspec
 
 from service.journal import make_journal, sqlite_path
 from service.journal.audit import Where
+from service.journal.chain import next_chain
 from service.journal.moving import Movable, Staged
 from service.journal.protocol import (
     Conflict,
@@ -20,6 +21,7 @@ from service.journal.protocol import (
     Limits,
     ModelChanged,
     ModelRecord,
+    Place,
     Trimmed,
     UnknownModel,
 )
@@ -55,12 +57,13 @@ async def migrate(source: Movable, target: Movable, tell: Tell = lambda line: No
     where the stores belong to different kinds of machines; where the source is being written.
     """
     records = [record async for record in _records(source)]
-    for record in records:
-        _check_room(record, await _find(target, record.id))
+    found = [await _find(target, record.id) for record in records]
+    for record, there in zip(records, found, strict=True):
+        await _check_room(source, record, there)
     await _take_identity(source, target)
     moved = {}
-    for number, record in enumerate(records, 1):
-        done = moved[record.id] = await _move(source, target, record)
+    for number, (record, there) in enumerate(zip(records, found, strict=True), 1):
+        done = moved[record.id] = await _move(source, target, record, there)
         what = "is there" if done.was_there else f"{done.entries:,} entries copied"
         tell(f"{number}/{len(records)} {record.id}: {what}, up to seq {done.seq:,}")
     await _move_changes(source, target)
@@ -105,17 +108,42 @@ async def _find(journal: Movable, model: str) -> ModelRecord | None:
         return None
 
 
-def _check_room(record: ModelRecord, there: ModelRecord | None) -> None:
+async def _check_room(source: Movable, record: ModelRecord, there: ModelRecord | None) -> None:
     """Raises Refused where the target's model is none that the source's may take the place of."""
     if there is None:
         return
     if there.incarnation != record.incarnation:
         raise Refused(f"the target holds another model {record.id!r}: delete one of them first")
-    if there.seq > record.seq or (there.seq == record.seq and there.chain != record.chain):
+    try:
+        goes_on = await _holds(source, record, Place(there.seq, there.chain))
+    except Trimmed:
+        raise Refused(
+            f"the target's model {record.id!r} ends at seq {there.seq}, and what the source keeps "
+            "does not tell any more whether it goes on from there: delete it there first"
+        ) from None
+    except ModelChanged:
+        raise _changed(record.id) from None
+    if not goes_on:
         raise Refused(
             f"the target's model {record.id!r} has gone on by itself, to seq {there.seq}: "
-            f"the source ends at seq {record.seq}"
+            f"the source, which ends at seq {record.seq}, does not lead on from there"
         )
+
+
+async def _holds(source: Movable, record: ModelRecord, place: Place) -> bool:
+    """Whether the source's log leads on from there, or ended there when the record was read.
+
+    Raises Trimmed, ModelChanged.
+    """
+    following = await source.read(record.id, record.incarnation, place.seq, 1)
+    if not following:
+        return place == Place(record.seq, record.chain)
+    first = following[0]
+    return first.first_seq == place.seq + 1 and next_chain(place.chain, first.nonce) == first.chain
+
+
+def _changed(model: str) -> Refused:
+    return Refused(f"model {model!r} was deleted or made anew meanwhile")
 
 
 async def _take_identity(source: Movable, target: Movable) -> None:
@@ -170,16 +198,16 @@ async def _check_still(
         )
 
 
-async def _move(source: Movable, target: Movable, record: ModelRecord) -> Moved:
-    there = await _find(target, record.id)
-    _check_room(record, there)
-    if there is not None and (there.seq, there.chain) == (record.seq, record.chain):
-        await target.unstage(there)  # a run may have been cut off before its last step
-        return Moved(record.id, there.seq, 0, True)
+async def _move(
+    source: Movable, target: Movable, record: ModelRecord, there: ModelRecord | None
+) -> Moved:
     try:
-        return await Mover(source, target, record).move()
+        if there is not None and (there.seq, there.chain) == (record.seq, record.chain):
+            await target.unstage(there)  # a run may have been cut off before its last step
+            return Moved(record.id, there.seq, 0, True)
+        return await Mover(source, target, record, there).move()
     except ModelChanged:
-        raise Refused(f"model {record.id!r} was deleted or made anew meanwhile") from None
+        raise _changed(record.id) from None
     except Conflict as conflict:
         raise Refused(f"model {record.id!r}: {conflict}") from conflict
 
@@ -187,16 +215,18 @@ async def _move(source: Movable, target: Movable, record: ModelRecord) -> Moved:
 class Mover:
     """Takes one model over, in an order in which what is named is there before its name."""
 
-    def __init__(self, source: Movable, target: Movable, record: ModelRecord) -> None:
+    def __init__(
+        self, source: Movable, target: Movable, record: ModelRecord, there: ModelRecord | None
+    ) -> None:
         self._source, self._target = source, target
         self._record = record
+        self._there = None if there is None else Place(there.seq, there.chain)
         self._entries = 0
 
     async def move(self) -> Moved:
         """Raises Refused, and what the journals raise."""
         record = self._record
-        trimmed = await self._trimmed()
-        staged = await self._target.stage(record, trimmed)
+        staged = await self._stage()
         for _ in range(ROUNDS):
             await self._move_copies(staged)
             staged = await self._move_entries(staged)
@@ -217,6 +247,23 @@ class Mover:
             "it goes on where it stands"
         )
 
+    async def _stage(self) -> Staged:
+        """What stands in the target goes on, if it is of the source.
+
+        The source may have lost what was taken over from it: by a failover, or with its disk.
+        """
+        record, trimmed = self._record, await self._trimmed()
+        try:
+            staged = await self._target.stage(record, trimmed, self._there)
+        except Conflict as conflict:
+            raise Refused(
+                f"the target's model {record.id!r} has gone on by itself meanwhile: {conflict}"
+            ) from conflict
+        place = Place(staged.seq, staged.chain)
+        if staged.chain and not await _holds(self._source, record, place):
+            staged = await self._target.stage(record, trimmed, is_anew=True)
+        return staged
+
     async def _trimmed(self) -> int:
         """The last seq of which the source keeps no row."""
         try:
@@ -227,14 +274,14 @@ class Mover:
 
     async def _move_copies(self, staged: Staged) -> None:
         model, incarnation = self._record.id, self._record.incarnation
-        there = {copy.digest for copy in await self._target.copies(staged.name, incarnation)}
+        there = {copy.digest for copy in await self._target.copies(*staged.own)}
         for copy in await self._source.copies(model, incarnation):
             if copy.digest in there:
                 continue
             data = await self._source.copy_get(model, incarnation, copy.digest)
             if data is None:
                 continue  # let go of meanwhile
-            if await self._target.copy_put(staged.name, incarnation, data) != copy.digest:
+            if await self._target.copy_put(*staged.own, data) != copy.digest:
                 raise Refused(f"the copy {copy.digest} of {model!r} is damaged in the source")
 
     async def _move_entries(self, staged: Staged) -> Staged:
@@ -242,8 +289,9 @@ class Mover:
         uses = {use.seq: use for use in await self._source.copy_uses(model, incarnation)}
         while entries := await self._source.read(model, incarnation, staged.seq, READ_BYTES):
             named: list[CopyUse] = [uses[entry.seq] for entry in entries if entry.seq in uses]
-            await self._target.stage_entries(staged.name, incarnation, entries, named)
-            staged = Staged(staged.name, entries[-1].seq, entries[-1].chain)
+            await self._target.stage_entries(*staged.own, entries, named)
+            ends = entries[-1]
+            staged = Staged(staged.name, staged.incarnation, ends.seq, ends.chain)
             self._entries += len(entries)
         return staged
 
@@ -251,11 +299,11 @@ class Mover:
         model, incarnation = self._record.id, self._record.incarnation
         versions = await self._source.versions(model, incarnation)
         names = {version.name: version.digest for version in versions}
-        for version in await self._target.versions(staged.name, incarnation):
+        for version in await self._target.versions(*staged.own):
             if names.get(version.name) != version.digest:
-                await self._target.version_delete(staged.name, incarnation, version.name)
+                await self._target.version_delete(*staged.own, version.name)
         for version in versions:
-            await self._target.version_put(staged.name, incarnation, version)
+            await self._target.version_put(*staged.own, version)
 
     async def _move_snapshots(self, staged: Staged) -> None:
         """The older one first. One that the log does not lead on from helps nobody there either."""
@@ -265,7 +313,7 @@ class Mover:
             if snapshot is not None:
                 with suppress(Conflict):
                     await self._target.snapshot_put(
-                        staged.name, incarnation, snapshot.seq, snapshot.chain, snapshot.data
+                        *staged.own, snapshot.seq, snapshot.chain, snapshot.data
                     )
 
     async def _move_keys(self, staged: Staged) -> None:
@@ -275,17 +323,17 @@ class Mover:
         count = 0
         while at is not None:
             keys, at = await self._source.kept_keys(model, incarnation, at)
-            await self._target.stage_keys(staged.name, incarnation, count, keys)
+            await self._target.stage_keys(*staged.own, count, keys)
             count += len(keys)
         appends = await self._source.kept_appends(model, incarnation)
         cursors = await self._source.cursors(model, incarnation)
-        await self._target.stage_rest(staged.name, incarnation, appends, cursors)
+        await self._target.stage_rest(*staged.own, appends, cursors)
 
     async def _move_rows(self, staged: Staged) -> None:
         """The rows that wait for their labels, with when they came; all anew."""
         model, incarnation = self._record.id, self._record.incarnation
         rows, at = await self._source.kept_rows(model, incarnation, 0)
-        await self._target.stage_rows(staged.name, incarnation, rows, True)
+        await self._target.stage_rows(*staged.own, rows, True)
         while at is not None:
             rows, at = await self._source.kept_rows(model, incarnation, at)
-            await self._target.stage_rows(staged.name, incarnation, rows, False)
+            await self._target.stage_rows(*staged.own, rows, False)

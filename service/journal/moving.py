@@ -2,7 +2,8 @@
 
 What is read here together with the rest of the contract is all that a store keeps of a model. It is
 written into a model that is *staged*: nobody finds it until it is whole. A staged model goes by a
-name of its own, under which what is written of copies, versions and snapshots may be written too.
+name and an incarnation of its own, under which what is written of copies, versions and snapshots
+may be written too. Whoever knew the model before it was staged cannot write to it any more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from service.journal._placing import Left
 from service.journal.audit import Audited
 from service.journal.chain import first_chain
 from service.journal.copies import CopyUse
-from service.journal.protocol import Entry, Journal, ModelRecord, Remembered
+from service.journal.protocol import Entry, Journal, ModelRecord, Place, Remembered
 
 
 class KeptKey(msgspec.Struct, frozen=True, gc=False):
@@ -38,14 +39,20 @@ class KeptAppend(msgspec.Struct, frozen=True, gc=False):
 
 
 class Staged(msgspec.Struct, frozen=True, gc=False):
-    """A model that nobody finds yet: the name it goes by, and where its log ends.
+    """A model that nobody finds yet: what it goes by, and where its log ends.
 
     chain is empty where the log before it was trimmed and no entry came yet.
     """
 
     name: str
+    incarnation: str
     seq: int
     chain: str
+
+    @property
+    def own(self) -> tuple[str, str]:
+        """The name and the incarnation under which it is written to."""
+        return self.name, self.incarnation
 
 
 def chain_at_start(record: ModelRecord, trimmed: int) -> str:
@@ -102,14 +109,22 @@ class Movable(Journal, Protocol):
         Raises ModelChanged.
         """
 
-    async def stage(self, record: ModelRecord, trimmed: int) -> Staged:
+    async def stage(
+        self,
+        record: ModelRecord,
+        trimmed: int,
+        there: Place | None = None,
+        is_anew: bool = False,
+    ) -> Staged:
         """Stage a model of the record's id, incarnation, specs and time; or go on with it. Atomic.
 
         Its log begins after `trimmed`. One that is staged already goes on where it stands, and
-        one of this incarnation that is there for all is staged again. What was staged of another
-        incarnation is thrown away, and what ends before `trimmed`.
+        one of this incarnation that all can see, and whose log ends at `there`, is staged again.
+        What was staged of another incarnation is thrown away, and what ends before `trimmed`; with
+        `is_anew` whatever was staged.
 
-        Raises Conflict where a model of this id and another incarnation is there.
+        Raises Conflict where all can see a model of this id that is another one, or that does not
+        end `there`; it stays as it is.
         """
 
     async def stage_entries(

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from service.journal import open_journal
+from service.journal.moving import Staged
 from service.journal.protocol import (
     Conflict,
     CopyUse,
     Limits,
     ModelChanged,
     ModelRecord,
+    Place,
     ToRemember,
     UnknownModel,
     Version,
@@ -54,12 +56,12 @@ async def test_staged_model_is_seen_by_nobody_until_it_is_whole(journal):
     await journal.delete(MODEL)
     # When all but the last step of its return is done
     staged = await journal.stage(record, 0)
-    await journal.stage_entries(staged.name, record.incarnation, entries[:2], [])
-    assert await journal.stage(record, 0) == type(staged)(staged.name, 4, entries[1].chain)
-    await journal.stage_entries(staged.name, record.incarnation, entries[2:], [])
-    await journal.stage_keys(staged.name, record.incarnation, 0, keys[:3])
-    await journal.stage_keys(staged.name, record.incarnation, 3, keys[3:])
-    await journal.stage_rest(staged.name, record.incarnation, appends, {"a": "1", "b": "2"})
+    await journal.stage_entries(*staged.own, entries[:2], [])
+    assert await journal.stage(record, 0) == Staged(*staged.own, 4, entries[1].chain)
+    await journal.stage_entries(*staged.own, entries[2:], [])
+    await journal.stage_keys(*staged.own, 0, keys[:3])
+    await journal.stage_keys(*staged.own, 3, keys[3:])
+    await journal.stage_rest(*staged.own, appends, {"a": "1", "b": "2"})
     # Then there is no model
     with pytest.raises(UnknownModel):
         await journal.get(MODEL)
@@ -85,9 +87,9 @@ async def test_returned_model_knows_keys_and_nonces_and_goes_on(journal):
     first = await journal.append(*again)
     await journal.delete(MODEL)
     staged = await journal.stage(record, 0)
-    await journal.stage_entries(staged.name, record.incarnation, entries, [])
-    await journal.stage_keys(staged.name, record.incarnation, 0, keys)
-    await journal.stage_rest(staged.name, record.incarnation, appends, {})
+    await journal.stage_entries(*staged.own, entries, [])
+    await journal.stage_keys(*staged.own, 0, keys)
+    await journal.stage_rest(*staged.own, appends, {})
     await journal.unstage(record)
     # The append of a known nonce is answered as the first time
     assert await journal.append(*again) == first
@@ -129,9 +131,9 @@ async def test_keys_expire_when_they_would_have(store):
         entries, keys = await taken(journal, record)
         await journal.delete(MODEL)
         staged = await journal.stage(record, 0)
-        await journal.stage_entries(staged.name, record.incarnation, entries, [])
+        await journal.stage_entries(*staged.own, entries, [])
         old = [msgspec.structs.replace(keys[0], time_ms=keys[0].time_ms - 3_600_000)]
-        await journal.stage_keys(staged.name, record.incarnation, 0, old + keys[1:])
+        await journal.stage_keys(*staged.own, 0, old + keys[1:])
         await journal.unstage(record)
         found = await journal.known(MODEL, record.incarnation, [key.key for key in keys])
         assert found[0] is None and found[1] is not None
@@ -144,7 +146,7 @@ async def test_what_does_not_follow_is_refused(journal):
         await journal.stage(msgspec.structs.replace(record, incarnation="0" * 32), 0)
     await journal.delete(MODEL)
     staged = await journal.stage(record, 0)
-    name, incarnation = staged.name, record.incarnation
+    name, incarnation = staged.own
     other = msgspec.structs.replace(entries[0], nonce=b"another nonce...")
     for wrong in (entries[1:], [entries[0], entries[2]], [other], [*entries, entries[0]]):
         with pytest.raises(Conflict):
@@ -170,16 +172,43 @@ async def test_model_that_is_there_is_staged_again_for_its_tail(journal):
     await journal.delete(MODEL)
     half = msgspec.structs.replace(record, seq=entries[1].seq, chain=entries[1].chain)
     staged = await journal.stage(half, 0)
-    await journal.stage_entries(staged.name, record.incarnation, entries[:2], [])
+    await journal.stage_entries(*staged.own, entries[:2], [])
     await journal.unstage(half)
     assert await journal.get(MODEL) == half
-    staged = await journal.stage(record, 0)
+    staged = await journal.stage(record, 0, Place(half.seq, half.chain))
     assert (staged.seq, staged.chain) == (half.seq, half.chain)
     with pytest.raises(UnknownModel):
         await journal.get(MODEL)
-    await journal.stage_entries(staged.name, record.incarnation, entries[2:], [])
+    await journal.stage_entries(*staged.own, entries[2:], [])
     await journal.unstage(record)
     assert (await taken(journal, record))[0] == entries
+
+
+async def test_model_that_has_gone_on_is_not_hidden(journal):
+    record = await written(journal)
+    for there in (None, Place(8, record.chain), Place(10, "0" * 40)):
+        with pytest.raises(Conflict):
+            await journal.stage(record, 0, there, is_anew=True)
+        assert await journal.get(MODEL) == record
+
+
+async def test_staged_model_is_not_written_to_by_who_knew_it_before(journal):
+    record = await written(journal)
+    staged = await journal.stage(record, 0, Place(record.seq, record.chain))
+    own = MODEL, record.incarnation
+    with pytest.raises(ModelChanged):
+        await journal.append(*own, os.urandom(16), record.seq, [rows(1)])
+    with pytest.raises(ModelChanged):
+        await journal.remember(*own, [ToRemember(b"\6a", b"row")])
+    with pytest.raises(ModelChanged):
+        await journal.snapshot_put(*own, record.seq, record.chain, b"snapshot")
+    # It stands where it stood, until it begins anew
+    assert await journal.stage(record, 0) == staged
+    assert (staged.seq, staged.chain) == (record.seq, record.chain)
+    begins = await journal.stage(record, 0, is_anew=True)
+    assert (begins.seq, await journal.copies(*begins.own)) == (0, [])
+    with pytest.raises(Conflict):
+        await journal.unstage(record)
 
 
 @pytest.mark.parametrize("through", [4, 10])
@@ -189,11 +218,11 @@ async def test_trimmed_log_goes_on_from_where_it_was_trimmed(journal, through):
     await journal.delete(MODEL)
     kept = [entry for entry in entries if entry.seq > through]
     early = await journal.stage(record, 2)
-    await journal.stage_entries(early.name, record.incarnation, entries[1:2], [])
+    await journal.stage_entries(*early.own, entries[1:2], [])
     staged = await journal.stage(record, through)  # what ends before is thrown away
     assert staged.seq == through
     if kept:
-        await journal.stage_entries(staged.name, record.incarnation, kept, [])
+        await journal.stage_entries(*staged.own, kept, [])
     await journal.unstage(record)
     assert list(await journal.read(MODEL, record.incarnation, through)) == kept
     following = await journal.append(MODEL, record.incarnation, b"n" * 16, 10, [rows(1)])
@@ -205,7 +234,7 @@ async def test_copies_versions_and_snapshots_go_under_the_staged_name(journal):
     entries, _ = await taken(journal, record)
     await journal.delete(MODEL)
     staged = await journal.stage(record, 0)
-    name, incarnation = staged.name, record.incarnation
+    name, incarnation = staged.own
     digest = await journal.copy_put(name, incarnation, b"state")
     uses = [CopyUse(entries[2].seq, digest)]
     await journal.stage_entries(name, incarnation, entries, uses)
@@ -213,10 +242,11 @@ async def test_copies_versions_and_snapshots_go_under_the_staged_name(journal):
     await journal.version_put(name, incarnation, version)
     assert await journal.snapshot_put(name, incarnation, 4, entries[1].chain, b"snapshot")
     await journal.unstage(record)
-    assert await journal.versions(MODEL, incarnation) == [version]
-    assert await journal.copy_uses(MODEL, incarnation) == uses
-    assert await journal.copy_get(MODEL, incarnation, digest) == b"state"
-    found = await journal.snapshot_get(MODEL, incarnation)
+    own = MODEL, record.incarnation
+    assert await journal.versions(*own) == [version]
+    assert await journal.copy_uses(*own) == uses
+    assert await journal.copy_get(*own, digest) == b"state"
+    found = await journal.snapshot_get(*own)
     assert (found.seq, found.data) == (4, b"snapshot")
 
 

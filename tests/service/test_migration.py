@@ -16,7 +16,15 @@ from typer.testing import CliRunner
 from service import cli
 from service.app import create_app
 from service.journal import open_journal
-from service.journal.protocol import JournalUnavailable, Part, Trimmed, UnknownModel, Version
+from service.journal.protocol import (
+    JournalUnavailable,
+    ModelChanged,
+    Part,
+    Place,
+    Trimmed,
+    UnknownModel,
+    Version,
+)
 from service.journal.record import encode_rows
 from service.journal.redis.keys import keys_of
 from service.journal.redis.records import MODELS, WAITING
@@ -48,7 +56,7 @@ class Killed(Exception):
     """The process ends here."""
 
 
-@pytest.fixture(params=["sqlite-redis", "redis-sqlite", "sqlite-sqlite"])
+@pytest.fixture(params=["sqlite-redis", "redis-sqlite", "sqlite-sqlite", "redis-redis"])
 def stores(request, tmp_path):
     """The URLs of two empty stores."""
     urls = []
@@ -56,7 +64,8 @@ def stores(request, tmp_path):
         if kind == "sqlite":
             urls.append(f"sqlite:///{tmp_path / f'{number}.db'}")
             continue
-        urls.append(request.getfixturevalue("redis_server").url)
+        server = request.getfixturevalue("redis_server")
+        urls.append(f"redis://127.0.0.1:{server.port}/{number}")
         with redis.Redis.from_url(urls[-1]) as client:
             client.flushall()
     return urls
@@ -123,6 +132,15 @@ async def named_and_trimmed(url: str) -> None:
         of = (snapshot.seq, snapshot.chain, digest, len(snapshot.data))
         await journal.version_put("ids", ids.incarnation, Version("v1", *of, note="a note"))
         await journal.trim("ids", ids.incarnation, snapshot.seq - 1)
+
+
+async def grown(journal, model: str, *texts: bytes):
+    """The model with an entry more for each text, made where there is none."""
+    record, _ = await journal.create(model, b"{}", b"{}")
+    for text in texts:
+        parts = [Part(text, 1)]
+        await journal.append(model, record.incarnation, os.urandom(16), 10**9, parts)
+    return await journal.get(model)
 
 
 async def everything(journal, model: str) -> dict:
@@ -310,6 +328,108 @@ def test_target_with_other_models_is_refused_untouched(stores):
                 await migrate(source, target)
             with pytest.raises(UnknownModel):
                 await target.get("b")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_target_that_was_left_behind_after_it_had_learned_on_is_refused_untouched(
+    stores, is_trimmed
+):
+    async def run() -> None:
+        async with opened(*stores) as (source, target):
+            await grown(source, "m", b"1")
+            await migrate(source, target)
+            await grown(target, "m", b"acknowledged")
+            await grown(source, "a", b"1")
+            record = await grown(source, "m", b"2", b"3", b"4")
+            if is_trimmed:
+                await source.snapshot_put("m", record.incarnation, 4, record.chain, b"state")
+                await source.trim("m", record.incarnation, 4)
+            kept = await everything(target, "m")
+            for _ in range(2):
+                with pytest.raises(Refused, match="delete it" if is_trimmed else "by itself"):
+                    await migrate(source, target)
+                assert await everything(target, "m") == kept
+                assert [found.id for found in await target.list()] == ["m"]
+            # Once it is gone, there is room
+            await target.delete("m")
+            await migrate(source, target)
+            for model in ("a", "m"):
+                assert await everything(target, model) == await everything(source, model)
+
+    asyncio.run(run())
+
+
+def test_target_that_is_served_meanwhile_loses_nothing_that_it_acknowledged(stores, monkeypatch):
+    of, to = stores
+
+    async def run() -> None:
+        async with opened(of, to, to) as (source, target, server):
+            record = await grown(source, "m", b"1")
+            await migrate(source, target)
+            await grown(source, "m", b"2")
+            staged, refused = target.stage_entries, []
+
+            async def written_to(*given):
+                parts = [Part(b"late", 1)]
+                with pytest.raises(ModelChanged):
+                    await server.append("m", record.incarnation, os.urandom(16), 1, parts)
+                refused.append(parts)
+                await staged(*given)
+
+            # Once it is staged nobody writes to it
+            monkeypatch.setattr(target, "stage_entries", written_to)
+            await migrate(source, target)
+            assert refused
+            assert await everything(target, "m") == await everything(source, "m")
+            monkeypatch.undo()
+            # What is written just before keeps it from being staged
+            await grown(source, "m", b"3")
+            stage = target.stage
+
+            async def late(*given, **named):
+                await grown(server, "m", b"acknowledged")
+                return await stage(*given, **named)
+
+            monkeypatch.setattr(target, "stage", late)
+            with pytest.raises(Refused, match="gone on by itself meanwhile"):
+                await migrate(source, target)
+            monkeypatch.undo()
+            kept = await everything(target, "m")
+            assert [entry.body for entry in kept["entries"]] == [b"1", b"2", b"acknowledged"]
+            assert await target.list() == [kept["record"]]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("learned_since", [(), (b"other 2",), (b"other 2", b"3", b"4")])
+def test_what_the_source_has_lost_since_does_not_stand_in_the_way(
+    stores, monkeypatch, learned_since
+):
+    async def run() -> None:
+        async with opened(*stores) as (source, target):
+            record = await grown(source, "m", b"1", b"2")
+            own = "m", record.incarnation
+            [first, _] = await source.read(*own, 0)
+            appends = await source.kept_appends(*own)
+
+            async def killed(*given):
+                raise Killed
+
+            monkeypatch.setattr(target, "stage_rest", killed)
+            with pytest.raises(Killed):
+                await migrate(source, target)
+            monkeypatch.undo()
+            # As after a failover of the source: it ends before, and goes on from there
+            staged = await source.stage(record, 0, Place(record.seq, record.chain), is_anew=True)
+            await source.stage_entries(*staged.own, [first], [])
+            await source.stage_rest(*staged.own, appends[:1], {})
+            end = msgspec.structs.replace(record, seq=1, chain=first.chain)
+            await source.unstage(end)
+            await grown(source, "m", *learned_since)
+            await migrate(source, target)
+            assert await everything(target, "m") == await everything(source, "m")
 
     asyncio.run(run())
 

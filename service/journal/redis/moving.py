@@ -1,6 +1,7 @@
 """Models as they are, out of Redis and into it.
 
-A staged model has its keys and no spec, so that nobody finds it.
+A staged model has its keys and no spec, so that nobody finds it, and an incarnation that none can
+have, so that nobody writes to it who knew the model before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from service.journal.copies import CopyUse
 from service.journal.moving import KeptAppend, KeptKey, Staged, chain_at_start
-from service.journal.protocol import Conflict, Entry, ModelRecord, Remembered
+from service.journal.protocol import Conflict, Entry, ModelRecord, Place, Remembered
 from service.journal.redis import scripts
 from service.journal.redis.cluster import Lines
 from service.journal.redis.copies import refuse
@@ -32,6 +33,11 @@ from service.journal.redis.scripts import Argument
 
 KEYS_AT_ONCE = 1000
 ROWS_AT_ONCE = 200
+
+
+def staged_incarnation(incarnation: str) -> str:
+    """The incarnation of a model while it is staged."""
+    return f"staged:{incarnation}"
 
 
 class RedisMoving:
@@ -114,11 +120,19 @@ class RedisMoving:
         if rows:
             await self._others.call("SADD", WAITING, staged)
 
-    async def stage(self, record: ModelRecord, trimmed: int) -> Staged:
-        at_start = chain_at_start(record, trimmed)
-        answer = await self._models(record.id, "stage", record.incarnation, trimmed, at_start)
+    async def stage(
+        self,
+        record: ModelRecord,
+        trimmed: int,
+        there: Place | None = None,
+        is_anew: bool = False,
+    ) -> Staged:
+        incarnation = staged_incarnation(record.incarnation)
+        place = ("", "") if there is None else (there.seq, there.chain)
+        begins = (incarnation, trimmed, chain_at_start(record, trimmed), int(is_anew))
+        answer = await self._models(record.id, "stage", record.incarnation, *place, *begins)
         await self._others.call("ZREM", MODELS, record.id)
-        return Staged(record.id, int(answer[1]), answer[2].decode())
+        return Staged(record.id, incarnation, int(answer[1]), answer[2].decode())
 
     async def stage_entries(
         self, staged: str, incarnation: str, entries: Sequence[Entry], uses: Sequence[CopyUse]
@@ -166,6 +180,7 @@ class RedisMoving:
             record.incarnation,
             record.seq,
             record.chain,
+            staged_incarnation(record.incarnation),
             record.created_ms,
             record.spec,
             record.given,

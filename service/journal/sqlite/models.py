@@ -136,7 +136,7 @@ def replace(
     def task(connection: sqlite3.Connection) -> ModelRecord:
         existing = get(made.id)(connection)
         if (existing.incarnation, existing.seq, existing.chain) != (incarnation, seq, chain):
-            raise _conflict(existing)
+            raise conflict(existing)
         remove(connection, made.id)
         insert(connection, made)
         audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
@@ -160,7 +160,7 @@ def delete(
         if incarnation not in (None, existing.incarnation):
             raise ModelChanged(model)
         if at not in (None, Place(existing.seq, existing.chain)):
-            raise _conflict(existing)
+            raise conflict(existing)
         remove(connection, model)
         stood = (existing.incarnation, existing.seq)
         audit.keep(connection, model, *stood, change, limits, now_ms)
@@ -168,7 +168,8 @@ def delete(
     return task
 
 
-def _conflict(existing: ModelRecord) -> Conflict:
+def conflict(existing: ModelRecord) -> Conflict:
+    """What stands there instead of what was expected."""
     return Conflict(f"model {existing.id!r} stands at seq {existing.seq} {existing.chain[:8]}")
 
 

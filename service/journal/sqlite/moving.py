@@ -11,7 +11,7 @@ from service.journal.audit import Audited
 from service.journal.chain import next_chain
 from service.journal.copies import CopyUse
 from service.journal.moving import KeptAppend, KeptKey, Staged, chain_at_start
-from service.journal.protocol import Conflict, Entry, Limits, ModelRecord, Remembered
+from service.journal.protocol import Conflict, Entry, Limits, ModelRecord, Place, Remembered
 from service.journal.sqlite import answers, audit, copies, models, remembering
 from service.journal.sqlite.answers import Result, pack_result
 from service.journal.sqlite.heads import find_head
@@ -90,8 +90,14 @@ class SqliteMoving:
     ) -> None:
         await self._write(remembering.put(staged, incarnation, rows, are_first))
 
-    async def stage(self, record: ModelRecord, trimmed: int) -> Staged:
-        return await self._write(_stage(record, trimmed))
+    async def stage(
+        self,
+        record: ModelRecord,
+        trimmed: int,
+        there: Place | None = None,
+        is_anew: bool = False,
+    ) -> Staged:
+        return await self._write(_stage(record, trimmed, there, is_anew))
 
     async def stage_entries(
         self, staged: str, incarnation: str, entries: Sequence[Entry], uses: Sequence[CopyUse]
@@ -119,21 +125,23 @@ class SqliteMoving:
         await self._write(_unstage(record))
 
 
-def _stage(record: ModelRecord, trimmed: int) -> Task[Staged]:
+def _stage(record: ModelRecord, trimmed: int, there: Place | None, is_anew: bool) -> Task[Staged]:
     staged = staged_id(record.id)
 
     def task(connection: sqlite3.Connection) -> Staged:
         found = models.find(connection, record.id)
         if found is not None:
-            if found.incarnation != record.incarnation:
-                raise Conflict(f"there is another model {record.id!r}")
+            is_it = found.incarnation == record.incarnation
+            if not is_it or Place(found.seq, found.chain) != there:
+                raise models.conflict(found)
             if models.find(connection, staged) is not None:
                 models.remove(connection, staged)
             connection.execute("UPDATE models SET id = ? WHERE id = ?", (staged, record.id))
         found = models.find(connection, staged)
         if found is not None:
-            if found.incarnation == record.incarnation and found.seq >= trimmed:
-                return Staged(staged, found.seq, found.chain)
+            is_it = found.incarnation == record.incarnation and found.seq >= trimmed
+            if is_it and not is_anew:
+                return Staged(staged, found.incarnation, found.seq, found.chain)
             models.remove(connection, staged)
         begins = ModelRecord(
             staged,
@@ -149,7 +157,7 @@ def _stage(record: ModelRecord, trimmed: int) -> Task[Staged]:
             "UPDATE heads SET trimmed = ? WHERE model = (SELECT model FROM models WHERE id = ?)",
             (trimmed, staged),
         )
-        return Staged(staged, begins.seq, begins.chain)
+        return Staged(staged, begins.incarnation, begins.seq, begins.chain)
 
     return task
 
