@@ -206,14 +206,18 @@ async def _move(
             await target.unstage(there)  # a run may have been cut off before its last step
             return Moved(record.id, there.seq, 0, True)
         return await Mover(source, target, record, there).move()
-    except ModelChanged:
+    except (ModelChanged, UnknownModel):
         raise _changed(record.id) from None
     except Conflict as conflict:
         raise Refused(f"model {record.id!r}: {conflict}") from conflict
 
 
 class Mover:
-    """Takes one model over, in an order in which what is named is there before its name."""
+    """Takes one model over, in an order in which what is named is there before its name.
+
+    The cursors are read before all else: one of them may tell that the store was cleaned of a
+    sample, and then nothing that is read after it holds that any more.
+    """
 
     def __init__(
         self, source: Movable, target: Movable, record: ModelRecord, there: ModelRecord | None
@@ -221,46 +225,68 @@ class Mover:
         self._source, self._target = source, target
         self._record = record
         self._there = None if there is None else Place(there.seq, there.chain)
+        self._cursors: Mapping[str, str] = {}
+        self._has_leftovers = False
         self._entries = 0
 
     async def move(self) -> Moved:
         """Raises Refused, and what the journals raise."""
-        record = self._record
-        staged = await self._stage()
         for _ in range(ROUNDS):
-            await self._move_copies(staged)
-            staged = await self._move_entries(staged)
-            await self._move_versions(staged)
-            await self._move_snapshots(staged)
-            await self._move_keys(staged)
-            await self._move_rows(staged)
-            found = await self._source.get(record.id)
-            if (found.incarnation, found.seq, found.chain) == (
-                record.incarnation,
-                staged.seq,
-                staged.chain or found.chain,
-            ):
-                await self._target.unstage(found)
-                return Moved(record.id, found.seq, self._entries, False)
+            with suppress(Trimmed):  # the source has let go of what was to come next
+                found = await self._copy()
+                if found is not None:
+                    await self._target.unstage(found)
+                    return Moved(found.id, found.seq, self._entries, False)
         raise Refused(
-            f"model {record.id!r} is being written: stop the source's servers and run this again, "
-            "it goes on where it stands"
+            f"model {self._record.id!r} is being written: stop the source's servers and run this "
+            "again, it goes on where it stands"
         )
 
-    async def _stage(self) -> Staged:
+    async def _copy(self) -> ModelRecord | None:
+        """The model, once what is staged of it is all that the source has; None where it moved on.
+
+        Raises Trimmed.
+        """
+        model, incarnation = self._record.id, self._record.incarnation
+        record = await self._source.get(model)
+        self._cursors = await self._source.cursors(model, incarnation)
+        trimmed = await self._trimmed()
+        staged = await self._stage(record, trimmed)
+        await self._move_copies(staged)
+        staged = await self._move_entries(staged)
+        await self._move_versions(staged)
+        await self._move_snapshots(staged)
+        await self._move_keys(staged)
+        await self._move_rows(staged)
+        self._has_leftovers = await self._find_leftovers(staged)
+        found = await self._source.get(model)
+        is_it = (found.incarnation, found.seq, found.chain) == (
+            incarnation,
+            staged.seq,
+            staged.chain,
+        )
+        stands = is_it and await self._trimmed() == trimmed
+        return found if stands and not self._has_leftovers else None
+
+    async def _stage(self, record: ModelRecord, trimmed: int) -> Staged:
         """What stands in the target goes on, if it is of the source.
 
-        The source may have lost what was taken over from it: by a failover, or with its disk.
+        The source may have lost what was taken over from it: by a failover, or with its disk. Or
+        let go of it, maybe of a sample that was unlearned.
         """
-        record, trimmed = self._record, await self._trimmed()
         try:
-            staged = await self._target.stage(record, trimmed, self._there)
+            is_anew = self._has_leftovers
+            staged = await self._target.stage(record, trimmed, self._there, is_anew)
         except Conflict as conflict:
             raise Refused(
                 f"the target's model {record.id!r} has gone on by itself meanwhile: {conflict}"
             ) from conflict
-        place = Place(staged.seq, staged.chain)
-        if staged.chain and not await _holds(self._source, record, place):
+        if staged.chain:
+            place = Place(staged.seq, staged.chain)
+            goes_on = await _holds(self._source, record, place)
+        else:
+            goes_on = staged.seq < record.seq
+        if not goes_on:
             staged = await self._target.stage(record, trimmed, is_anew=True)
         return staged
 
@@ -271,6 +297,16 @@ class Mover:
         except Trimmed as trimmed:
             return trimmed.kept_from - 1
         return 0
+
+    async def _find_leftovers(self, staged: Staged) -> bool:
+        """Whether copies or snapshots are staged that the source does not keep any more."""
+        own = self._record.id, self._record.incarnation
+        copies = {copy.digest for copy in await self._source.copies(*own)}
+        places = set(await self._source.snapshots(*own))
+        return not (
+            {copy.digest for copy in await self._target.copies(*staged.own)} <= copies
+            and set(await self._target.snapshots(*staged.own)) <= places
+        )
 
     async def _move_copies(self, staged: Staged) -> None:
         model, incarnation = self._record.id, self._record.incarnation
@@ -326,8 +362,7 @@ class Mover:
             await self._target.stage_keys(*staged.own, count, keys)
             count += len(keys)
         appends = await self._source.kept_appends(model, incarnation)
-        cursors = await self._source.cursors(model, incarnation)
-        await self._target.stage_rest(*staged.own, appends, cursors)
+        await self._target.stage_rest(*staged.own, appends, self._cursors)
 
     async def _move_rows(self, staged: Staged) -> None:
         """The rows that wait for their labels, with when they came; all anew."""

@@ -120,8 +120,9 @@ class Movable(Journal, Protocol):
 
         Its log begins after `trimmed`. One that is staged already goes on where it stands, and
         one of this incarnation that all can see, and whose log ends at `there`, is staged again.
-        What was staged of another incarnation is thrown away, and what ends before `trimmed`; with
-        `is_anew` whatever was staged.
+        What was staged of another incarnation is thrown away, and a log that does not begin after
+        `trimmed`; with `is_anew` whatever was staged. So are copies and snapshots that were never
+        finished, of which nobody can tell whose they are. Nothing of all that stays in files.
 
         Raises Conflict where all can see a model of this id that is another one, or that does not
         end `there`; it stays as it is.

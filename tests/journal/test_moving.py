@@ -23,6 +23,7 @@ from service.journal.protocol import (
 )
 from tests.journal.conftest import Store
 from tests.journal.groups import GIVEN, SPEC, keyed, rows
+from tests.journal.leftovers import is_in, kept_bytes, marks
 
 pytestmark = pytest.mark.anyio
 MODEL = "m.1"
@@ -211,6 +212,51 @@ async def test_staged_model_is_not_written_to_by_who_knew_it_before(journal):
         await journal.unstage(record)
 
 
+async def test_what_is_staged_and_not_whole_goes_when_it_is_gone_on_with(store: Store, monkeypatch):
+    for module in ("sqlite.copies", "sqlite.snapshots", "redis.copies", "redis.store"):
+        monkeypatch.setattr(f"service.journal.{module}.PART_BYTES", 1000)
+    [of_copy, of_snapshot] = marks(2, 4000)
+    async with store.journal() as journal:
+        record = await written(journal)
+        entries, _ = await taken(journal, record)
+        await journal.delete(MODEL)
+        staged = await journal.stage(record, 0)
+        await journal.stage_entries(*staged.own, entries, [])
+        place = record.seq, record.chain
+        for write in (
+            lambda: journal.copy_put(*staged.own, of_copy),
+            lambda: journal.snapshot_put(*staged.own, *place, of_snapshot),
+        ):
+            with monkeypatch.context() as patched:
+                await cut_off(journal, patched, write)
+        assert is_in(of_copy, kept_bytes(store.url)) and is_in(of_snapshot, kept_bytes(store.url))
+        whole = await journal.copy_put(*staged.own, b"whole")
+        assert (await journal.stage(record, 0)).seq == record.seq
+        assert [copy.digest for copy in await journal.copies(*staged.own)] == [whole]
+        await journal.settle()
+        blob = kept_bytes(store.url)
+        assert not is_in(of_copy, blob) and not is_in(of_snapshot, blob)
+        await journal.unstage(record)
+        assert (await taken(journal, record))[0] == entries
+
+
+async def cut_off(journal, monkeypatch, write) -> None:
+    """The writer dies once some of the parts are there."""
+    of, name = (journal._others, "run") if hasattr(journal, "_others") else (journal, "_write")
+    true, left = getattr(of, name), 3
+
+    async def counted(*given, **named):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ConnectionError
+        return await true(*given, **named)
+
+    monkeypatch.setattr(of, name, counted)
+    with pytest.raises(ConnectionError):
+        await write()
+
+
 @pytest.mark.parametrize("through", [4, 10])
 async def test_trimmed_log_goes_on_from_where_it_was_trimmed(journal, through):
     record = await written(journal)
@@ -219,7 +265,7 @@ async def test_trimmed_log_goes_on_from_where_it_was_trimmed(journal, through):
     kept = [entry for entry in entries if entry.seq > through]
     early = await journal.stage(record, 2)
     await journal.stage_entries(*early.own, entries[1:2], [])
-    staged = await journal.stage(record, through)  # what ends before is thrown away
+    staged = await journal.stage(record, through)  # what begins elsewhere is thrown away
     assert staged.seq == through
     if kept:
         await journal.stage_entries(*staged.own, kept, [])

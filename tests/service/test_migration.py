@@ -17,6 +17,7 @@ from service import cli
 from service.app import create_app
 from service.journal import open_journal
 from service.journal.protocol import (
+    CursorMove,
     JournalUnavailable,
     ModelChanged,
     Part,
@@ -31,11 +32,13 @@ from service.journal.redis.records import MODELS, WAITING
 from service.migration import Mover, Refused, migrate, run_migration
 from service.replica import Replica
 from service.settings import Settings
+from tests.journal.leftovers import kept_bytes
 from tests.service.conftest import SPEC
 
 MEMBERS = [{"name": "dual", "algorithm": "dual_ascent"}, {"name": "steps", "algorithm": "sgd"}]
 FEATURES = {"kind": "hashed", "bits": 10}
 NAMED = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 50}
+SECRET = b"the sample that was unlearned"
 WRITES = (
     "adopt_identity",
     "claim_identity",
@@ -430,6 +433,68 @@ def test_what_the_source_has_lost_since_does_not_stand_in_the_way(
             await grown(source, "m", *learned_since)
             await migrate(source, target)
             assert await everything(target, "m") == await everything(source, "m")
+
+    asyncio.run(run())
+
+
+class Cleaned:
+    """A model with an unlearned sample, and what `service.clean_up` does, in two halves."""
+
+    async def make(self, journal) -> None:
+        self.journal = journal
+        record = await grown(journal, "m", SECRET)
+        self.own = "m", record.incarnation
+        await journal.snapshot_put(*self.own, 1, record.chain, b"state with " + SECRET)
+        digest = await journal.copy_put(*self.own, b"copy with " + SECRET)
+        await journal.version_put(*self.own, Version("v1", 1, record.chain, digest, 28))
+        self.unnamed = await journal.copy_put(*self.own, b"another copy with " + SECRET)
+        self.record = await grown(journal, "m", b"unlearn it")
+
+    async def begin(self) -> None:
+        await self.journal.snapshot_put(*self.own, 2, self.record.chain, b"clean state")
+        await self.journal.snapshots_drop(*self.own, 2)
+        await self.journal.trim(*self.own, 2, behind=0)
+
+    async def end(self) -> None:
+        await self.journal.version_delete(*self.own, "v1")
+        await self.journal.copy_delete(*self.own, self.unnamed)
+        assert await self.journal.scrub(*self.own)
+        move = CursorMove("unlearned", None, "2")
+        await self.journal.append(*self.own, os.urandom(16), 2, (), move)
+
+
+@pytest.mark.parametrize("between", ["two runs", "two halves and runs", "entries and cursors"])
+def test_what_was_unlearned_does_not_come_along_with_the_word_that_it_is_gone(
+    stores, monkeypatch, between
+):
+    true, cleaned = Mover._move_keys, Cleaned()
+
+    async def begun_again(self, staged):
+        monkeypatch.undo()
+        if between != "entries and cursors":
+            raise Killed
+        await cleaned.begin()
+        await cleaned.end()
+        await true(self, staged)
+
+    async def run() -> None:
+        async with opened(*stores) as (source, target):
+            await cleaned.make(source)
+            monkeypatch.setattr(Mover, "_move_keys", begun_again)
+            if between == "two halves and runs":
+                await cleaned.begin()
+            if between != "entries and cursors":
+                with pytest.raises(Killed):
+                    await migrate(source, target)
+                if between == "two runs":
+                    await cleaned.begin()
+                await cleaned.end()
+            await migrate(source, target)
+            kept = await everything(target, "m")
+            assert kept == await everything(source, "m")
+            assert kept["cursors"] == {"unlearned": "2"} and SECRET not in str(kept).encode()
+            await target.settle()
+            assert SECRET not in kept_bytes(stores[1])
 
     asyncio.run(run())
 

@@ -39,12 +39,35 @@ local function create(incarnation, chain, spec, given, change, kept_ms)
 end
 
 -- UNLINK frees what is large in the background.
-local function remove()
+local function remove_snapshot(token)
+  redis.call('UNLINK', string.sub(KEYS[9], 1, -2) .. ':' .. token)
+  redis.call('HDEL', KEYS[9], token)
+end
+
+local function remove_copy(digest)
+  redis.call('UNLINK', string.sub(KEYS[10], 1, -#'copies' - 1) .. 'copy:' .. digest)
+  redis.call('HDEL', KEYS[10], digest)
+end
+
+local function remove_unfinished()
   for _, token in ipairs(redis.call('HKEYS', KEYS[9])) do
-    redis.call('UNLINK', string.sub(KEYS[9], 1, -2) .. ':' .. token)
+    if string.match(redis.call('HGET', KEYS[9], token), ' %-1$') then
+      remove_snapshot(token)
+    end
   end
   for _, digest in ipairs(redis.call('HKEYS', KEYS[10])) do
-    redis.call('UNLINK', string.sub(KEYS[10], 1, -#'copies' - 1) .. 'copy:' .. digest)
+    if string.match(redis.call('HGET', KEYS[10], digest), ' 0$') then
+      remove_copy(digest)
+    end
+  end
+end
+
+local function remove()
+  for _, token in ipairs(redis.call('HKEYS', KEYS[9])) do
+    remove_snapshot(token)
+  end
+  for _, digest in ipairs(redis.call('HKEYS', KEYS[10])) do
+    remove_copy(digest)
   end
   for _, nonce in ipairs(redis.call('ZRANGE', KEYS[15], 0, -1)) do
     redis.call('UNLINK', string.sub(KEYS[15], 1, -#'bodies' - 1) .. 'body:' .. nonce)
@@ -66,13 +89,14 @@ if task == 'stage' then
     redis.call('DEL', KEYS[1])
     redis.call('HSET', KEYS[2], 'incarnation', ARGV[5])
   end
-  local staged = redis.call('HMGET', KEYS[2], 'incarnation', 'seq')
-  local is_it = staged[1] == ARGV[5] and tonumber(staged[2]) >= tonumber(ARGV[6])
+  local staged = redis.call('HMGET', KEYS[2], 'incarnation', 'trimmed')
+  local is_it = staged[1] == ARGV[5] and tonumber(staged[2]) == tonumber(ARGV[6])
   if not is_it or ARGV[8] == '1' then
     remove()
     redis.call('HSET', KEYS[2], 'incarnation', ARGV[5], 'seq', ARGV[6], 'chain', ARGV[7],
       'trimmed', ARGV[6])
   end
+  remove_unfinished()
   local head = redis.call('HMGET', KEYS[2], 'seq', 'chain')
   return {0, head[1], head[2]}
 end

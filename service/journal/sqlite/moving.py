@@ -12,7 +12,7 @@ from service.journal.chain import next_chain
 from service.journal.copies import CopyUse
 from service.journal.moving import KeptAppend, KeptKey, Staged, chain_at_start
 from service.journal.protocol import Conflict, Entry, Limits, ModelRecord, Place, Remembered
-from service.journal.sqlite import answers, audit, copies, models, remembering
+from service.journal.sqlite import answers, audit, copies, models, remembering, snapshots
 from service.journal.sqlite.answers import Result, pack_result
 from service.journal.sqlite.heads import find_head
 from service.journal.sqlite.transactions import Task
@@ -37,6 +37,9 @@ class SqliteMoving:
         raise NotImplementedError
 
     async def _read(self, task: Task[T]) -> T:
+        raise NotImplementedError
+
+    async def _sweep(self) -> None:
         raise NotImplementedError
 
     async def identity(self) -> str | None:
@@ -97,7 +100,9 @@ class SqliteMoving:
         there: Place | None = None,
         is_anew: bool = False,
     ) -> Staged:
-        return await self._write(_stage(record, trimmed, there, is_anew))
+        staged = await self._write(_stage(record, trimmed, there, is_anew))
+        await self._sweep()
+        return staged
 
     async def stage_entries(
         self, staged: str, incarnation: str, entries: Sequence[Entry], uses: Sequence[CopyUse]
@@ -139,8 +144,11 @@ def _stage(record: ModelRecord, trimmed: int, there: Place | None, is_anew: bool
             connection.execute("UPDATE models SET id = ? WHERE id = ?", (staged, record.id))
         found = models.find(connection, staged)
         if found is not None:
-            is_it = found.incarnation == record.incarnation and found.seq >= trimmed
-            if is_it and not is_anew:
+            is_it = found.incarnation == record.incarnation
+            head = find_head(connection, staged, found.incarnation)
+            if is_it and not is_anew and head.trimmed == trimmed:
+                copies.drop_unfinished(connection, head.model)
+                snapshots.drop_unfinished(connection, head.model)
                 return Staged(staged, found.incarnation, found.seq, found.chain)
             models.remove(connection, staged)
         begins = ModelRecord(

@@ -106,8 +106,21 @@ def _remove_others(
         "SELECT snapshot, seq, is_complete FROM snapshots WHERE model = ?", (model,)
     ).fetchall():
         if snapshot not in numbers and (is_complete or seq <= kept[0][1]):
-            connection.execute("DELETE FROM snapshot_parts WHERE snapshot = ?", (snapshot,))
-            connection.execute("DELETE FROM snapshots WHERE snapshot = ?", (snapshot,))
+            _remove(connection, snapshot)
+
+
+def _remove(connection: sqlite3.Connection, snapshot: int) -> None:
+    connection.execute("DELETE FROM snapshot_parts WHERE snapshot = ?", (snapshot,))
+    connection.execute("DELETE FROM snapshots WHERE snapshot = ?", (snapshot,))
+
+
+def drop_unfinished(connection: sqlite3.Connection, model: int) -> None:
+    """Let go of the snapshots that are not complete."""
+    unfinished = connection.execute(
+        "SELECT snapshot FROM snapshots WHERE model = ? AND NOT is_complete", (model,)
+    ).fetchall()
+    for (snapshot,) in unfinished:
+        _remove(connection, snapshot)
 
 
 def drop(model: str, incarnation: str, before: int) -> Task[None]:
