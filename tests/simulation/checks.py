@@ -249,8 +249,12 @@ def _quarantine(log: Log, truth: Truth) -> list[str]:
 
 
 def _retained(log: Log, truth: Truth) -> Iterator[str]:
-    """Each row whose id is known is the one of its age that the learner retains."""
-    if not truth.late:
+    """Each row whose id is known is the one of its age that the learner retains.
+
+    One may go back to a version of rows that were lost: others stand at their seqs.
+    """
+    has_gone_back = any(control.kind == "rollback" for control in truth.controls.values())
+    if not truth.late or (log.cuts and has_gone_back):
         return
     ring, ids = truth.learner.state(), truth.retained.state()
     tags = (ring["ring_values"][ring["ring_indptr"][:-1]] * models.SCALE).astype(int).tolist()

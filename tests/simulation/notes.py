@@ -2,12 +2,15 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from math import isclose
 from typing import TYPE_CHECKING, Any
 
 from service.journal.protocol import JournalUnavailable
 from service.model import Model
 from service.receipts import Receipt, VerdictForgotten
+from service.references import Found, _solve
 from service.requests import AnyRequest, Request
+from solvers import problems_of
 from tests.simulation.late import LateNotes
 from tests.simulation.log import Log
 from tests.simulation.losses import LossNotes
@@ -80,6 +83,20 @@ class Notes:
         entry = log.leading_to(replica.chain, placed.seq)
         if entry is not None and request.part.body not in entry.body:
             self.problems.append(f"{worker.name} acknowledged {placed}, others stand there")
+
+    def saw_reference(self, worker: "Worker", model: Model, found: Found) -> None:
+        """An optimum is of a window that the replica has had, and of that where it still stands."""
+        replica, told = model.replica, f"{worker.name} tells of {model.record.id} {found.place}"
+        if not model.committer.is_idle or replica.is_forked:
+            return  # it may be half way through some rows
+        if not replica.trail.came_by(found.place.seq, found.place.chain):
+            self.problems.append(f"{told}, and stands at {replica.place}")
+        elif found.place == replica.place and not model.references._is_ending:
+            losses = replica.losses.last(len(replica.losses))
+            again = _solve(found.place, problems_of(replica.learner), losses, lambda: False)
+            # Of the same rows, which a rebuilding may have brought in another order.
+            if not isclose(again.lower, found.lower) or not isclose(again.regret, found.regret):
+                self.problems.append(f"{told}: {found.lower}, it is {again.lower}")
 
     def saw_forgotten(self, refusal: VerdictForgotten, began: int) -> None:
         """Nobody has as many controls as there are verdicts kept of: one is known, or was lost."""

@@ -28,6 +28,8 @@ PAGES_EVERY = 41
 """And so many one of a journal that is read in many pages."""
 PASSED_EVERY = 43
 """And so many one of a control that is come past by a snapshot."""
+REFERENCE_EVERY = 59
+"""And so many one of the optimum of a window that is lost."""
 FORGETFUL_EVERY = 47
 """And so many one of a store that keeps one nonce."""
 SNAPSHOT_EVERY = 3
@@ -350,6 +352,20 @@ async def control_passed(on: Stage) -> None:
     await control
 
 
+async def reference_lost(on: Stage) -> None:
+    """The optimum of a window is asked for; of that the log loses rows, and others come there."""
+    await on.bring(on.worker, 2)
+    for _ in range(MANY):
+        found = on.begin(on.ask(lambda worker: worker.refer(on.model_id), on.worker))
+        await on.moment(AWHILE_S)
+        if on.log is not None:
+            on.lose_from(on.log.seq)
+        await on.bring(on.other, rows=1)
+        await asyncio.gather(
+            found, on.ask(lambda worker: worker.refer(on.model_id), on.worker), on.bring(on.worker)
+        )
+
+
 async def forgotten(on: Stage) -> None:
     """Of an append nobody hears that it is done; others come before it is asked for again."""
     for _ in range(MANY):
@@ -383,6 +399,7 @@ OF_SLOW_ONES = Plot(answered_in_between, is_bulk=True, is_slow=True)
 OF_OTHERS = Plot(others_ahead, is_full=True, is_bulk=True)
 OF_PAGES = Plot(page_lost, is_slow=True, is_paged=True)
 OF_CONTROLS = Plot(control_passed, PAIR)
+OF_REFERENCES = Plot(reference_lost, DUALS)
 OF_FORGETFUL = Plot(forgotten, is_forgetful=True)
 
 
@@ -399,4 +416,6 @@ def plot_of(seed: int) -> Plot | None:
         return OF_PAGES
     if not seed % PASSED_EVERY:
         return OF_CONTROLS
-    return None if seed % FORGETFUL_EVERY else OF_FORGETFUL
+    if not seed % FORGETFUL_EVERY:
+        return OF_FORGETFUL
+    return None if seed % REFERENCE_EVERY else OF_REFERENCES

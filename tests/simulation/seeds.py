@@ -89,4 +89,6 @@ FIRST = {
     "half a row kept": 253,
     "head behind it served on": 464,
     "verdict that a snapshot brings not told": 602,
+    "reference of whatever has its seq": 531,
+    "reference of what is lost meanwhile": 1888,
 }

@@ -45,6 +45,7 @@ from service.settings import Settings
 from service.startup import Startup
 from service.unread import Unread
 from service.versions import go_back_to_seq, go_back_to_version, take_version
+from solvers import RefitError
 from tests.simulation import models
 from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
 from tests.simulation.checks import check_world, held_unclean, left_behind, left_forked
@@ -293,6 +294,14 @@ class Worker:
                 self.world.misfortune.lag_of(self, "refit", model_id)
                 with contextlib.suppress(UnderWay):
                     await model.refits.begin(model.refits.methods[0], models.TOL, by=SERVER)
+
+    async def refer(self, model_id: str) -> None:
+        """Ask for the optimum of the window, and hold it against where the replica has come by."""
+        with self.catalog.pinned(model_id):
+            model = await self.model(model_id)
+            with contextlib.suppress(RefitError):  # no row is retained
+                found = await model.references.find()
+                self.world.notes.saw_reference(self, model, found)
 
     async def refresh(self, model_id: str) -> None:
         with self.catalog.pinned(model_id):

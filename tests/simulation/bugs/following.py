@@ -16,6 +16,7 @@ from service.journal.pages import end_of
 from service.journal.protocol import Entry, ModelChanged
 from service.journal.record import Control
 from service.recovery import Forked
+from service.references import References
 from service.replica import Replica
 from service.trail import Trail
 from tests.simulation.bugs.planting import Bug, nothing
@@ -141,6 +142,18 @@ def _by_its_seq(true: Any, self: Applying, appended: Any) -> None:
         true(self, appended)
 
 
+async def _by_seq_alone(true: Any, self: References) -> Any:
+    """The optimum of a window is kept for whatever stands at its seq."""
+    model = self._whose()
+    found = None if model is None else model.reference
+    return found if found and found.place.seq == model.replica.seq else await true(self)
+
+
+def _led_on(true: Any, *given: Any) -> bool:
+    """Nothing is lost while an optimum is computed."""
+    return True
+
+
 async def _read_and_kept(true: Any, self: Replica, journal: Any, some: Sequence[Entry]) -> Any:
     """What is read ahead is looked at once it is its turn."""
     return await self._read(journal, end_of(some))
@@ -179,5 +192,7 @@ BUGS = {
     "head behind it served on": Bug([(Committer, "suspect", nothing)]),
     "half a row kept": Bug([(Committer, "_doubt_after", nothing)]),
     "page read ahead not looked at": Bug([(Replica, "_read_behind", _read_and_kept)]),
+    "reference of whatever has its seq": Bug([(References, "find", _by_seq_alone)]),
+    "reference of what is lost meanwhile": Bug([(Replica, "leads_on_from", _led_on)]),
     "rebuilt to anywhere": Bug([(service.replica, "Base", _wherever_it_is)]),
 }
