@@ -4,19 +4,22 @@ A model is written where nobody finds it, and shown once it is whole; what was w
 was cut off is gone on with by the next one. The source is only read.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from service.beside_log import Beside, Mark, beside, read_mark, told
 from service.journal import make_journal, sqlite_path
 from service.journal.audit import Where
 from service.journal.chain import next_chain
-from service.journal.moving import Movable, Staged
+from service.journal.moving import MOVED, Movable, Staged
 from service.journal.protocol import (
     Conflict,
     CopyUse,
+    Head,
     JournalUnavailable,
     Limits,
     ModelChanged,
@@ -50,25 +53,41 @@ class Moved(msgspec.Struct, frozen=True):
     was_there: bool
 
 
+class Found(NamedTuple):
+    """A model of the source, and what the target has of it."""
+
+    record: ModelRecord
+    there: ModelRecord | None
+    whole: Mark | None
+    """What stands beside the source's log, where the target has all there is."""
+
+
+class Copied(NamedTuple):
+    """What the target has by now: up to where, and what stood beside the source's log then."""
+
+    head: Head
+    mark: Mark
+
+
 async def migrate(source: Movable, target: Movable, tell: Tell = lambda line: None) -> list[Moved]:
     """Copy every model of `source` into `target`; what is there already stays as it is.
 
-    Raises Refused: where the target holds another model of an id, or more of one than the source;
-    where the stores belong to different kinds of machines; where the source is being written.
+    Raises Refused: where the target holds another model of an id, or of one what the source does
+    not have; where the stores belong to different kinds of machines; where the source is being
+    written.
     """
     records = [record async for record in _records(source)]
-    found = [await _find(target, record.id) for record in records]
-    for record, there in zip(records, found, strict=True):
-        await _check_room(source, record, there)
+    found = [await _look(source, target, record) for record in records]
     await _take_identity(source, target)
-    moved = {}
-    for number, (record, there) in enumerate(zip(records, found, strict=True), 1):
-        done = moved[record.id] = await _move(source, target, record, there)
+    moved, copied = [], {}
+    for number, one in enumerate(found, 1):
+        done, copied[one.record.id] = await _move(source, target, one)
+        moved.append(done)
         what = "is there" if done.was_there else f"{done.entries:,} entries copied"
-        tell(f"{number}/{len(records)} {record.id}: {what}, up to seq {done.seq:,}")
+        tell(f"{number}/{len(found)} {done.model}: {what}, up to seq {done.seq:,}")
     await _move_changes(source, target)
-    await _check_still(source, records, moved)
-    return list(moved.values())
+    await _check_still(source, copied)
+    return moved
 
 
 async def run_migration(of: str, to: str, tell: Tell = lambda line: None) -> list[Moved]:
@@ -108,10 +127,47 @@ async def _find(journal: Movable, model: str) -> ModelRecord | None:
         return None
 
 
-async def _check_room(source: Movable, record: ModelRecord, there: ModelRecord | None) -> None:
+async def _look(source: Movable, target: Movable, record: ModelRecord) -> Found:
     """Raises Refused where the target's model is none that the source's may take the place of."""
+    there = await _find(target, record.id)
     if there is None:
-        return
+        return Found(record, None, None)
+    await _check_room(source, record, there)
+    try:
+        return Found(record, there, await _mark_of_whole(source, target, record, there))
+    except ModelChanged:
+        raise _changed(record.id) from None
+
+
+async def _mark_of_whole(
+    source: Movable, target: Movable, record: ModelRecord, there: ModelRecord
+) -> Mark | None:
+    """What stands beside the source's log, if the target has all there is; else None.
+
+    Raises ModelChanged; Refused where the source has more, and the target what is not the source's.
+    """
+    own = record.id, record.incarnation
+    left = await target.cursor(*own, MOVED)
+    moved = None if left is None else read_mark(left)
+    has = await told(target, *own)
+    is_touched = moved is None or has != moved.told
+    if (there.seq, there.chain) == (record.seq, record.chain):
+        now = (await beside(source, *own)).mark
+        if moved is not None and moved.is_still(now):
+            return now
+        if is_touched and has == now.told:
+            return now
+    if is_touched and has:
+        raise Refused(
+            f"the target's model {record.id!r} has gone on by itself: its versions, its rows that "
+            "wait for labels or its cursors are not those that were copied, and the source has "
+            "others by now, too: delete it there first"
+        )
+    return None
+
+
+async def _check_room(source: Movable, record: ModelRecord, there: ModelRecord) -> None:
+    """Raises Refused where the source's log does not lead on from the target's."""
     if there.incarnation != record.incarnation:
         raise Refused(f"the target holds another model {record.id!r}: delete one of them first")
     try:
@@ -177,20 +233,15 @@ async def _move_changes(source: Movable, target: Movable) -> None:
         await target.put_changes(told)
 
 
-async def _check_still(
-    source: Movable, records: Sequence[ModelRecord], moved: Mapping[str, Moved]
-) -> None:
+async def _check_still(source: Movable, copied: Mapping[str, Copied]) -> None:
     """Raises Refused where a model was written after it was copied, or made since."""
-    late = {record.id async for record in _records(source)} - moved.keys()
-    heads = await source.heads([record.id for record in records])
-    for record, head in zip(records, heads, strict=True):
+    late = {record.id async for record in _records(source)} - copied.keys()
+    heads = await source.heads(list(copied))
+    for (model, done), head in zip(copied.items(), heads, strict=True):
         if isinstance(head, JournalUnavailable):
             raise head
-        if head is None or (head.incarnation, head.seq) != (
-            record.incarnation,
-            moved[record.id].seq,
-        ):
-            late.add(record.id)
+        if head != done.head or not await _is_still(source, model, done):
+            late.add(model)
     if late:
         raise Refused(
             f"the source is being written ({', '.join(sorted(late)[:5])}): stop its servers and "
@@ -198,18 +249,30 @@ async def _check_still(
         )
 
 
-async def _move(
-    source: Movable, target: Movable, record: ModelRecord, there: ModelRecord | None
-) -> Moved:
+async def _is_still(source: Movable, model: str, done: Copied) -> bool:
+    """Whether all that stands beside the log is what was copied."""
     try:
-        if there is not None and (there.seq, there.chain) == (record.seq, record.chain):
-            await target.unstage(there)  # a run may have been cut off before its last step
-            return Moved(record.id, there.seq, 0, True)
-        return await Mover(source, target, record, there).move()
+        return done.mark.is_still((await beside(source, model, done.head.incarnation)).mark)
+    except ModelChanged:
+        return False
+
+
+async def _move(source: Movable, target: Movable, found: Found) -> tuple[Moved, Copied]:
+    record = found.record
+    try:
+        if found.there is not None and found.whole is not None:
+            await target.unstage(found.there)  # a run may have been cut off before its last step
+            is_there = Moved(record.id, record.seq, 0, True)
+            return is_there, Copied(_head(record), found.whole)
+        return await Mover(source, target, record, found.there).move()
     except (ModelChanged, UnknownModel):
         raise _changed(record.id) from None
     except Conflict as conflict:
         raise Refused(f"model {record.id!r}: {conflict}") from conflict
+
+
+def _head(record: ModelRecord) -> Head:
+    return Head(record.incarnation, record.seq, record.chain)
 
 
 class Mover:
@@ -229,29 +292,32 @@ class Mover:
         self._has_leftovers = False
         self._entries = 0
 
-    async def move(self) -> Moved:
+    async def move(self) -> tuple[Moved, Copied]:
         """Raises Refused, and what the journals raise."""
         for _ in range(ROUNDS):
             with suppress(Trimmed):  # the source has let go of what was to come next
-                found = await self._copy()
+                began = await self._beside()
+                found = await self._copy(began)
                 if found is not None:
                     await self._target.unstage(found)
-                    return Moved(found.id, found.seq, self._entries, False)
+                    moved = Moved(found.id, found.seq, self._entries, False)
+                    return moved, Copied(_head(found), began.mark)
         raise Refused(
             f"model {self._record.id!r} is being written: stop the source's servers and run this "
             "again, it goes on where it stands"
         )
 
-    async def _copy(self) -> ModelRecord | None:
+    async def _beside(self) -> Beside:
+        return await beside(self._source, self._record.id, self._record.incarnation)
+
+    async def _copy(self, began: Beside) -> ModelRecord | None:
         """The model, once what is staged of it is all that the source has; None where it moved on.
 
         Raises Trimmed.
         """
-        model, incarnation = self._record.id, self._record.incarnation
-        record = await self._source.get(model)
-        self._cursors = await self._source.cursors(model, incarnation)
-        trimmed = await self._trimmed()
-        staged = await self._stage(record, trimmed)
+        record = await self._source.get(self._record.id)
+        self._cursors = {**began.cursors, MOVED: began.mark.text()}
+        staged = await self._stage(record, began.trimmed)
         await self._move_copies(staged)
         staged = await self._move_entries(staged)
         await self._move_versions(staged)
@@ -259,14 +325,11 @@ class Mover:
         await self._move_keys(staged)
         await self._move_rows(staged)
         self._has_leftovers = await self._find_leftovers(staged)
-        found = await self._source.get(model)
-        is_it = (found.incarnation, found.seq, found.chain) == (
-            incarnation,
-            staged.seq,
-            staged.chain,
-        )
-        stands = is_it and await self._trimmed() == trimmed
-        return found if stands and not self._has_leftovers else None
+        found = await self._source.get(self._record.id)
+        ends = Head(self._record.incarnation, staged.seq, staged.chain)
+        if self._has_leftovers or _head(found) != ends:
+            return None
+        return found if began.mark.is_still((await self._beside()).mark) else None
 
     async def _stage(self, record: ModelRecord, trimmed: int) -> Staged:
         """What stands in the target goes on, if it is of the source.
@@ -289,14 +352,6 @@ class Mover:
         if not goes_on:
             staged = await self._target.stage(record, trimmed, is_anew=True)
         return staged
-
-    async def _trimmed(self) -> int:
-        """The last seq of which the source keeps no row."""
-        try:
-            await self._source.read(self._record.id, self._record.incarnation, 0, 1)
-        except Trimmed as trimmed:
-            return trimmed.kept_from - 1
-        return 0
 
     async def _find_leftovers(self, staged: Staged) -> bool:
         """Whether copies or snapshots are staged that the source does not keep any more."""

@@ -17,6 +17,9 @@ from service.journal.chain import first_chain
 from service.journal.copies import CopyUse
 from service.journal.protocol import Entry, Journal, ModelRecord, Place, Remembered
 
+MOVED = "moved"
+"""The cursor in which a migration leaves what it needs to know later, told by `cursor` alone."""
+
 
 class KeptKey(msgspec.Struct, frozen=True, gc=False):
     """A key that is known, what stands under it, and when it came by the store's clock."""
@@ -85,7 +88,7 @@ class Movable(Journal, Protocol):
         """
 
     async def cursors(self, model: str, incarnation: str) -> Mapping[str, str]:
-        """Return where all cursors stand.
+        """Return where all cursors stand, but for MOVED: it is of this store, and no other.
 
         Raises ModelChanged.
         """

@@ -22,6 +22,7 @@ from service.journal.protocol import (
     ModelChanged,
     Part,
     Place,
+    ToRemember,
     Trimmed,
     UnknownModel,
     Version,
@@ -32,6 +33,7 @@ from service.journal.redis.records import MODELS, WAITING
 from service.migration import Mover, Refused, migrate, run_migration
 from service.replica import Replica
 from service.settings import Settings
+from tests.journal.groups import request, rows
 from tests.journal.leftovers import kept_bytes
 from tests.service.conftest import SPEC
 
@@ -463,7 +465,9 @@ class Cleaned:
         await self.journal.append(*self.own, os.urandom(16), 2, (), move)
 
 
-@pytest.mark.parametrize("between", ["two runs", "two halves and runs", "entries and cursors"])
+@pytest.mark.parametrize(
+    "between", ["two runs", "two halves and runs", "entries and cursors", "two whole runs"]
+)
 def test_what_was_unlearned_does_not_come_along_with_the_word_that_it_is_gone(
     stores, monkeypatch, between
 ):
@@ -480,21 +484,179 @@ def test_what_was_unlearned_does_not_come_along_with_the_word_that_it_is_gone(
     async def run() -> None:
         async with opened(*stores) as (source, target):
             await cleaned.make(source)
+            if between == "two whole runs":
+                await migrate(source, target)
+                await cleaned.begin()
+                await cleaned.end()
             monkeypatch.setattr(Mover, "_move_keys", begun_again)
             if between == "two halves and runs":
                 await cleaned.begin()
-            if between != "entries and cursors":
+            if between.endswith(" runs"):
                 with pytest.raises(Killed):
                     await migrate(source, target)
                 if between == "two runs":
                     await cleaned.begin()
-                await cleaned.end()
+                if between != "two whole runs":
+                    await cleaned.end()
             await migrate(source, target)
             kept = await everything(target, "m")
             assert kept == await everything(source, "m")
             assert kept["cursors"] == {"unlearned": "2"} and SECRET not in str(kept).encode()
             await target.settle()
             assert SECRET not in kept_bytes(stores[1])
+
+    asyncio.run(run())
+
+
+class Besides:
+    """All that is written of a model without an entry, a bit more each time."""
+
+    def __init__(self, journal, record) -> None:
+        self.journal, self.place = journal, (record.seq, record.chain)
+        self.own, self.count = (record.id, record.incarnation), 0
+
+    async def remember(self) -> None:
+        await self.journal.remember(*self.own, [ToRemember(b"\4late%d" % self.count, b"a row")])
+
+    async def name(self) -> None:
+        digest = await self.journal.copy_put(*self.own, b"state %d" % self.count)
+        version = Version(f"v{self.count}", *self.place, digest, 7)
+        await self.journal.version_put(*self.own, version)
+
+    async def rename(self) -> None:
+        for version in await self.journal.versions(*self.own):
+            await self.journal.version_delete(*self.own, version.name)
+        await self.name()
+
+    async def move(self) -> None:
+        before = await self.journal.cursor(*self.own, "a cursor")
+        move = CursorMove("a cursor", before, str(self.count))
+        await self.journal.append(*self.own, os.urandom(16), self.place[0], (), move)
+
+    async def repeat(self) -> None:
+        parts = request(f"key {self.count}", rows(1, id="id"))
+        await self.journal.append(*self.own, os.urandom(16), self.place[0], parts)
+
+    async def keep(self) -> None:
+        data = b"state %d" % self.count
+        await self.journal.snapshot_put(*self.own, *self.place, data, replaces=self.count > 0)
+
+    async def all_of(self, *which: str) -> None:
+        for name in which or BESIDES:
+            await getattr(self, name)()
+        self.count += 1
+
+
+BESIDES = ("remember", "name", "move", "repeat", "rename")
+
+
+async def beside_of(journal, model: str) -> Besides:
+    record, _ = await journal.create(model, b"{}", b"{}")
+    await journal.append(model, record.incarnation, os.urandom(16), 0, [rows(1, id="id")])
+    return Besides(journal, await journal.get(model))
+
+
+@pytest.mark.parametrize("what", [*BESIDES, "keep", "all_of"])
+def test_what_comes_without_an_entry_between_two_runs_is_brought_over(stores, monkeypatch, what):
+    async def run() -> None:
+        async with opened(*stores) as (source, target):
+            written = await beside_of(source, "m")
+            await written.all_of()
+            await grown(source, "n", b"1")
+            shown = target.unstage
+
+            async def late(record):
+                await shown(record)
+                if record.id == "m":
+                    await grown(source, "n", b"another")
+                    await written.all_of(*([] if what == "all_of" else [what]))
+
+            monkeypatch.setattr(target, "unstage", late)
+            with pytest.raises(Refused, match=r"being written \(m\)"):
+                await migrate(source, target)
+            monkeypatch.undo()
+            # All that is said to be needed is to run it again
+            done = await migrate(source, target)
+            assert [(one.model, one.entries, one.was_there) for one in done] == [
+                ("m", 0, False),
+                ("n", 0, True),
+            ]
+            for model in ("m", "n"):
+                assert await everything(target, model) == await everything(source, model)
+            assert all(one.was_there for one in await migrate(source, target))
+
+    asyncio.run(run())
+
+
+def test_what_comes_without_an_entry_while_it_is_copied_comes_along(stores, monkeypatch):
+    true = Mover._move_rows
+
+    async def run() -> None:
+        async with opened(*stores) as (source, target):
+            written = await beside_of(source, "m")
+
+            async def late(self, staged):
+                await true(self, staged)
+                if written.count < times:
+                    await written.all_of()
+
+            monkeypatch.setattr(Mover, "_move_rows", late)
+            times = 2
+            await migrate(source, target)
+            assert await everything(target, "m") == await everything(source, "m")
+            await target.delete("m")
+            times = 1000
+            with pytest.raises(Refused, match="'m' is being written"):
+                await migrate(source, target)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("what", ["remember", "name", "move"])
+@pytest.mark.parametrize("learned", [False, True])
+def test_what_the_target_acknowledged_without_an_entry_is_not_taken_back(stores, what, learned):
+    async def run() -> None:
+        async with opened(*stores) as (source, target):
+            written = await beside_of(source, "m")
+            await written.all_of()
+            await migrate(source, target)
+            served = Besides(target, await target.get("m"))
+            served.count = 10
+            await served.all_of(what)
+            kept = await everything(target, "m")
+            assert [one.was_there for one in await migrate(source, target)] == [True]
+            assert await everything(target, "m") == kept
+            # Now that both have something of their own nobody can bring them together
+            if learned:
+                await grown(source, "m", b"1")
+            else:
+                await written.all_of()
+            with pytest.raises(Refused, match="gone on by itself: its versions"):
+                await migrate(source, target)
+            assert await everything(target, "m") == kept
+
+    asyncio.run(run())
+
+
+def test_keys_that_expire_meanwhile_are_no_writing(redis_server, tmp_path, monkeypatch):
+    to, of = f"sqlite:///{tmp_path / 'to.db'}", redis_server.url
+    expired = (b"keys", b"keyq", b"nonces", b"nonceq")
+
+    async def run() -> None:
+        with redis.Redis.from_url(of) as client:
+            client.flushall()
+            async with opened(of, to) as (source, target):
+                written = await beside_of(source, "m")
+                await written.all_of()
+                shown = target.unstage
+
+                async def late(record):
+                    await shown(record)
+                    client.delete(*(keys_of("m").prefix + name for name in expired))
+
+                monkeypatch.setattr(target, "unstage", late)
+                assert [one.was_there for one in await migrate(source, target)] == [False]
+                assert [one.was_there for one in await migrate(source, target)] == [True]
 
     asyncio.run(run())
 

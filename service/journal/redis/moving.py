@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from service.journal.copies import CopyUse
-from service.journal.moving import KeptAppend, KeptKey, Staged, chain_at_start
+from service.journal.moving import MOVED, KeptAppend, KeptKey, Staged, chain_at_start
 from service.journal.protocol import Conflict, Entry, ModelRecord, Place, Remembered
 from service.journal.redis import scripts
 from service.journal.redis.cluster import Lines
@@ -89,7 +89,9 @@ class RedisMoving:
     async def cursors(self, model: str, incarnation: str) -> Mapping[str, str]:
         stored = await self._read(model, incarnation, "HGETALL", keys_of(model).cursors)
         texts = [item.decode() for item in stored]
-        return dict(sorted(zip(texts[::2], texts[1::2], strict=True)))
+        found = dict(sorted(zip(texts[::2], texts[1::2], strict=True)))
+        found.pop(MOVED, None)
+        return found
 
     async def kept_rows(
         self, model: str, incarnation: str, start: int

@@ -10,7 +10,7 @@ from typing import TypeVar
 from service.journal.audit import Audited
 from service.journal.chain import next_chain
 from service.journal.copies import CopyUse
-from service.journal.moving import KeptAppend, KeptKey, Staged, chain_at_start
+from service.journal.moving import MOVED, KeptAppend, KeptKey, Staged, chain_at_start
 from service.journal.protocol import Conflict, Entry, Limits, ModelRecord, Place, Remembered
 from service.journal.sqlite import answers, audit, copies, models, remembering, snapshots
 from service.journal.sqlite.answers import Result, pack_result
@@ -76,7 +76,8 @@ class SqliteMoving:
         def task(connection: sqlite3.Connection) -> dict[str, str]:
             head = find_head(connection, model, incarnation)
             rows = connection.execute(
-                "SELECT name, value FROM cursors WHERE model = ? ORDER BY name", (head.model,)
+                "SELECT name, value FROM cursors WHERE model = ? AND name <> ? ORDER BY name",
+                (head.model, MOVED),
             )
             return dict(rows.fetchall())
 
