@@ -28,14 +28,15 @@ from service.journal.protocol import (
     Trimmed,
     UnknownModel,
 )
+from service.settings import MOST_AUDIT_DAYS
 
 PAGE = 100
 CHANGES = 1000
 READ_BYTES = 1 << 20
 # So often a model's tail is copied once more before its source counts as being written.
 ROUNDS = 5
-# Of the target: no fewer versions, and keys for no shorter, than the servers of the source allowed.
-LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400)
+# Of the target: no fewer versions, and keys and changes for no shorter, than any servers may allow.
+LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400, audit_s=MOST_AUDIT_DAYS * 86400)
 
 Tell = Callable[[str], None]
 

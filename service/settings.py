@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from service.journal.durability import check_level
 
 Durability = Annotated[str, AfterValidator(check_level)]
+MOST_AUDIT_DAYS = 36_500
 
 
 class Settings(BaseSettings):
@@ -205,7 +206,10 @@ class Settings(BaseSettings):
         64 * 1024 * 1024, ge=1, description="What they may take in the store, per model."
     )
     audit_days: int = Field(
-        400, ge=1, le=36_500, description="How long changes to models are told of by the audit log."
+        400,
+        ge=1,
+        le=MOST_AUDIT_DAYS,
+        description="How long changes to models are told of by the audit log.",
     )
     metrics_max_models: int = Field(
         500, ge=1, description="Most models with series of their own on /metrics."

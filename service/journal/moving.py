@@ -162,7 +162,9 @@ class Movable(Journal, Protocol):
     async def put_changes(self, changes: Sequence[Audited]) -> None:
         """Add to the log of changes, with their times, those that it does not have.
 
-        They come in the order in which they were made, of each model behind those that are there.
+        They are given in the order in which they were made, and are told with those that are there
+        in the order of their times. Changes that are there and come behind may have other places
+        then.
         """
 
     async def unstage(self, record: ModelRecord) -> None:

@@ -1,10 +1,13 @@
 """The log of changes on every store: written with what it tells of, once, never lost with it."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
+from service.journal.audit import Audited
 from service.journal.protocol import (
     Change,
     Conflict,
@@ -106,6 +109,47 @@ async def test_changes_are_read_page_by_page_of_one_model_and_of_all(journal: Jo
     for wrong in ("x", "7", "1-.m", "9" * 40 + "-1.m"):
         with pytest.raises(ValueError):
             await journal.audit(None, wrong)
+
+
+async def test_changes_of_another_store_are_told_with_those_there_in_order_of_time(
+    journal: Journal,
+):
+    await journal.create("m", SPEC, GIVEN, change("create"))
+    await journal.create("n", SPEC, GIVEN, change("create"))
+    await journal.delete("m", None, change("delete"))
+    before = await journal.audit()
+    [made, gone] = await journal.audit("m")
+
+    def other(action: str, time_ms: int, number: int) -> Audited:
+        place = f"{time_ms}-{number}.m"
+        return Audited(place, time_ms, "m", "0" * 40, 7, change(action))
+
+    old = [other("old", made.time_ms - 10, 5), other("twin", made.time_ms - 9, 6)]
+    old += [other("twin", made.time_ms - 9, 7), other("same moment", gone.time_ms, 0)]
+    late = [other("late", gone.time_ms + 10, 8), other("later", gone.time_ms + 10, 9)]
+    for given in (old[1:3], old, old + late, old + late):
+        await journal.put_changes(given)
+    whole = await journal.audit()
+    assert [one.time_ms for one in whole] == sorted(one.time_ms for one in whole)
+    assert Counter(map(without_place, whole)) == Counter(map(without_place, before + old + late))
+    assert len({one.place for one in whole}) == len(whole)
+    of_model = await journal.audit("m")
+    assert of_model == [one for one in whole if one.model == "m"]
+    names = [one.change.action for one in of_model]
+    assert names[:3] == ["old", "twin", "twin"] and names[-2:] == ["late", "later"]
+    assert sorted(names[3:-2]) == ["create", "delete", "same moment"]
+    # Page by page nothing is told twice, and what is written afterwards comes last
+    paged, after = [], None
+    while page := await journal.audit("m", after, 1):
+        paged += page
+        after = page[-1].place
+    assert paged == of_model
+    await journal.delete("n", None, change("the last"))
+    assert (await told(journal, "n"))[-1] == ("the last", 0)
+
+
+def without_place(one: Audited) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(one, place=""))
 
 
 async def test_old_changes_go_and_young_ones_stay(store: Store):

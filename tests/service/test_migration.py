@@ -17,6 +17,7 @@ from service import cli
 from service.app import create_app
 from service.journal import open_journal
 from service.journal.protocol import (
+    Change,
     CursorMove,
     JournalUnavailable,
     ModelChanged,
@@ -32,7 +33,7 @@ from service.journal.redis.keys import keys_of
 from service.journal.redis.records import MODELS, WAITING
 from service.migration import Mover, Refused, migrate, run_migration
 from service.replica import Replica
-from service.settings import Settings
+from service.settings import MOST_AUDIT_DAYS, Settings
 from tests.journal.groups import request, rows
 from tests.journal.leftovers import kept_bytes
 from tests.service.conftest import SPEC
@@ -730,6 +731,42 @@ def test_keys_stay_as_long_as_any_server_may_keep_them(redis_server, tmp_path):
         own = keys_of("m")
         for kept in (own.keys, own.prefix + b"keyq"):  # of an idle model all of them go at once
             assert target.ttl(kept) > 300 * 86400
+
+
+def test_a_target_that_had_the_id_before_lacks_no_change(stores):
+    async def run() -> None:
+        async with opened(*stores) as (source, target):
+            await source.create("m", b"{}", b"{}", Change("create"))
+            old = await changes(source)
+            await until_later(old[-1].time_ms)
+            await target.create("m", b"{}", b"{}", Change("create", key="of the target"))
+            await target.delete("m", None, Change("delete", key="of the target"))
+            own = await changes(target)
+            await until_later(own[-1].time_ms)
+            await grown(source, "m", b"1")
+            await source.create("n", b"{}", b"{}", Change("create"))
+            for _ in range(2):
+                await migrate(source, target)
+                assert await changes(target) == [*old, *own, *(await changes(source))[1:]]
+
+    asyncio.run(run())
+
+
+async def until_later(time_ms: int) -> None:
+    """Return once the clock shows a later time."""
+    while time.time_ns() // 1_000_000 <= time_ms:
+        await asyncio.sleep(0.001)
+
+
+def test_changes_stay_as_long_as_any_server_may_keep_them(redis_server, tmp_path):
+    of, to = f"sqlite:///{tmp_path / 'of.db'}", redis_server.url
+    with served(of) as client, redis.Redis.from_url(to) as target:
+        target.flushall()
+        client.put("/models/gone", json=SPEC).raise_for_status()
+        client.delete("/models/gone").raise_for_status()
+        asyncio.run(run_migration(of, to))
+        most_s = MOST_AUDIT_DAYS * 86400
+        assert most_s - 60 < target.ttl(keys_of("gone").audit) <= most_s
 
 
 def test_rows_that_wait_find_their_labels_in_the_other_store(stores):

@@ -59,7 +59,8 @@ class RedisAudit:
             of_model += (f"{where.time_ms}-{where.number}", *told)
         for model, arguments in of_models.items():
             await self._list_as_changed(model)
-            await self._others.run(scripts.CHANGES, (keys_of(model).audit,), arguments)
+            audit = keys_of(model).audit
+            await self._others.run(scripts.CHANGES, (audit, audit + b":anew"), arguments)
 
     async def audit(
         self, model: str | None = None, after: str | None = None, limit: int = 100

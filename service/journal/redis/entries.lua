@@ -34,6 +34,7 @@
 --                            waiting_bytes say how many of them have a row, and what these take
 --   ds:{ID}:audit    stream  one entry per change, which outlives the model; i incarnation, s seq,
 --                            c JSON of the change
+--   ds:{ID}:audit:anew        what it becomes, for the time of one script
 --
 -- and those of the store:
 --

@@ -1,6 +1,8 @@
 """The log of changes: who changed which model, and how."""
 
+import heapq
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 
 from service.journal.audit import Audited, Change, Where, decode_change, encode_change
@@ -9,6 +11,9 @@ from service.journal.sqlite.transactions import Task
 
 # So many of the oldest go with each new one at most: no write pays for all that has expired.
 EXPIRED_ROWS = 100
+
+_Row = tuple[int, str, str, int, bytes]
+"""time_ms, id, incarnation, seq, change"""
 
 
 def keep(
@@ -35,19 +40,56 @@ def keep(
 
 
 def put(changes: Sequence[Audited]) -> Task[None]:
-    """The task behind `Movable.put_changes`."""
+    """The task behind `Movable.put_changes`.
+
+    They are told by their numbers, so those that come behind the first new one take new numbers:
+    whoever has read up to one of them reads it once more, and the new ones.
+    """
+    given = [
+        (one.time_ms, one.model, one.incarnation, one.seq, encode_change(one.change))
+        for one in changes
+    ]
 
     def task(connection: sqlite3.Connection) -> None:
-        for one in changes:
-            told = (one.model, one.incarnation, one.seq, one.time_ms, encode_change(one.change))
-            connection.execute(
-                "INSERT INTO changes (id, incarnation, seq, time_ms, change)"
-                " SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM changes WHERE id = ?1"
-                " AND incarnation = ?2 AND seq = ?3 AND time_ms = ?4 AND change = ?5)",
-                told,
-            )
+        new = _unknown(connection, given)
+        if not new:
+            return
+        [behind] = connection.execute(
+            "SELECT min(number) FROM changes WHERE time_ms > ?", (min(new)[0],)
+        ).fetchone()
+        later: list[_Row] = connection.execute(
+            "SELECT time_ms, id, incarnation, seq, change FROM changes WHERE number >= ?"
+            " ORDER BY number",
+            (behind,),
+        ).fetchall()
+        connection.execute("DELETE FROM changes WHERE number >= ?", (behind,))
+        merged: list[_Row] = list(heapq.merge(later, new, key=_time_of))
+        connection.executemany(
+            "INSERT INTO changes (time_ms, id, incarnation, seq, change) VALUES (?, ?, ?, ?, ?)",
+            merged,
+        )
 
     return task
+
+
+def _unknown(connection: sqlite3.Connection, given: Sequence[_Row]) -> list[_Row]:
+    """Those that are not there, or not so often."""
+    seen = Counter[_Row]()
+    new = []
+    for row in given:
+        [count] = connection.execute(
+            "SELECT count(*) FROM changes WHERE time_ms = ? AND id = ? AND incarnation = ?"
+            " AND seq = ? AND change = ?",
+            row,
+        ).fetchone()
+        seen[row] += 1
+        if seen[row] > count:
+            new.append(row)
+    return new
+
+
+def _time_of(row: _Row) -> int:
+    return row[0]
 
 
 def read(model: str | None, after: str | None, limit: int) -> Task[list[Audited]]:
