@@ -216,9 +216,13 @@ async def _begins_behind(journal: Journal, where: tuple[str, str], seq: int) -> 
 
 
 async def _drop_copies(journal: Journal, where: tuple[str, str], seq: int) -> bool:
-    """Delete copies of states before `seq`; False where a record that is kept names one."""
+    """Delete copies of states before `seq`; False where a record that is kept names one.
+
+    Those too that are not whole: of which states they are nobody can tell, and their writers begin
+    anew, if they are alive.
+    """
     are_gone = True
-    for copy in await journal.copies(*where):
+    for copy in await journal.copies(*where, with_partial=True):
         data = await journal.copy_get(*where, copy.digest)
         if data is not None and _is_since(data, seq):
             continue

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from service.controls import Pause
 from service.errands import Errand
 from service.errors import Problem
+from service.full_copies import put_away
 from service.journal.protocol import (
     Journal,
     JournalError,
     ModelChanged,
     ModelRecord,
+    Place,
     Trimmed,
     UnknownCopy,
     UnknownModel,
@@ -133,25 +135,30 @@ class Pausing(Errand):
         if record.incarnation != model.record.incarnation:
             raise ModelChanged(record.id)
         good = await _last_good(self._journal, record, calm_seq, since)
-        order = Pause(since)
-        if good is not None:
-            copy = await asyncio.to_thread(good.capture().as_copy)
-            where = (record.id, record.incarnation)
-            digest = await self._journal.copy_put(*where, copy.data)
-            order = Pause(since, copy.seq, digest)
+        if good is None:
+            await self._submit(model, Pause(since), held)
+            return
+        copy = await asyncio.to_thread(good.capture().as_copy)
+        async with put_away(model, self._journal, copy) as away:
+            away.is_named = await self._submit(model, Pause(since, copy.seq, away.digest), held)
+
+    async def _submit(self, model: "Model", order: Pause, held: Place) -> bool:
+        """Append this rollback; False where there is one already."""
         if self._due() is None:
-            return  # somebody else has let it go back
+            return False
         # The first one wins, whatever it names.
-        key = make_key(KeyKind.PAUSE, str(since))
+        key = make_key(KeyKind.PAUSE, str(order.since))
         receipt = await model.submit(ControlRequest.of(order, key, b"pause", held=held))
-        if not receipt.placed.duplicate:
+        is_new = not receipt.placed.duplicate
+        if is_new:
             where_to = "where it stands" if order.seq is None else f"at seq {order.seq}"
             log.warning(
                 "model %r: learning is paused since seq %d, the state is the one %s",
-                record.id,
-                since,
+                model.record.id,
+                order.since,
                 where_to,
             )
+        return is_new
 
 
 async def _last_good(

@@ -3,14 +3,13 @@
 import asyncio
 import re
 from collections import OrderedDict
-from contextlib import suppress
 from typing import NamedTuple
 
 from service.auditing import SERVER, Author
 from service.controls import Rollback, why_forgotten, why_no_way_back
 from service.errors import Problem, unavailable
+from service.full_copies import put_away
 from service.journal.protocol import (
-    Conflict,
     Journal,
     JournalUnavailable,
     NotHeld,
@@ -22,7 +21,7 @@ from service.journal.protocol import (
 from service.model import Model
 from service.obeying import fetch_copy
 from service.problems import quoted
-from service.receipts import Receipt
+from service.receipts import Receipt, is_left
 from service.recovery import Forked
 from service.requests import ControlRequest
 from service.states import UnreadableCopy
@@ -30,7 +29,8 @@ from service.time_travel import NotKept, state_at
 from solvers import Learner
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# A copy that was just written is collected only where its writer seems to have died.
+# A copy that was just written is collected only where its writer seems to have died, or where
+# another one has put it away as well and could not name it.
 TRIES = 3
 
 
@@ -39,8 +39,9 @@ async def take_version(
 ) -> tuple[Version, bool]:
     """Name the state at the journal's end; (it, False) where the name stands for it already.
 
-    Raises Conflict where the name stands for another state; NotHeld where the journal has let go of
-    this one while it was taken, as it does when a sample is unlearned, or has lost it.
+    Raises Conflict where the name stands for another state; TooManyVersions; NotHeld where the
+    journal has let go of this one while it was taken, as it does when a sample is unlearned, or has
+    lost it.
     """
     if name is not None and not NAME.fullmatch(name):
         detail = "a version's name has 1 to 128 characters of A-Z a-z 0-9 . _ - and begins with"
@@ -50,23 +51,22 @@ async def take_version(
         captured = model.replica.capture()
     copy = await asyncio.to_thread(captured.as_copy)
     where = (model.record.id, model.record.incarnation)
+    named = name or f"seq-{copy.seq}"
     for tried in range(TRIES):
-        digest = await journal.copy_put(*where, copy.data)
-        named = name or f"seq-{copy.seq}"
-        version = Version(named, copy.seq, copy.chain, digest, len(copy.data), note=note)
-        try:
-            change = by.change("version", name=named, digest=digest)
-            return await journal.version_put(*where, version, change)
-        except NotHeld:
-            await model.committer.see_what_is_lost(Place(copy.seq, copy.chain))
-            raise
-        except UnknownCopy:
-            if tried == TRIES - 1:
+        async with put_away(model, journal, copy) as away:
+            digest = away.digest
+            version = Version(named, copy.seq, copy.chain, digest, len(copy.data), note=note)
+            try:
+                change = by.change("version", name=named, digest=digest)
+                told = await journal.version_put(*where, version, change)
+                away.is_named = True
+                return told
+            except NotHeld:
+                await model.committer.see_what_is_lost(Place(copy.seq, copy.chain))
                 raise
-        except Conflict:
-            with suppress(Conflict):  # something else names it
-                await journal.copy_delete(*where, digest)
-            raise
+            except UnknownCopy:
+                if tried == TRIES - 1:
+                    raise
     raise AssertionError("not reached")
 
 
@@ -134,22 +134,21 @@ async def go_back_to_seq(
         raise unavailable(f"the journal has changed meanwhile: {error}") from None
     copy = await asyncio.to_thread(then.capture().as_copy)
     for tried in range(TRIES):
-        digest = await journal.copy_put(record.id, record.incarnation, copy.data)
-        order = Rollback(digest, seq)
-        # It took its time, in which the journal may have been trimmed past where it ended then.
-        held = await model.place_beyond(Place(record.seq, record.chain))
-        if (why_not := why_forgotten(model.replica, seq)) is not None:
-            with suppress(Conflict):  # the copy has the sample that was unlearned meanwhile
-                await journal.copy_delete(record.id, record.incarnation, digest)
-            _refuse(model, why_not)
-        if held is None:
-            raise NotHeld(record.id, record.seq, record.chain)
-        try:
-            request = ControlRequest.of(order, key, asked, by=by, held=held)
-            return order, await model.submit(request)
-        except UnknownCopy:
-            if tried == TRIES - 1:
-                raise
+        async with put_away(model, journal, copy) as away:
+            order = Rollback(away.digest, seq)
+            # It took its time, in which the journal may have been trimmed past where it ended then.
+            held = await model.place_beyond(Place(record.seq, record.chain))
+            _refuse(model, why_forgotten(model.replica, seq))
+            if held is None:
+                raise NotHeld(record.id, record.seq, record.chain)
+            try:
+                request = ControlRequest.of(order, key, asked, by=by, held=held)
+                receipt = await model.submit(request)
+                away.is_named = not is_left(receipt.placed)
+                return order, receipt
+            except UnknownCopy:
+                if tried == TRIES - 1:
+                    raise
     raise AssertionError("not reached")
 
 

@@ -60,8 +60,13 @@ class Copies(Protocol):
         Raises ModelChanged.
         """
 
-    async def copies(self, model: str, incarnation: str) -> Sequence[StoredCopy]:
+    async def copies(
+        self, model: str, incarnation: str, with_partial: bool = False
+    ) -> Sequence[StoredCopy]:
         """Return the copies that are kept, in order of their digests.
+
+        Those that are whole, or `with_partial` also those being written, or left so by a writer
+        who died; `bytes` are those of the whole copy.
 
         Raises ModelChanged.
         """

@@ -100,6 +100,8 @@ async def test_a_copy_is_not_seen_until_it_is_whole_and_the_next_writer_goes_on(
         digest = hashlib.sha256(BIG).hexdigest()
         assert not await log.has(digest)
         assert await log.journal.copies(*log.where) == []
+        partial = StoredCopy(digest, len(BIG))
+        assert await log.journal.copies(*log.where, with_partial=True) == [partial]
         with pytest.raises(UnknownCopy):
             await log.journal.version_put(*log.where, Version("v", 1, "c", digest, len(BIG), 1))
         assert await asyncio.gather(log.put(BIG), log.put(BIG)) == [digest, digest]

@@ -12,9 +12,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.appending import Appending
+from service.controls import Pause
 from service.demo.server_process import ServerProcess
 from service.groups import Group
-from service.journal.record import Control, decode_merged
+from service.journal.record import Control, KeyKind, decode_merged, make_key
 from service.pausing import Pausing
 from service.replica import Replica
 from service.requests import ControlRequest
@@ -411,6 +412,38 @@ def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_p
     client.portal.call(lose_and_go_back)
     assert controls_in(f"sqlite:///{path}") == []
     assert view(client)["samples"] == 100 and view(client)["seq"] == 100
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monkeypatch, is_seen):
+    """They name no state, and what is on its way to the store by then is named by nobody."""
+    monkeypatch.setattr(Pausing, "came_by", lambda self: None)
+    client = serve(store=store)
+    client.put("/models/m", json=GUARDED)
+    learn(client, samples(0, 100) + samples(100, 160, bad=True))
+    catalog = client.app._catalog
+    model = catalog.held("m")
+    where = ("m", model.record.incarnation)
+    copy_put, put = catalog.journal.copy_put, []
+
+    async def late(*given: Any) -> str:
+        since = model.pausing.pauses.since
+        key = make_key(KeyKind.PAUSE, str(since))
+        request = ControlRequest.of(Pause(since), key, b"pause")
+        if is_seen:
+            await model.submit(request)
+        else:  # by another worker
+            await catalog.journal.append(*where, bytes(16), model.replica.seq, request.parts)
+        put.append(await copy_put(*given))
+        return put[-1]
+
+    async def go_back() -> None:
+        monkeypatch.setattr(catalog.journal, "copy_put", late)
+        await model.pausing._go_back(model)
+        assert len(put) == 1 and not await catalog.journal.copies(*where)
+
+    client.portal.call(go_back)
+    assert paused(client)["is_settled"]
 
 
 KINDS = {

@@ -14,7 +14,16 @@ from service.catalog import Catalog
 from service.codecs import ListedRows
 from service.errors import Problem
 from service.journal import open_journal
-from service.journal.protocol import JournalUnavailable, NotHeld, Trimmed, Version
+from service.journal.protocol import (
+    Conflict,
+    JournalUnavailable,
+    Limits,
+    NotHeld,
+    TooManyVersions,
+    Trimmed,
+    Version,
+)
+from service.journal.record import KeyKind, make_key
 from service.model import Model
 from service.requests import ControlRequest, Request
 from service.settings import Settings
@@ -172,14 +181,16 @@ class Late:
         return await getattr(self._journal, self._call)(*given, **more)
 
 
-@pytest.mark.parametrize("goes_back", [False, True])
-def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes_back):
+@pytest.mark.parametrize(
+    ("goes_back", "late_call"), [(False, "version_put"), (False, "copy_put"), (True, "copy_put")]
+)
+def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes_back, late_call):
     async def scenario() -> None:
         journal = await open_journal(store)
         try:
             catalog = await prepared(store, journal)
             other = catalog_on(journal)
-            late = Late(journal, "copy_put" if goes_back else "version_put")
+            late = Late(journal, late_call)
             model = await catalog.get("m")
 
             async def unlearned_by_another() -> None:
@@ -197,9 +208,86 @@ def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes
             else:
                 with pytest.raises(NotHeld):
                     await take_version(model, late, "w", "")
-            assert not await journal.versions(*where) and not await journal.copies(*where)
+            assert not await journal.versions(*where)
+            assert not await journal.copies(*where, with_partial=True)
+            assert not is_in(mark("2"), kept_bytes(store))
             await catalog.close()
             await other.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_version_that_is_one_too_many_leaves_no_copy(store):
+    """But for one that something else names."""
+
+    async def scenario() -> None:
+        journal = await open_journal(store, limits=Limits(max_versions=1))
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            where = ("m", model.record.incarnation)
+            first, _ = await take_version(model, journal, "first", "")
+            with pytest.raises(TooManyVersions):
+                await take_version(model, journal, "second", "")
+            assert [copy.digest for copy in await journal.copies(*where)] == [first.digest]
+            await learn(model, "5")
+            for name, error in (("second", TooManyVersions), ("first", Conflict)):
+                with pytest.raises(error):
+                    await take_version(model, journal, name, "")
+                assert [copy.digest for copy in await journal.copies(*where)] == [first.digest]
+            await catalog.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_rollback_that_does_not_enter_leaves_no_copy(store):
+    """Its key was used for another one."""
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            where, key = ("m", model.record.incarnation), make_key(KeyKind.REQUEST, "key")
+            order, _ = await go_back_to_seq(model, journal, 3, key, b"to 3")
+            for seq, asked in ((3, b"to 3"), (2, b"to 2")):
+                _, receipt = await go_back_to_seq(model, journal, seq, key, asked)
+                assert receipt.placed.duplicate or receipt.placed.conflict
+                assert [copy.digest for copy in await journal.copies(*where)] == [order.digest]
+            await catalog.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_that_was_left_half_written_goes(store):
+    """Its writer died: it may be of a state that has the sample."""
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            where = ("m", model.record.incarnation)
+            data = model.replica.capture().encode().data + bytes(24 << 20)
+            writing = asyncio.create_task(journal.copy_put(*where, data))
+            while not await journal.copies(*where, with_partial=True):
+                await asyncio.sleep(0.001)
+            writing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await writing
+            assert not await journal.copies(*where)
+            await model.submit(ControlRequest.of(unlearning("2")))
+            model.clean_up.begin()
+            await cleaned(catalog)
+            assert not await journal.copies(*where, with_partial=True)
+            assert not is_in(mark("2"), kept_bytes(store))
+            await catalog.close()
         finally:
             await journal.close()
 

@@ -402,8 +402,10 @@ class Connection:
     async def versions(self, model: str, incarnation: str) -> "list[Version]":
         return (await self._call(_READ, "versions", model, incarnation))[0]
 
-    async def copies(self, model: str, incarnation: str) -> "list[StoredCopy]":
-        return (await self._call(_READ, "copies", model, incarnation))[0]
+    async def copies(
+        self, model: str, incarnation: str, with_partial: bool = False
+    ) -> "list[StoredCopy]":
+        return (await self._call(_READ, "copies", model, incarnation, with_partial))[0]
 
     async def scrub(self, model: str, incarnation: str) -> bool:
         return (await self._call(_WRITE, "scrub", model, incarnation))[0]

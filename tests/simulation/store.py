@@ -351,7 +351,10 @@ class Store:
             raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
         log.snapshots = [kept for kept in log.snapshots if kept.seq >= before]
 
-    def copies(self, model: str, incarnation: str) -> "list[StoredCopy]":
+    def copies(
+        self, model: str, incarnation: str, with_partial: bool = False
+    ) -> "list[StoredCopy]":
+        """All are whole here: a copy is put in one step."""
         stored = self.log(model, incarnation).stored.items()
         return [StoredCopy(digest, len(data)) for digest, data in sorted(stored)]
 

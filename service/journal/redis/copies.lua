@@ -4,7 +4,7 @@
 --   complete  digest   Answers {0, 1 unless a part is missing}
 --   find      digest   Answers {0, parts}, {0} where there is none
 --   piece     number of the part   Answers {0, its bytes or nil}
---   list      Answers {0, digest, bytes, ...}
+--   list      1 for those too that are not complete   Answers {0, digest, bytes, ...}
 --   uses      Answers {0, "seq digest", ...} in order of seq
 --   delete    digest   Answers {0}, {5} where it is named
 --   collect   how long copies stay without a name (ms)   Answers {0}
@@ -93,7 +93,7 @@ if task == 'list' then
   local found = {0}
   for _, digest in ipairs(redis.call('HKEYS', KEYS[2])) do
     local bytes, _, _, done = find(digest)
-    if done == 1 then
+    if done == 1 or ARGV[3] == '1' then
       found[#found + 1] = digest
       found[#found + 1] = bytes
     end

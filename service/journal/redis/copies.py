@@ -67,8 +67,10 @@ class RedisCopies(RedisAudit):
         ]
         return b"".join(piece for piece in pieces if piece is not None)
 
-    async def copies(self, model: str, incarnation: str) -> Sequence[StoredCopy]:
-        answer = await self._copy(model, "", "list", incarnation)
+    async def copies(
+        self, model: str, incarnation: str, with_partial: bool = False
+    ) -> Sequence[StoredCopy]:
+        answer = await self._copy(model, "", "list", incarnation, int(with_partial))
         found = zip(answer[1::2], answer[2::2], strict=True)
         return sorted(
             (StoredCopy(digest.decode(), size) for digest, size in found), key=lambda c: c.digest

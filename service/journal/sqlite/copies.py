@@ -112,14 +112,15 @@ def is_there(connection: sqlite3.Connection, model: int, digest: str) -> bool:
     )
 
 
-def stored(model: str, incarnation: str) -> Task[list[StoredCopy]]:
+def stored(model: str, incarnation: str, with_partial: bool) -> Task[list[StoredCopy]]:
     """The task behind `Journal.copies`."""
 
     def task(connection: sqlite3.Connection) -> list[StoredCopy]:
         head = find_head(connection, model, incarnation)
         found = connection.execute(
-            "SELECT digest, bytes FROM copies WHERE model = ? AND is_complete ORDER BY digest",
-            (head.model,),
+            "SELECT digest, bytes FROM copies WHERE model = ? AND (is_complete OR ?)"
+            " ORDER BY digest",
+            (head.model, with_partial),
         )
         return [StoredCopy(*row) for row in found]
 

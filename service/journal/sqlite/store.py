@@ -303,8 +303,10 @@ class SqliteJournal(SqliteMoving):
     async def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
         return await self._read(copies.get(model, incarnation, digest))
 
-    async def copies(self, model: str, incarnation: str) -> Sequence[StoredCopy]:
-        return await self._read(copies.stored(model, incarnation))
+    async def copies(
+        self, model: str, incarnation: str, with_partial: bool = False
+    ) -> Sequence[StoredCopy]:
+        return await self._read(copies.stored(model, incarnation, with_partial))
 
     async def copy_uses(self, model: str, incarnation: str) -> Sequence[CopyUse]:
         return await self._read(copies.uses(model, incarnation))
