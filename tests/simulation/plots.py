@@ -28,6 +28,8 @@ PAGES_EVERY = 41
 """And so many one of a journal that is read in many pages."""
 PASSED_EVERY = 43
 """And so many one of a control that is come past by a snapshot."""
+COPIED_EVERY = 61
+"""And so many one of a version that comes to a store which is cleaned of a sample in it."""
 REFERENCE_EVERY = 59
 """And so many one of the optimum of a window that is lost."""
 FORGETFUL_EVERY = 47
@@ -40,6 +42,8 @@ SENT_SOON = (0.015, 0.0)
 SENT_AND_ANSWERED_LATE = (0.08, 0.4)
 SENT_LATER = (0.12, 0.0)
 """And before it comes, much else does."""
+SENT_CLEANED = (10.0, 0.0)
+"""What an unlearning leaves behind is cleaned up before."""
 ANSWERED_CLEAN = (0.0, 1.5)
 """What an unlearning leaves behind is cleaned up meanwhile."""
 MOMENT_S = 0.004
@@ -352,6 +356,17 @@ async def control_passed(on: Stage) -> None:
     await control
 
 
+async def copied_late(on: Stage) -> None:
+    """The copy that a version names is on its way while a sample that it has is unlearned."""
+    await on.bring(on.worker, 3)
+    on.meet("copy_put", SENT_CLEANED)
+    version = on.begin(on.ask(lambda worker: worker.take_version(on.model_id, "late"), on.worker))
+    await on.moment(AWHILE_S)
+    for _ in range(MANY):
+        await on.client.unlearn(on.model_id)
+    await version
+
+
 async def reference_lost(on: Stage) -> None:
     """The optimum of a window is asked for; of that the log loses rows, and others come there."""
     await on.bring(on.worker, 2)
@@ -400,6 +415,7 @@ OF_OTHERS = Plot(others_ahead, is_full=True, is_bulk=True)
 OF_PAGES = Plot(page_lost, is_slow=True, is_paged=True)
 OF_CONTROLS = Plot(control_passed, PAIR)
 OF_REFERENCES = Plot(reference_lost, DUALS)
+OF_COPIES = Plot(copied_late, DUALS)
 OF_FORGETFUL = Plot(forgotten, is_forgetful=True)
 
 
@@ -418,4 +434,6 @@ def plot_of(seed: int) -> Plot | None:
         return OF_CONTROLS
     if not seed % FORGETFUL_EVERY:
         return OF_FORGETFUL
-    return None if seed % REFERENCE_EVERY else OF_REFERENCES
+    if not seed % REFERENCE_EVERY:
+        return OF_REFERENCES
+    return None if seed % COPIED_EVERY else OF_COPIES

@@ -91,4 +91,5 @@ FIRST = {
     "verdict that a snapshot brings not told": 602,
     "reference of whatever has its seq": 531,
     "reference of what is lost meanwhile": 1888,
+    "copy without a name left behind": 244,
 }

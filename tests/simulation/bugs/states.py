@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 import service.clean_up
+import service.full_copies
 import service.replica
 from service.journal.protocol import Entry, Snapshot
 from service.journal.record import Control
@@ -139,7 +140,12 @@ def _as_it_was(true: Any, self: Model, lost: Any) -> None:
     self.count_lost(lost)
 
 
+async def _left_there(true: Any, *given: Any) -> None:
+    """A copy that is not named waits for the next trim."""
+
+
 BUGS = {
+    "copy without a name left behind": Bug([(service.full_copies, "_let_go", _left_there)]),
     "snapshot without a count": Bug([(Replica, "restore", _uncounted)]),
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
     "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
