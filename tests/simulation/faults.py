@@ -88,6 +88,7 @@ RATES = (0.02, 0.06, 0.2)
 Lags = tuple[float, float]
 """How long a call is on its way beyond what is usual, and its answer."""
 NO_LAG: Lags = (0.0, 0.0)
+LONG_S = 1.0
 
 
 class Network:
@@ -438,7 +439,8 @@ class Connection:
         call = (name, given)
         if fault is None:
             there, back = lag
-            self._at(hop + there, self._do, answer, call, back)
+            do = self._do if there < LONG_S else self._do_unless_dead
+            self._at(hop + there, do, answer, call, back)
         elif fault is Fault.LATE:
             times, again = self._network.chance.choice(((1, LATE), (LATE, 1), (LATE, LATE)))
             self._at(times * hop, self._do, answer, call, again * hop)
@@ -458,6 +460,11 @@ class Connection:
         self._tell(name, error)
         if not answer.done():
             answer.set_exception(error)
+
+    def _do_unless_dead(self, *given: Any) -> None:
+        """What is on its way for so long waits in its process, and dies with it."""
+        if not self._loop.is_dead:
+            self._do(*given)
 
     def _do(self, answer: Any, call: tuple[str, Any], back: float) -> None:
         """The request has come to the store."""
