@@ -244,7 +244,8 @@ class LimitedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # To what is not spoken here: it is answered as it is, and what follows is the next one.
+            # To what is not spoken here: it is answered as it is, and what follows is its body if
+            # it has one, or the next request.
             if upgrade.args[0] < len(data):
                 self._feed(data[upgrade.args[0] :])
             return

@@ -1,10 +1,13 @@
 """How bytes come in: uvicorn's protocol, without its five copies of the bytes of a long body.
 
-Of a body of a stated length the bytes behind its head need no parser: they go to the application
-in the pieces in which they were read. A request that comes to a server with too much to do is
-answered here, from its head: no task is made of it, and its body is passed over. Once that is so
-for many, those that came whole are answered from their bytes (`first_bytes.py`), with no parser,
-and what refuses them is held back for a moment (`holding_back.py`).
+Of a long body of a stated length the bytes behind its head need no parser: they go to the
+application in the pieces in which they were read. So does any body of a request that asks for an
+upgrade: none is made here, and the parser would take the body for the next request.
+
+A request that comes to a server with too much to do is answered here, from its head: no task is
+made of it, and its body is passed over. Once that is so for many, those that came whole are
+answered from their bytes (`first_bytes.py`), with no parser, and what refuses them is held back for
+a moment (`holding_back.py`).
 """
 
 import asyncio
@@ -16,6 +19,7 @@ import httptools
 from service.api.http import answer_problem
 from service.bodies import CONNECTION
 from service.connections import Connections
+from service.errors import Problem
 from service.first_bytes import FirstBytes, refusal
 from service.holding_back import HoldingBack
 from service.limited import LimitedProtocol
@@ -61,7 +65,7 @@ class BodyProtocol(LimitedProtocol):
     # A refusal that is held back.
     _held: bytes | None = None
     # Whether the body at hand passes the parser by.
-    _is_long = False
+    _is_counted = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -136,22 +140,31 @@ class BodyProtocol(LimitedProtocol):
         super().shutdown()
 
     def on_headers_complete(self) -> None:
+        given, skips_body = dict(self.headers), self.parser.should_upgrade()
+        is_coded = b"transfer-encoding" in given
+        if skips_body and is_coded:
+            # Nobody but the parser could find its end.
+            detail = "a request that asks for an upgrade has to state the length of its body"
+            self._wrong = Problem(400, "malformed-request", detail)
+            raise ValueError("an upgrade, and a body of no stated length")
         self.scope[CONNECTION] = self._itself  # type: ignore[literal-required]
         super().on_headers_complete()
-        given = dict(self.headers)
-        size = int(given.get(b"content-length", b"0"))
-        is_plain = b"transfer-encoding" not in given and not self.parser.should_upgrade()
-        self._left = size if is_plain else 0
-        self._is_long = self._left > LONG
+        self._left = 0 if is_coded else int(given.get(b"content-length", b"0"))
+        self._is_counted = self._left > (0 if skips_body else LONG)
 
     def on_body(self, body: bytes) -> None:
         if self._left:
             self._left -= len(body)
             cycle: Any = self.cycle
-            if self._is_long:
+            if self._is_counted:
                 self._hold(cycle, body)
                 return
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        # The parser says so, too, of a body that it skips and that is yet to be counted.
+        if not self._left:
+            super().on_message_complete()
 
     def _hold(self, cycle: Any, piece: bytes) -> None:
         """Give the application what came: each time that it is woken costs as much as to read it.
@@ -177,7 +190,7 @@ class BodyProtocol(LimitedProtocol):
             super().data_received(data)
 
     def _feed(self, data: bytes) -> None:
-        if not self._is_long:
+        if not self._is_counted:
             super()._feed(data)
             return
         left = self._left
@@ -185,7 +198,7 @@ class BodyProtocol(LimitedProtocol):
         if self._left:
             return
         # The parser has seen the head alone, and would take what follows for the body.
-        self._is_long = False
+        self._is_counted = False
         self.on_message_complete()
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)

@@ -70,6 +70,31 @@ def test_what_was_asked_before_garbage_is_answered_first(target):
         assert told == [200 if method == b"GET" else 405]
 
 
+@pytest.mark.parametrize("settings", [(), (b"http2-settings: AAEAAEAAAAIAAAABAAMAAABk",)])
+def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request(target, settings):
+    url = f"http://{target.host}:{target.port}/models/victim"
+    httpx.delete(url)
+    assert httpx.put(url, json=SPEC).status_code == 201
+    tokens = b"connection: " + b", ".join([b"Upgrade", *(b"HTTP2-Settings" for _ in settings)])
+    upgrade = (tokens, b"upgrade: h2c", *settings)
+    inner = request(b"DELETE", b"/models/victim", close=False)
+    last = request(b"GET", b"/models/victim")
+    for size in (0, 120_000):
+        body = inner + b" " * size
+        smuggling = request(b"POST", b"/models/m/predict", body, *upgrade, close=False)
+        assert asyncio.run(talk(target, smuggling + last)).statuses == [400, 200]
+    row = b'{"x": {"1": 1}, "y": 1}'
+    rows = (row, b'{"samples": [' + b", ".join([row] * 5000) + b"]}")
+    for count, body in zip((1, 5000), rows, strict=True):
+        learning = request(b"POST", b"/models/victim/learn", body, *upgrade, close=False)
+        heard = asyncio.run(talk(target, learning + last))
+        assert heard.statuses == [200, 200] and b'"count":%d,' % count in heard.data
+    assert httpx.get(url).json()["samples"] == 5001
+    chunked = request(b"POST", b"/models/m/learn", b"", *upgrade, b"transfer-encoding: chunked")
+    heard = asyncio.run(talk(target, chunked + b"%x\r\n%b\r\n0\r\n\r\n" % (len(inner), inner)))
+    assert heard.statuses == [400] and heard.is_closed
+
+
 def test_a_key_of_one_model_says_nothing_of_another(target):
     url = f"http://{target.host}:{target.port}"
     with httpx.Client(base_url=url, headers={"idempotency-key": "of-both"}) as client:

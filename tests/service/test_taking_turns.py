@@ -461,6 +461,76 @@ def test_what_follows_an_upgrade_that_is_not_spoken_is_the_next_request():
     run(told)
 
 
+UPGRADE = b"POST /y HTTP/1.1\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
+
+
+def reads(bodies: list[bytes]) -> Any:
+    """An application that keeps the bodies that come to /y, and answers."""
+
+    async def read(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", scope["path"] == "/y"
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        if scope["path"] == "/y":
+            bodies.append(body)
+        await answer(scope, receive, send)
+
+    return read
+
+
+@pytest.mark.parametrize("body", [b"", GET, GET * 6000 + b"GET"], ids=["none", "small", "long"])
+def test_a_body_behind_an_upgrade_is_no_request_wherever_its_bytes_are_cut(body: bytes):
+    sent = UPGRADE + b"content-length: %d\r\n\r\n%b" % (len(body), body) + GET
+    few = (1, 90, 200, 2000, 70_000, len(sent) - 20)
+    cut = [[sent[:at], sent[at:]] for at in (range(1, len(sent)) if len(sent) < 1000 else few)]
+    byte_by_byte = [sent[at : at + 1] for at in range(len(sent))] if len(sent) < 1000 else [sent]
+
+    async def told() -> None:
+        for pieces in ([sent], byte_by_byte, *cut):
+            bodies: list[bytes] = []
+            world = World(reads(bodies))
+            one, line = world.connect()
+            for piece in pieces:
+                one.data_received(piece)
+                await asyncio.sleep(0)
+            while line.answers < 2:
+                await asyncio.sleep(0)
+            assert bodies == [body] and world.served == ["/y", "/x"]
+            assert line.is_reading and not line.is_closed
+
+    run(told)
+
+
+def test_bodies_behind_upgrades_that_come_together_are_each_read_in_turn():
+    async def told() -> None:
+        bodies: list[bytes] = []
+        world = World(reads(bodies))
+        one, line = world.connect()
+        sent = [GET * (number % 3) for number in range(60)]
+        asked = [UPGRADE + b"content-length: %d\r\n\r\n%b" % (len(one), one) for one in sent]
+        one.data_received(b"".join(one + GET for one in asked))
+        while line.answers < 120:
+            await asyncio.sleep(0)
+        assert bodies == sent and world.served == ["/y", "/x"] * 60
+
+    run(told)
+
+
+def test_a_body_without_a_stated_length_behind_an_upgrade_is_refused():
+    async def told() -> None:
+        world = World(answer)
+        one, line = world.connect()
+        chunked = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(GET), GET)
+        one.data_received(GET + UPGRADE + chunked + GET)
+        while not line.is_closed:
+            await asyncio.sleep(0)
+        assert world.served == ["/x"] and line.written.count(b"HTTP/1.1 ") == 2
+        assert b"HTTP/1.1 400" in line.written and b"/problems/malformed-request" in line.written
+
+    run(told)
+
+
 def test_empty_lines_do_not_make_an_idle_connection_live_longer():
     async def told() -> None:
         world = World(answer)
