@@ -3,10 +3,9 @@
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
 from service.client.errors import BadInput
 from service.client.rows import sample_of
+from service.client.values import sample_line
 
 ROWS_PER_REQUEST = 1000
 # The server would cut a longer body; it takes 1 MiB whole.
@@ -29,10 +28,12 @@ class Batching:
         self._most = rows_per_request
         self._lines: list[bytes] = []
         self._size = 0
+        self._row = 0
 
     def add(self, sample: Mapping[str, Any]) -> Body | None:
         """The body that is full before this sample joins the next one. Raises BadInput."""
-        line = encoded_line(sample)
+        line = sample_line(sample, self._row) + b"\n"
+        self._row += 1
         is_full = len(self._lines) == self._most or self._size + len(line) > LARGEST_BODY
         body = self.rest() if is_full else None
         self._lines.append(line)
@@ -76,23 +77,3 @@ async def bodies_arriving(
     last = batching.rest()
     if last is not None:
         yield last
-
-
-def encoded_line(sample: Mapping[str, Any]) -> bytes:
-    """A line of NDJSON. Raises BadInput for what JSON cannot hold."""
-    try:
-        return _encoder.encode(sample) + b"\n"
-    except (TypeError, UnicodeEncodeError, OverflowError, NotImplementedError) as wrong:
-        raise BadInput(f"a sample cannot be sent: {wrong}: {sample!r:.200}") from None
-
-
-def _native(value: Any) -> Any:
-    """A number of a library as Python's own; what is missing as null."""
-    if type(value).__name__ == "NAType":
-        return None
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise NotImplementedError(f"{type(value).__name__} is no number, bool or text")
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_native)

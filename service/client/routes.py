@@ -27,6 +27,7 @@ from service.client.answers import (
 )
 from service.client.calls import JSON, Call, asked, encoded, model_path, with_key
 from service.client.errors import BadInput
+from service.client.values import labels_body
 from service.cuts import CHUNK_BYTES
 
 Spec = Mapping[str, Any]
@@ -67,8 +68,8 @@ def learn(
 
 
 def learn_labels(model: str, labels: Mapping[str | int, Any], key: str) -> Call[Learned]:
-    body = encoded({"labels": [{"id": sample, "y": y} for sample, y in labels.items()]})
-    return Call("POST", model_path(model, "labels"), Learned, {}, with_key(key), body)
+    path = model_path(model, "labels")
+    return Call("POST", path, Learned, {}, with_key(key), labels_body(labels))
 
 
 def predict(model: str, kind: str, body: bytes, **query: Any) -> Call[PredictedMany]:

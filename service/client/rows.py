@@ -9,9 +9,11 @@ nothing is made up for it.
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from numbers import Number
+from typing import Any, TypeGuard
 
 from service.client.errors import BadInput
+from service.client.values import listed
 
 Sample = Mapping[str, Any]
 _END = object()
@@ -34,7 +36,7 @@ def samples_of(
     frame = _loaded("pandas", "DataFrame")
     if frame and isinstance(x, frame):
         x, beside = _without_columns(x, beside)
-    columns = {name: _listed(values) for name, values in beside.items() if values is not None}
+    columns = {name: listed(values) for name, values in beside.items() if values is not None}
     rows = rows_of(x, names)
     iterators = [iter(column) for column in columns.values()]
     for number, row in enumerate(rows):
@@ -59,13 +61,13 @@ def is_single(x: Any) -> bool:
     if array and isinstance(x, array):
         return bool(x.ndim == 1)
     if isinstance(x, list | tuple):
-        return bool(x) and all(isinstance(value, int | float) for value in islice(x, 1))
+        return bool(x) and all(isinstance(value, Number) for value in islice(x, 1))
     return False
 
 
 def row_of(x: Any, names: Sequence[str] | None = None) -> Any:
     """One row as the API has it."""
-    return dict(x) if isinstance(x, Mapping) else _named(_listed(x), names)
+    return x if _is_mapping(x) else _named(listed(x), names)
 
 
 def rows_of(x: Any, names: Sequence[str] | None = None) -> Iterator[Any]:
@@ -89,11 +91,16 @@ def sample(row: Any, y: Any, weight: Any, sample_id: Any) -> dict[str, Any]:
 
 def sample_of(given: Any) -> Sample:
     """A sample of a stream: as the API has it, or a pair (x, y)."""
-    if isinstance(given, Mapping) and "x" in given:
+    if _is_mapping(given) and "x" in given:
         return given
     if isinstance(given, tuple) and len(given) == 2:
         return {"x": row_of(given[0]), "y": given[1]}
     raise BadInput(f'a sample is {{"x": ..., "y": ...}} or a pair (x, y), got {given!r:.60}')
+
+
+def _is_mapping(x: Any) -> TypeGuard[Mapping[Any, Any]]:
+    # Of a dict, which most are, this tells far sooner.
+    return type(x) is dict or isinstance(x, Mapping)
 
 
 def _of_frame(frame: Any, names: Sequence[str] | None) -> Iterator[Any]:
@@ -135,11 +142,6 @@ def _without_columns(frame: Any, beside: dict[str, Any]) -> tuple[Any, dict[str,
             raise BadInput(f"the table has no column {column!r}, of which {name!r} should be")
     found = {name: frame[column] for name, column in called.items()}
     return frame.drop(columns=list(called.values())), beside | found
-
-
-def _listed(values: Any) -> Any:
-    """Values of Python's own types, where a library holds them."""
-    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def _loaded(module: str, name: str) -> Any:

@@ -23,10 +23,11 @@ from service.client.answers import (
     Predicted,
     PredictedMany,
 )
-from service.client.bodies import Body, encoded_line
+from service.client.bodies import Body
 from service.client.calls import JSON, NDJSON, Call
 from service.client.errors import BadInput, ClientError, Refused
 from service.client.files import Piece, RowFile
+from service.client.values import plain, sample_line
 from service.problems import MAX_ERRORS
 from service.totals import Totals
 
@@ -78,7 +79,7 @@ def both(*listeners: OnProgress | None) -> OnProgress:
 
 def learn_single(model: str, sample: Mapping[str, Any], key: str | None) -> Steps[Learned]:
     """One sample; its score is in the answer."""
-    body = encoded_line(sample)
+    body = sample_line(sample)
     told: Learned = yield routes.learn(model, JSON, body, key or routes.new_key())
     return told
 
@@ -175,7 +176,7 @@ def none_of(model: str, refused: Refused, seq: int) -> Learned:
 
 def predict_single(model: str, x: Any, query: Mapping[str, Any]) -> Steps[Predicted]:
     """One row."""
-    told: Predicted = yield routes.predict_single(model, encoded_line({"x": x}), **query)
+    told: Predicted = yield routes.predict_single(model, sample_line({"x": x}), **query)
     return told
 
 
@@ -231,7 +232,11 @@ def predict_waiting(
     model: str, samples: Iterable[Mapping[str, Any]], query: Mapping[str, Any]
 ) -> Steps[PredictedMany]:
     """Rows that wait for their labels: one body, remembered whole."""
-    lines = b",".join(encoded_line(sample) for sample in samples)
+    try:
+        query = {**query, "default_label": plain(query["default_label"])}
+    except TypeError as wrong:
+        raise BadInput(f"the default label: {wrong}") from None
+    lines = b",".join(sample_line(sample, row) for row, sample in enumerate(samples))
     body = b'{"samples":[' + lines + b"]}"
     told: PredictedMany = yield routes.predict(model, JSON, body, remember=True, **query)
     return told

@@ -1,10 +1,15 @@
 """The client: any kind of rows arrives to the bit, each once, whatever is lost on the way."""
 
 import asyncio
+import dataclasses
 import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from uuid import UUID
 
 import httpx
 import numpy as np
@@ -22,7 +27,9 @@ from service.client import (
     answers,
     routes,
 )
+from service.client.bodies import bodies_of
 from service.client.calls import Call
+from service.client.values import sample_line
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
 from tests.history import check_history
@@ -232,6 +239,225 @@ def test_what_cannot_be_sent_is_told_before(client, given, why):
         client.learn("nobody", *given)
     with pytest.raises(BadInput, match="1 to 255 bytes"):
         client.learn("nobody", {"a": 1}, 1, key="k" * 256)
+
+
+def test_a_decimal_is_the_number_that_it_is(client, server):
+    async def awaited(model: str, x: list, y: list):
+        async with AsyncClient(server.url) as asynchronous:
+            return await asynchronous.learn_iter(model, zip(x, y, strict=True))
+
+    def labelled(model: str, x: list, y: list):
+        client.predict_and_remember(model, x, ["a", "b"], default_label=y[0])
+        return client.learn_labels(model, dict(zip(["a", "b"], y, strict=True)))
+
+    prices, labels = [1.5, 2.5], [0.25, 3.0]
+    ways = {
+        "objects": lambda m, x, y: client.learn(m, x, y, weight=[Decimal("1.0"), Decimal(1)]),
+        "frame": lambda m, x, y: client.learn(m, pd.DataFrame(x).assign(y=y), "y"),
+        "array": lambda m, x, y: client.learn(
+            m, np.array([list(row.values()) for row in x]), np.array(y), names=["price"]
+        ),
+        "single": lambda m, x, y: [client.learn(m, *pair) for pair in zip(x, y, strict=True)],
+        "lists": lambda m, x, y: client.learn(
+            m, [[*row.values()] for row in x], y, names=["price"]
+        ),
+        "list": lambda m, x, y: [
+            client.learn(m, [*row.values()], label, names=["price"])
+            for row, label in zip(x, y, strict=True)
+        ],
+        "awaited": lambda m, x, y: asyncio.run(awaited(m, x, y)),
+        "labels": labelled,
+    }
+    for name, way in ways.items():
+        states = []
+        for kind in (float, lambda number: Decimal(str(number))):
+            client.create("priced", NAMED | {"task": "regression"})
+            way("priced", [{"price": kind(price)} for price in prices], [*map(kind, labels)])
+            weights = client.weights("priced").weights
+            assert [weight.name for weight in weights] == ["price"], name
+            states.append((client.get("priced").samples, weights))
+            client.delete("priced")
+        assert states[0] == states[1] and states[0][0] == 2, name
+
+
+@pytest.mark.parametrize(
+    ("number", "as_float"),
+    [
+        ("NaN", float("nan")),
+        ("sNaN", float("nan")),
+        ("Infinity", float("inf")),
+        ("-Infinity", float("-inf")),
+        ("1E+101", 1e101),
+        ("-1E+400", None),
+    ],
+)
+def test_a_decimal_is_refused_as_the_number_that_it_is(client, number, as_float):
+    client.create("priced", NAMED | {"task": "regression"})
+    good, bad = Decimal("1.5"), Decimal(number)
+    x = [{"price": good}, {"price": bad}, {"price": good}, {"price": good}]
+    told = client.learn("priced", x, [1, 1, bad, 1], weight=[1, 1, 1, bad])
+    assert (told.learned, told.rejected) == (1, 3)
+    found = [(error["index"], error["pointer"]) for error in told.errors]
+    assert found == [(1, "/x/price"), (2, "/y"), (3, "/weight")]
+    if as_float is not None:
+        x[1], y, weight = {"price": as_float}, [1, 1, as_float, 1], [1, 1, 1, as_float]
+        assert client.learn("priced", x, y, weight=weight).errors == told.errors
+    with pytest.raises(Refused) as refused:
+        client.learn("priced", {"price": bad}, 1)
+    assert refused.value.errors[0]["pointer"] == "/x/price"
+    client.delete("priced")
+
+
+class Whole(int):
+    pass
+
+
+class Grade(IntEnum):
+    HIGH = 2
+
+
+class City(StrEnum):
+    OSLO = "Oslo"
+
+
+class Old(str, Enum):  # noqa: UP042
+    ROME = "Rome"
+
+
+class Share(float, Enum):
+    HALF = 0.5
+
+
+def test_numbers_and_texts_of_any_type_are_what_they_are():
+    x = {
+        "whole": Whole(3),
+        "grade": Grade.HIGH,
+        "city": City.OSLO,
+        "old": Old.ROME,
+        "share": Share.HALF,
+        "double": np.float64(0.5),
+        "single": np.float32(0.25),
+        "small": np.int8(7),
+        "flag": np.True_,
+        "text": np.str_("a"),
+        "alone": np.array(1.5),
+        "missing": None,
+        "NA": pd.NA,
+        "nan": np.float32("nan"),
+    }
+    sample = {"x": x, "y": np.int64(1), "weight": np.float32(0.5), "id": np.int64(4)}
+    told = (
+        b'{"x":{"whole":3,"grade":2,"city":"Oslo","old":"Rome","share":0.5,"double":0.5,'
+        b'"single":0.25,"small":7,"flag":true,"text":"a","alone":1.5,"missing":null,"NA":null,'
+        b'"nan":null},"y":1,"weight":0.5,"id":4}'
+    )
+    assert sample_line(sample) == told
+    assert sample_line({"x": (1, Whole(2), Decimal("0.10"))}) == b'{"x":[1,2,0.10]}'
+
+
+def test_an_id_is_the_text_that_it_has():
+    row = {"x": [1]}
+    assert sample_line(row | {"id": UUID(int=7)}).endswith(
+        b'"00000000-0000-0000-0000-000000000007"}'
+    )
+    assert sample_line(row | {"id": date(2020, 1, 2)}).endswith(b'"id":"2020-01-02"}')
+    assert sample_line(row | {"id": Decimal("17")}).endswith(b'"id":"17"}')
+
+
+@dataclasses.dataclass
+class Money:
+    price: float = 1.5
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "called"),
+    [
+        (datetime(2020, 1, 2), "datetime"),
+        (date(2020, 1, 2), "date"),
+        (timedelta(1), "timedelta"),
+        (UUID(int=1), "UUID"),
+        (b"1.5", "bytes"),
+        (bytearray(b"1.5"), "bytearray"),
+        (memoryview(b"1.5"), "memoryview"),
+        (Money(), "Money"),
+        (Colour.RED, "Colour"),
+        ({1.5}, "set"),
+        ([1.5], "list"),
+        ({"a": 1.5}, "dict"),
+        (1j, "complex"),
+        (pd.Timestamp("2020-01-02"), "Timestamp"),
+        (pd.NaT, "NaTType"),
+        (np.datetime64("2020-01-02", "ns"), "datetime64"),
+        (np.timedelta64(1, "ns"), "timedelta64"),
+        (np.bytes_(b"a"), "bytes_"),
+        (np.array([1.5]), "ndarray"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_what_is_no_number_bool_or_text_is_refused_before_it_is_sent(value, called):
+    sent: list[httpx.Request] = []
+    network = httpx.MockTransport(lambda request: sent.append(request) or httpx.Response(500))
+    client = Client(http=httpx.Client(base_url="http://x", transport=network), patience_s=0)
+    asynchronous = AsyncClient(
+        http=httpx.AsyncClient(base_url="http://x", transport=network), patience_s=0
+    )
+    good = {"a": 1.0, "b": "text"}
+    bad = good | {"price": value}
+    column = pd.Series([1.5, value], dtype=object)
+    # What is a column of NumPy's own is one of that type.
+    array = np.array([value, value]) if isinstance(value, np.generic) else None
+    feature, label, weight = "row 1: feature 'price'", "row 1: the label", "row 1: the weight"
+    ways = [
+        (feature, lambda: client.learn("m", [good, bad], [1, 0])),
+        (feature, lambda: client.learn("m", pd.DataFrame({"a": 1.0, "price": column}), [1, 0])),
+        (feature, lambda: client.learn_iter("m", [(good, 1), {"x": bad, "y": 1}])),
+        (feature, lambda: asyncio.run(asynchronous.learn_iter("m", [(good, 1), (bad, 1)]))),
+        (feature, lambda: client.predict("m", [good, bad])),
+        (feature, lambda: client.predict_and_remember("m", [good, bad], ["a", "b"])),
+        ("row 0: feature 'price'", lambda: client.learn("m", bad, 1)),
+        ("row 0: feature 'price'", lambda: client.predict("m", bad)),
+        ("row 0: feature 2", lambda: client.learn("m", [1.5, value], 1)),
+        ("row 1: feature 2", lambda: client.learn("m", [[1.5, 2], [1.5, value]], [1, 0])),
+        (label, lambda: client.learn("m", [good, good], [1, value])),
+        (label, lambda: client.learn("m", [good, good], column)),
+        ("row 0: the label", lambda: client.learn("m", good, value)),
+        ("the label of 'a'", lambda: client.learn_labels("m", {"a": value})),
+        (
+            "default label",
+            lambda: client.predict_and_remember("m", [good], ["a"], default_label=value),
+        ),
+        (weight, lambda: client.learn("m", [good, good], [1, 0], weight=[1, value])),
+        ("row 0: the weight", lambda: client.learn("m", good, 1, weight=value)),
+    ]
+    if array is not None:
+        ways += [
+            ("row 0: feature 1", lambda: client.learn("m", array, 1)),
+            (
+                "row 0: feature 'price'",
+                lambda: client.learn("m", array[:, None], [1, 0], names=["price"]),
+            ),
+            ("row 0: the label", lambda: client.learn("m", [good, good], array)),
+        ]
+    for where, way in ways:
+        with pytest.raises(BadInput) as refused:
+            way()
+        said = str(refused.value)
+        # NumPy's bytes come out of an array as Python's own.
+        names = {called, called.rstrip("_")}
+        assert where in said and any(f": {n} is no number, bool or text" in said for n in names)
+    assert not sent
+
+
+@pytest.mark.parametrize("row", [Money(), {1.5}, b"1.5", 1.5])
+def test_a_row_is_a_list_an_object_or_an_array_and_counts_over_all_requests(row):
+    with pytest.raises(BadInput, match="row 2: a row is"):
+        list(bodies_of([{"x": [1]}, {"x": [1]}, {"x": row}], rows_per_request=1))
+    with pytest.raises(BadInput, match=f"row 1: a row is .* got {type(row).__name__}"):
+        sample_line({"x": row}, 1)
 
 
 def test_both_clients_have_the_same_methods():
