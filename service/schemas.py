@@ -44,6 +44,16 @@ class Learned(Struct):
         list[dict[str, Any]] | UnsetType, Meta(description="The first 100 refused rows.")
     ] = UNSET
 
+    def left_out(self) -> int:
+        """Rows left out as their ids were known."""
+        return 0 if self.duplicates is UNSET else len(self.duplicates)
+
+    def sent(self) -> int:
+        """Rows of the request, as far as is told: of a first answer not kept those journalled."""
+        if self.learned is None or self.rejected is None:
+            return self.count + self.left_out()
+        return self.learned + self.rejected + self.left_out()
+
 
 class LearnedChunk(Learned, kw_only=True):
     """A line of progress: what became of one chunk of a body that is learned as it arrives."""
@@ -63,6 +73,10 @@ class LearnedStream(Learned, kw_only=True):
         int, Meta(description="Chunks that were learned before under the Idempotency-Key.")
     ]
     duplicate_rows: Annotated[int, Meta(description="Rows left out as their ids were known.")]
+
+    def left_out(self) -> int:
+        """See Learned; which rows these are no sum tells."""
+        return self.duplicate_rows
 
 
 Stale = Annotated[

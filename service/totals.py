@@ -42,7 +42,7 @@ class Totals:
         self.chunks += 1
         self.duplicate_chunks += told.duplicate
         self.is_new |= told.count > 0 and not told.duplicate
-        self.duplicate_rows += 0 if told.duplicates is UNSET else len(told.duplicates)
+        self.duplicate_rows += told.left_out()
         if told.errors is not UNSET:
             self.errors += told.errors[: MAX_ERRORS - len(self.errors)]
 

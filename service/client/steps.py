@@ -142,7 +142,7 @@ def learn_file(
                 if refused.kind != "invalid-rows" or not totals.seq:
                     raise
                 told = none_of(model, refused, totals.seq)
-            totals.add_at(told, rows_in(told), piece.line)
+            totals.add_at(told, told.sent(), piece.line)
             if on_progress is not None:
                 on_progress(Progress(totals.rows, told, piece))
     if not found:
@@ -150,13 +150,6 @@ def learn_file(
     if found < skip:
         raise BadInput(f"{file.name}: {skip} chunks cannot be left out, it has {found}")
     return totals.told(model)
-
-
-def rows_in(told: Learned) -> int:
-    """How many rows were sent, as far as their answer tells."""
-    if told.learned is None or told.rejected is None:
-        return told.count
-    return told.learned + told.rejected + len(told.duplicates or ())
 
 
 def _changed(file: RowFile, piece: Piece, refused: Refused) -> Refused:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
@@ -21,7 +22,7 @@ import zstandard
 from typer.testing import CliRunner, Result
 
 from service.cli import app
-from service.client import AsyncClient, Client, LearnedStream, RowFile
+from service.client import AsyncClient, Client, LearnedStream, RowFile, kind_of
 from service.client.ahead import made_ahead
 from service.client.bodies import LARGEST_BODY
 from service.demo.server_process import ServerProcess
@@ -148,6 +149,67 @@ def test_rows_that_are_refused_are_told_by_their_lines(server, model, tmp_path):
     with Client(server.url) as client:
         row = {"1": 0.5, "3": 2}
         assert json.loads(one.stdout)["score"] == client.predict(model, row).score
+
+
+def long_batches(first: int, bad: bool) -> bytes:
+    """An Arrow stream of a batch of more than 1 MiB, and with `bad` a second one that begins so."""
+    batches = []
+    for start, rows in ((0, first), (first, 15_000))[: 1 + bad]:
+        columns: dict[str, list] = {str(k): [float(k % 3)] * rows for k in range(1, 13)}
+        columns["y"] = [7 if start else 1, *[0] * (rows - 1)]
+        columns["id"] = [f"r{start + row}" for row in range(rows)]
+        batches.append(pa.record_batch(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def long_lines(first: int, bad: bool) -> bytes:
+    """Lines of NDJSON of more than 1 MiB each, and with `bad` one that is refused."""
+    room = b" " * (LARGEST_BODY + 1)
+    good = [b'{"x":{"1":0.5},%s"y":1,"id":"r%d"}\n' % (room, row) for row in range(first)]
+    return b"".join([*good, *[b'{"x":{"1":0.5},"y":7}\n{"x":{"2":1},"y":0}\n'] * bad])
+
+
+@pytest.mark.parametrize(
+    ("ending", "rows_of", "first", "learned", "place"),
+    [
+        ("arrow", long_batches, 20_000, 14_999, "row 20000"),
+        ("ndjson", long_lines, 3, 1, "line 4"),
+    ],
+)
+def test_rows_count_over_chunks_that_the_server_cuts_again(
+    server, tmp_path, ending, rows_of, first, learned, place
+):
+    known, more = tmp_path / f"a.{ending}", tmp_path / f"b.{ending}"
+    known.write_bytes(rows_of(first, bad=False))
+    more.write_bytes(rows_of(first, bad=True))
+    spec = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 12}}
+
+    def in_terminal(model: str) -> dict:
+        done = run(server, "learn", model, str(more))
+        assert f"{more}: {place}: 7 is not a label" in done.stderr, done.output
+        assert f"{learned:,} rows learned" in done.stdout
+        assert f"{first:,} known by their ids, 1 refused" in done.stdout
+        again = run(server, "learn", model, str(more), "--json")
+        return json.loads(again.stdout)["files"][0]
+
+    def by_client(model: str) -> dict:
+        with Client(server.url) as client:
+            told = client.learn_file(model, RowFile(str(more), kind_of(more.name)))
+        return msgspec.to_builtins(told)
+
+    model = f"cut-{ending}"
+    for way in (in_terminal, by_client):
+        with Client(server.url) as client:
+            client.create(model, spec)
+            client.learn_file(model, RowFile(str(known), kind_of(known.name)))
+            told = way(model)
+            client.delete(model)
+        assert (told["learned"], told["rejected"], told["duplicate_rows"]) == (learned, 1, first)
+        assert [error["index"] for error in told["errors"]] == [first]
 
 
 @pytest.mark.parametrize(
