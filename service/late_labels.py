@@ -96,8 +96,10 @@ async def remember(
     scores: Sequence[float],
     seq: int,
     wait: Wait,
-) -> None:
+) -> int:
     """Remember rows, each of which has an id, as they were scored by the state at `seq`.
+
+    Returns how many wait now: of the others the labels are known.
 
     Raises ModelChanged, TooManyRemembered, and what the store raises.
     """
@@ -118,7 +120,7 @@ async def remember(
         )
         for row in range(len(rows))
     ]
-    await journal.remember(model.record.id, model.record.incarnation, told)
+    return await journal.remember(model.record.id, model.record.incarnation, told)
 
 
 async def learn_labels(

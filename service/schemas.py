@@ -93,7 +93,11 @@ AgeSeconds = Annotated[
 
 
 Remembered = Annotated[
-    int | UnsetType, Meta(description="Rows that wait for their labels, with `remember=true`.")
+    int | UnsetType,
+    Meta(
+        description="With `remember=true`: rows that wait for their labels now. One whose label is"
+        " known does not wait again."
+    ),
 ]
 
 

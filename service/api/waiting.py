@@ -50,8 +50,7 @@ async def let_wait(
     of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
     scores = [of_all[place] for place in intake.places]
     served = [math.nan if score is None else score for score in scores]
-    await remember(journal, model, intake.rows, served, answered.seq, wait)
-    answered.remembered = len(served)
+    answered.remembered = await remember(journal, model, intake.rows, served, answered.seq, wait)
 
 
 def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | None:

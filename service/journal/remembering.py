@@ -2,8 +2,9 @@
 
 They stand beside the log: no state holds them, and no replica reads them. A row is remembered under
 the key of its label (`KeyKind.LABEL` and the sample's id). The append that journals its label, or
-finds that it was journalled before, lets go of the row in the same step: so a row that is there is
-one of which no label was learned.
+finds that it was journalled before, lets go of the row in the same step, and a row whose label is
+known is not remembered again: so a row that is there is one of which no label was learned, as far
+back as keys are kept.
 """
 
 from collections.abc import Sequence
@@ -61,11 +62,14 @@ class Overdue(msgspec.Struct, frozen=True, gc=False):
 class Remembering(Protocol):
     """What a store promises of rows that wait; all of it belongs to one model."""
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
-        """Remember these rows, all or none. Atomic.
+    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+        """Remember these rows, all or none but for those whose label is known. Atomic.
 
-        One that is there under the same key gives way: it was served again. A row without a
-        default label waits as long as the limits say, one with a default label until it has it.
+        Returns how many of them wait now. Under a key that the log knows, and has not forgotten by
+        its age, nothing waits: that label was journalled, and the row would be learned once more.
+        A row that is there under the same key gives way, whether it waits or has waited too long:
+        it was served again. A row without a default label waits as long as the limits say, one with
+        a default label until it has it.
 
         Raises ModelChanged; TooManyRemembered when there would be more rows, or more bytes, than
         may wait.

@@ -75,18 +75,62 @@ async def test_a_row_waits_until_its_label_is_journalled(journal):
     assert (await journal.get(MODEL)).seq == 2
 
 
-async def test_only_labels_let_go_of_a_row_known_ones_too(journal):
+async def test_only_labels_let_go_of_a_row(journal):
     record = await made(journal)
-    await append(journal, record, label("a"))
     await journal.remember(MODEL, record.incarnation, [waits("a"), waits("b")])
     await append(journal, record, rows(1, id="a"), rows(2, id="b"))
     assert await bodies(journal, record, "a", "b") == [b"row", b"row"]
-    [placed] = (await append(journal, record, label("a"))).placed
-    assert placed.duplicate and placed.seq == 1
+    await append(journal, record, label("a"))
     assert await bodies(journal, record, "a", "b") == [None, b"row"]
-    await journal.remember(MODEL, record.incarnation, [waits("a")])
-    assert (await append(journal, record, label("a", 0.0))).placed[0].conflict
-    assert await bodies(journal, record, "a", "b") == [None, b"row"]
+
+
+async def test_a_row_whose_label_is_known_does_not_wait_again(store):
+    own = (("a", b"1"), ("b", b""))
+    again = [waits(id, b"again", default, 0.001) for id, default in own]
+    async with store.journal() as journal:
+        record = await made(journal)
+        given = MODEL, record.incarnation
+        assert await journal.remember(*given, [waits("a"), waits("b")]) == 2
+        await append(journal, record, label("a"), label("b", 0.0))
+        assert await journal.remember(*given, again) == 0
+        assert await bodies(journal, record, "a", "b") == [None, None]
+        assert await journal.awaiting_labels() == []
+        # Those beside them wait, and one that waits already gives way as ever.
+        for body in (b"row", b"newer"):
+            assert await journal.remember(*given, [*again, waits("c", body)]) == 1
+            assert await bodies(journal, record, "a", "b", "c") == [None, None, body]
+            assert (await journal.awaiting_labels())[0].rows == 1
+        # A sample's id is no label's.
+        await append(journal, record, rows(1, id="d"))
+        assert await journal.remember(*given, [waits("d")]) == 1
+    # Once the key is forgotten nothing tells that the label was learned.
+    async with store.journal(Limits(key_ttl_s=0.001)) as journal:
+        while await journal.remember(*given, again) < 2:
+            await asyncio.sleep(0.005)
+        assert await bodies(journal, record, "a", "b") == [b"again", b"again"]
+
+
+async def test_rows_whose_labels_are_known_take_no_room(store):
+    row = len(key("a")) + 10
+    async with store.journal(Limits(max_remembered=1, remembered_bytes=row)) as journal:
+        record = await made(journal)
+        given = MODEL, record.incarnation
+        await append(journal, record, label("a"))
+        assert await journal.remember(*given, [waits("a", b"." * 50), waits("b", b"." * 10)]) == 1
+        with pytest.raises(TooManyRemembered):
+            await journal.remember(*given, [waits("a"), waits("c")])
+        assert await bodies(journal, record, "a", "b", "c") == [None, b"." * 10, None]
+
+
+async def test_a_row_that_has_waited_too_long_waits_again_when_it_is_served_again(store):
+    async with store.journal(Limits(remember_s=0.2)) as journal:
+        record = await made(journal)
+        given = MODEL, record.incarnation
+        await journal.remember(*given, [waits("a")])
+        await expired_at_last(journal, record, 1)
+        assert await journal.remember(*given, [waits("a", b"again", b"1", 1000)]) == 1
+        assert await bodies(journal, record, "a") == [b"again"]
+        assert (await journal.awaiting_labels())[0].rows == 1
 
 
 async def test_labels_of_a_request_in_conflict_let_go_of_nothing(journal):
@@ -116,7 +160,7 @@ async def test_rows_and_bytes_that_wait_are_bounded(store):
         await append(journal, record, label("a"))
         await keep(waits("d", b"." * 10))
         with pytest.raises(TooManyRemembered):
-            await keep(waits("a", b"."))
+            await keep(waits("e", b"."))
 
 
 async def test_an_expired_row_is_known_as_such_for_as_long_again(store):

@@ -311,6 +311,27 @@ def test_default_labels_are_learned_once_by_two_workers_and_no_label_after(late,
     assert "dualstream_default_labels_total" in late.get("/metrics").text
 
 
+def test_a_row_predicted_again_after_its_label_is_not_learned_twice(serve, store):
+    late = serve(store=store, key_ttl_s=3)
+    late.put("/models/m", json=LOGISTIC)
+    wait = {"default_label": "0", "default_after_s": "4"}
+    remember(late, "view-1", **wait)
+    assert label(late, ("view-1", 1)).json()["seq"] == 1
+    # As a client does that has lost the answer; a row beside it is new.
+    samples = [row(0, id="view-1"), row(1, id="view-2")]
+    asked = {"remember": "true"} | wait
+    told = late.post("/models/m/predict", params=asked, json={"samples": samples}).json()
+    assert (told["remembered"], len(told["scores"])) == (1, 2)
+    single = late.post("/models/m/predict?remember=true", json=row(0, id="view-1")).json()
+    assert single["remembered"] == 0 and isinstance(single["score"], float)
+    # The wait of the row beside it is over, by which time the key of the label is forgotten.
+    wait_until(lambda: state(late)["seq"] >= 2)
+    journal = late.app._catalog.journal
+    assert late.portal.call(journal.awaiting_labels) == []
+    assert state(late)["samples"] == 2
+    assert_problem(label(late, ("view-1", 1)), 404, "unknown-sample")
+
+
 def test_labels_are_learned_once_through_kill_9(store):
     ids = [f"i{number}" for number in range(120)]
     server = ServerProcess(store)

@@ -334,8 +334,9 @@ class Connection:
     ) -> "list[Known | None]":
         return (await self._call(_READ, "known", model, incarnation, tuple(keys)))[0]
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
-        await self._call(_WRITE, "remember", model, incarnation, tuple(rows))
+    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+        count: int = (await self._call(_WRITE, "remember", model, incarnation, tuple(rows)))[0]
+        return count
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]

@@ -59,8 +59,8 @@ class LateNotes:
 
 
 async def serve(worker: "Worker", model_id: str, tag: int, default: bool) -> None:
-    """Predict the row of this tag and let it wait for its label."""
-    notes = worker.world.notes
+    """Predict the row of this tag and let it wait for its label, unless that is known."""
+    notes, began = worker.world.notes, worker.world.scheduler.steps
     known = notes.told_by(worker)
     with worker.catalog.pinned(model_id):
         model = await worker.model(model_id)
@@ -71,10 +71,30 @@ async def serve(worker: "Worker", model_id: str, tag: int, default: bool) -> Non
         notes.late.served[row].add((seq, float(scores[0])))
         notes.late.asked_at.setdefault(row, worker.world.scheduler.now)
         wait = Wait(packed_label(models.default_of(tag)), DEFAULT_S) if default else Wait()
-        await remember(worker.connection, model, rows, scores.tolist(), seq, wait)
+        count = await remember(worker.connection, model, rows, scores.tolist(), seq, wait)
+        _check_waits_or_known(worker, model, tag, None if count else began)
+        if not count:
+            return
         # As long as it waits, and for as long again it is known to have waited too long.
         asked_at = notes.late.asked_at[row]
         notes.late.known_until[row] = inf if default else asked_at + 2 * REMEMBER_S
+
+
+def _check_waits_or_known(worker: "Worker", model: Model, tag: int, refused: int | None) -> None:
+    """No row waits whose label is known, nor is one refused whose label is not.
+
+    refused   when it was asked to be remembered, if it was not
+    """
+    notes, key = worker.world.notes, make_key(KeyKind.LABEL, str(tag))
+    log = notes.log_of(model)
+    if log is None:
+        return
+    if key in log.keys and key in log.waits:
+        notes.problems.append(f"{log.id}: the row {tag} waits, and its label is known")
+    # A label that was known then may have been lost since.
+    if refused is not None and key not in log.keys:
+        if not any(step >= refused for step, _ in log.cuts):
+            notes.problems.append(f"{worker.name} does not remember the row {tag}, of no label")
 
 
 async def label(worker: "Worker", model_id: str, tag: int, y: float, keyed: bool) -> Labelled:
@@ -85,6 +105,7 @@ async def label(worker: "Worker", model_id: str, tag: int, y: float, keyed: bool
     with worker.catalog.pinned(model_id):
         model = await worker.model(model_id)
         told = await learn_labels(worker.connection, model, [Label(0, str(tag), y)], key, mark)
+        _check_waits_or_known(worker, model, tag, None)
     if told.receipt is not None:
         worker.world.notes.saw_answer(worker, model, told.receipt, began)
     _note(worker, model, tag, y, told, began)

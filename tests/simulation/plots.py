@@ -6,13 +6,15 @@ the model goes on as ever, so that most plots do not come off, and none comes of
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.checks import left_forked
 from tests.simulation.client import Client
 from tests.simulation.faults import NO_LAG, Fault, Lags
+from tests.simulation.late import label, serve
 from tests.simulation.log import Log
-from tests.simulation.models import DUALS, MISTAKES, PAIR, PATIENT
+from tests.simulation.models import DUALS, MISTAKES, PAIR, PATIENT, label_of
 
 if TYPE_CHECKING:
     from tests.simulation.misfortune import Misfortune
@@ -20,20 +22,6 @@ if TYPE_CHECKING:
 
 EVERY = 5
 """So many schedules, and one of them has a plot; by the seed, so that chance stays as it is."""
-SLOW_EVERY = 31
-"""Of the others so many, and one has a plot of slow machines."""
-OTHERS_EVERY = 37
-"""And so many have one of others that come between."""
-PAGES_EVERY = 41
-"""And so many one of a journal that is read in many pages."""
-PASSED_EVERY = 43
-"""And so many one of a control that is come past by a snapshot."""
-COPIED_EVERY = 61
-"""And so many one of a version that comes to a store which is cleaned of a sample in it."""
-REFERENCE_EVERY = 59
-"""And so many one of the optimum of a window that is lost."""
-FORGETFUL_EVERY = 47
-"""And so many one of a store that keeps one nonce."""
 SNAPSHOT_EVERY = 3
 """In those."""
 SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
@@ -394,6 +382,19 @@ async def forgotten(on: Stage) -> None:
         await rows
 
 
+async def served_again(on: Stage) -> None:
+    """A client repeats a prediction whose answer was lost, and its row has its label by then."""
+    for _ in range(MANY):
+        tag = on.world.new_tag()
+        y, by_default = label_of(tag), on.world.chance.random() < 0.5
+        predicted = partial(serve, model_id=on.model_id, tag=tag, default=by_default)
+        labelled = partial(label, model_id=on.model_id, tag=tag, y=y, keyed=False)
+        await on.ask(predicted, on.worker)
+        await on.ask(labelled, on.other)
+        await on.moment()
+        await on.ask(predicted, on.worker)
+
+
 PLOTS = (
     Plot(all_leave),
     Plot(overtaken),
@@ -410,13 +411,17 @@ PLOTS = (
 )
 
 
-OF_SLOW_ONES = Plot(answered_in_between, is_bulk=True, is_slow=True)
-OF_OTHERS = Plot(others_ahead, is_full=True, is_bulk=True)
-OF_PAGES = Plot(page_lost, is_slow=True, is_paged=True)
-OF_CONTROLS = Plot(control_passed, PAIR)
-OF_REFERENCES = Plot(reference_lost, DUALS)
-OF_COPIES = Plot(copied_late, DUALS)
-OF_FORGETFUL = Plot(forgotten, is_forgetful=True)
+RARE = (
+    (31, Plot(answered_in_between, is_bulk=True, is_slow=True)),
+    (37, Plot(others_ahead, is_full=True, is_bulk=True)),
+    (41, Plot(page_lost, is_slow=True, is_paged=True)),
+    (43, Plot(control_passed, PAIR)),
+    (47, Plot(forgotten, is_forgetful=True)),
+    (53, Plot(served_again, DUALS)),
+    (59, Plot(reference_lost, DUALS)),
+    (61, Plot(copied_late, DUALS)),
+)
+"""So many of the other schedules, and one of them has this plot."""
 
 
 def plot_of(seed: int) -> Plot | None:
@@ -424,16 +429,4 @@ def plot_of(seed: int) -> Plot | None:
     turn, rest = divmod(seed, EVERY)
     if not rest:
         return PLOTS[turn % len(PLOTS)]
-    if not seed % SLOW_EVERY:
-        return OF_SLOW_ONES
-    if not seed % OTHERS_EVERY:
-        return OF_OTHERS
-    if not seed % PAGES_EVERY:
-        return OF_PAGES
-    if not seed % PASSED_EVERY:
-        return OF_CONTROLS
-    if not seed % FORGETFUL_EVERY:
-        return OF_FORGETFUL
-    if not seed % REFERENCE_EVERY:
-        return OF_REFERENCES
-    return None if seed % COPIED_EVERY else OF_COPIES
+    return next((plot for every, plot in RARE if not seed % every), None)

@@ -92,4 +92,5 @@ FIRST = {
     "reference of whatever has its seq": 531,
     "reference of what is lost meanwhile": 1888,
     "copy without a name left behind": 244,
+    "row remembered after its label": 53,
 }

@@ -416,12 +416,17 @@ class Store:
         if digest not in log.named:
             log.stored.pop(digest, None)
 
-    def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
+    def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
         log, now = self.log(model, incarnation), self._clock()
-        for row in rows:
+        latest = {row.key: row for row in rows}
+        for key in latest.keys() & log.keys.keys():
+            del latest[key]
+            log.waits.pop(key, None)
+        for row in latest.values():
             wait_s = row.wait_s if row.default else self._remember_s
             due_ms = _ms(now + wait_s)
             log.waits[row.key] = Remembered(row.key, row.body, row.default, _ms(now), due_ms)
+        return len(latest)
 
     def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]

@@ -1,8 +1,9 @@
--- KEYS: head, waits, waitq
+-- KEYS: head, waits, waitq, keys
 -- ARGV: what to do, incarnation, then
---   keep   how long rows without a default label wait (ms), how many may wait, how many bytes, then
---          for each row its key, how long it waits with one (ms), its default label or "", the row
---          Answers {0}, {8, how many wait} where they are too many.
+--   keep   how long rows without a default label wait (ms), how many may wait, how many bytes, how
+--          long keys are kept (ms), then for each row its key, how long it waits with one (ms), its
+--          default label or "", the row
+--          Answers {0, how many of them wait now}, {8, how many wait} where they are too many.
 --   find   the keys   Answers {0, ms now, what stands under each or "", ...}
 --   sum    Answers {0, incarnation, how many wait, 1 when the wait of any is over, 1 when there are any}
 --          whatever incarnation is given.
@@ -26,10 +27,13 @@ if head[1] ~= ARGV[2] then
 end
 
 if task == 'keep' then
-  local rows, bytes, added = tonumber(head[2] or 0), tonumber(head[3] or 0), {}
-  for at = 6, #ARGV, 4 do
+  local rows, bytes, added, count = tonumber(head[2] or 0), tonumber(head[3] or 0), {}, 0
+  local oldest_ms, is_known = time_ms - tonumber(ARGV[6]), {}
+  for at = 7, #ARGV, 4 do
     local key = ARGV[at]
     if not added[key] then
+      local known = redis.call('HGET', KEYS[4], key)
+      is_known[key] = known and struct.unpack('<I8', known, 17) > oldest_ms
       local stored = redis.call('HGET', KEYS[2], key)
       if stored then
         local _, _, _, row = waiting_row(stored)
@@ -37,25 +41,34 @@ if task == 'keep' then
           rows, bytes = rows - 1, bytes - (#key + #stored - 20)
         end
       end
-      rows = rows + 1
-    else
-      bytes = bytes - added[key]
+      added[key] = 0
+      if not is_known[key] then
+        rows, count = rows + 1, count + 1
+      end
     end
-    added[key] = #key + #ARGV[at + 2] + #ARGV[at + 3]
-    bytes = bytes + added[key]
+    if not is_known[key] then
+      bytes = bytes - added[key]
+      added[key] = #key + #ARGV[at + 2] + #ARGV[at + 3]
+      bytes = bytes + added[key]
+    end
   end
   if rows > tonumber(ARGV[4]) or bytes > tonumber(ARGV[5]) then
     return {8, tonumber(head[2] or 0)}
   end
-  for at = 6, #ARGV, 4 do
+  for at = 7, #ARGV, 4 do
     local key, default = ARGV[at], ARGV[at + 2]
-    local due_ms = time_ms + tonumber(default ~= '' and ARGV[at + 1] or ARGV[3])
-    local told = struct.pack('<I8I8I4', time_ms, due_ms, #default)
-    redis.call('HSET', KEYS[2], key, told .. default .. ARGV[at + 3])
-    redis.call('ZADD', KEYS[3], string.format('%.0f', due_ms), key)
+    if is_known[key] then
+      redis.call('HDEL', KEYS[2], key)
+      redis.call('ZREM', KEYS[3], key)
+    else
+      local due_ms = time_ms + tonumber(default ~= '' and ARGV[at + 1] or ARGV[3])
+      local told = struct.pack('<I8I8I4', time_ms, due_ms, #default)
+      redis.call('HSET', KEYS[2], key, told .. default .. ARGV[at + 3])
+      redis.call('ZADD', KEYS[3], string.format('%.0f', due_ms), key)
+    end
   end
   count_waiting(KEYS[1], rows - tonumber(head[2] or 0), bytes - tonumber(head[3] or 0))
-  return {0}
+  return {0, count}
 end
 
 if task == 'find' then

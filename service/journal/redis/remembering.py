@@ -28,19 +28,23 @@ class RedisRemembering:
 
     _others: Line | Lines
     _limits: Limits
+    _key_ttl_ms: int
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
+    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
         limits = self._limits
         most = (limits.max_remembered, limits.remembered_bytes)
         told: list[tuple[Argument, ...]] = [
             (row.key, round(1000 * row.wait_s), row.default, row.body) for row in rows
         ]
-        rest: list[Argument] = [*most, *chain.from_iterable(told)]
+        rest: list[Argument] = [*most, self._key_ttl_ms, *chain.from_iterable(told)]
         answer = await self._remembering(model, "keep", incarnation, self._wait_ms, *rest)
         if answer[0] == 8:
             raise TooManyRemembered(model, answer[1], *most)
-        # After the rows: whoever takes the id off looks at them once more.
-        await self._others.call("SADD", WAITING, model)
+        count: int = answer[1]
+        if count:
+            # After the rows: whoever takes the id off looks at them once more.
+            await self._others.call("SADD", WAITING, model)
+        return count
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
@@ -79,7 +83,7 @@ class RedisRemembering:
         own = keys_of(model)
         answer = await self._others.run(
             scripts.REMEMBERING,
-            (own.head, own.waits, own.waitq),
+            (own.head, own.waits, own.waitq, own.keys),
             arguments,
             arguments[0] in ("find", "sum"),
         )

@@ -14,6 +14,7 @@ from service.journal.protocol import (
     ToRemember,
 )
 from service.journal.sqlite.heads import find_head
+from service.journal.sqlite.keys import find_keys
 from service.journal.sqlite.transactions import Task
 
 EXPIRED_AT_ONCE = 1000
@@ -28,15 +29,17 @@ def remember(
     rows: Sequence[ToRemember],
     limits: Limits,
     now_ms: Callable[[], int],
-) -> Task[None]:
+) -> Task[int]:
     """The task behind `Journal.remember`."""
 
-    def task(connection: sqlite3.Connection) -> None:
-        number = find_head(connection, model, incarnation).model
-        let_go(connection, number, [row.key for row in rows])
-        before, size = _sums(connection, number)
-        time_ms = now_ms()
+    def task(connection: sqlite3.Connection) -> int:
+        head = find_head(connection, model, incarnation)
+        number, time_ms = head.model, now_ms()
         latest = {row.key: row for row in rows}
+        let_go(connection, number, latest)
+        before, size = _sums(connection, number)
+        for key in find_keys(connection, head, list(latest), limits, time_ms):
+            del latest[key]
         connection.executemany(
             f"INSERT INTO remembered (model, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
             [
@@ -49,6 +52,7 @@ def remember(
         if count > limits.max_remembered or size > limits.remembered_bytes:
             raise TooManyRemembered(model, before, limits.max_remembered, limits.remembered_bytes)
         _set_sums(connection, number, count, size)
+        return len(latest)
 
     return task
 

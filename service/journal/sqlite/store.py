@@ -337,9 +337,11 @@ class SqliteJournal(SqliteMoving):
     ) -> Sequence[Audited]:
         return await self._read(audit.read(model, after, limit))
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> None:
-        await self._write(remembering.remember(model, incarnation, rows, self._limits, _now_ms))
+    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+        task = remembering.remember(model, incarnation, rows, self._limits, _now_ms)
+        count = await self._write(task)
         self._checkpointer.wrote(sum([len(row.body) for row in rows]))
+        return count
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]

@@ -61,6 +61,16 @@ def _labels_unkeyed(true: Any, *given: Any) -> Request:
     return request
 
 
+def _whatever_is_brought(true: Any, self: Store, model: str, incarnation: str, rows: Any) -> Any:
+    """A row waits again whose label is known."""
+    log = self.log(model, incarnation)
+    keys, log.keys = log.keys, {}
+    try:
+        return true(self, model, incarnation, rows)
+    finally:
+        log.keys = keys
+
+
 def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
     """Keys live as long as the process: whoever starts has none."""
     for log in self.logs.values():
@@ -158,6 +168,7 @@ BUGS = {
         [(service.late_labels, "request_of", _labels_unkeyed)]
     ),
     "label learned without what was served": Bug([(service.entries, "as_batch", _as_if_new)]),
+    "row remembered after its label": Bug([(Store, "remember", _whatever_is_brought)]),
     "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
     "apply before append": Bug(
         [
