@@ -74,7 +74,11 @@ def is_guarded(group: Group) -> bool:
     first = group.requests[0]
     if isinstance(first, Request) and first.cursor is not None:
         return True
-    return all([part.key is not None or part.continues for part in group.parts])
+    return all([_is_guarded(request) for request in group.requests])
+
+
+def _is_guarded(request: AnyRequest) -> bool:
+    return request.key is not None or all([part.key is not None for part in request.parts])
 
 
 def is_all_there(appended: Appended) -> bool:

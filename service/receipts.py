@@ -67,7 +67,7 @@ def by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list
 
 
 def is_left(place: Placed) -> bool:
-    return place.duplicate or place.conflict
+    return place.duplicate or place.conflict or place.refused
 
 
 class New(NamedTuple):
@@ -219,7 +219,8 @@ def _receipt_of_a_row(place: Placed, outcome: Outcome) -> Receipt:
 def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
     """Where a request stands as a whole, and which of its rows were left out."""
     of_key = isinstance(request, ControlRequest) or request.key is not None
-    if (len(placed) == 1 and not is_left(placed[0])) or (of_key and is_left(placed[0])):
+    is_of_key = of_key and is_left(placed[0]) and not placed[0].refused
+    if is_of_key or (len(placed) == 1 and not is_left(placed[0])):
         return Receipt(placed[0])
     rows: list[int] = []
     duplicates: list[tuple[int, int]] = []
@@ -231,7 +232,7 @@ def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
             duplicates.append((first, place.seq))
         elif place.conflict:
             conflicts.append(first)
-        else:
+        elif not place.refused:
             rows += range(first, stop)
         first = stop
     kept = [place for place in placed if not is_left(place)]

@@ -51,14 +51,16 @@ class Request(msgspec.Struct):
         key: bytes | None,
         fingerprint: bytes | None,
         names: Sequence[tuple[int, str]] = (),
+        is_whole: bool = False,
     ) -> Self:
         """A request of these rows, under the stored `key` if it has one.
 
-        `names` come with rows that are a Batch; listed ones bring their own.
+        `names` come with rows that are a Batch; listed ones bring their own. One that `is_whole` is
+        journalled whole or not at all, as any is of which no row has an id.
         """
         if isinstance(rows, ListedRows):
             if rows.ids:
-                return cls(list(_parts(rows, key, fingerprint)), rows, key, rows.names)
+                return cls(list(_parts(rows, key, fingerprint, is_whole)), rows, key, rows.names)
             names = rows.names
         body = encode_rows(
             rows.indptr,
@@ -73,10 +75,12 @@ class Request(msgspec.Struct):
         return cls([Part(body, len(rows), key, fingerprint)], rows, key, names)
 
 
-def _parts(rows: ListedRows, key: bytes | None, fingerprint: bytes | None) -> Iterator[Part]:
+def _parts(
+    rows: ListedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool
+) -> Iterator[Part]:
     """The parts of a request of which some rows have ids."""
     if key is not None and 0 in rows.ids:
-        yield Part(encode_opening(key, fingerprint), 0, key, fingerprint)
+        yield Part(encode_opening(key, fingerprint), 0, key, fingerprint, whole=is_whole)
     first = 0
     while first < len(rows):
         stop = first + 1
@@ -98,7 +102,9 @@ def _parts(rows: ListedRows, key: bytes | None, fingerprint: bytes | None) -> It
             fingerprint=mark,
             continues=continues,
         )
-        yield Part(body, stop - first, own, mark, continues)
+        # The journal knows requests by their keys; that others are taken whole the store is told.
+        belongs = continues or (is_whole and first > 0)
+        yield Part(body, stop - first, own, mark, belongs, is_whole and not belongs)
         first = stop
 
 

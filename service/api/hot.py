@@ -209,7 +209,7 @@ class HotPath:
             if limited is not None:
                 await limited.let_rows_in(intake.count)
                 limited = None
-            request = await request_of(intake, key, fingerprint)
+            request = await request_of(intake, key, fingerprint, is_whole=atomic)
             try:
                 if isinstance(model, Unread):
                     model = await model.opened()

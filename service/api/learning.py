@@ -28,11 +28,14 @@ async def parse(model: Model | Unread, head: Head, body: bytes, labelled: bool) 
     return await asyncio.to_thread(parse_body, *asked, labelled=labelled)
 
 
-async def request_of(intake: Intake, key: bytes | None, fingerprint: bytes | None) -> Request:
+async def request_of(
+    intake: Intake, key: bytes | None, fingerprint: bytes | None, is_whole: bool
+) -> Request:
     """What is submitted of these rows, under the stored `key` if there is one."""
+    asked = (intake.rows, key, fingerprint, intake.names_beside, is_whole)
     if isinstance(intake.rows, ListedRows) and len(intake.rows.ids) > INLINE_PARTS:
-        return await asyncio.to_thread(Request.of, intake.rows, key, fingerprint)
-    return Request.of(intake.rows, key, fingerprint, intake.names_beside)
+        return await asyncio.to_thread(Request.of, *asked)
+    return Request.of(*asked)
 
 
 def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "") -> bytes:

@@ -89,13 +89,19 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     count        the records in it
     key          kind byte and key (`record.make_key`), or None
     fingerprint  16 bytes that tell one payload under `key` from another, or None
-    continues    the part belongs to the keyed request that an earlier part of the group opened
+    continues    the part belongs to the request that an earlier part of the group opened
+    whole        the part opens a request that is journalled whole or not at all; told to the store
+                 alone, the body says nothing of it
 
     A request with a key (request or chunk) is opened by a part that carries this key; its other
     parts follow, carry `continues`, and may have a key of their own (sample id, label, refit).
     When its first row has a key of its own, an empty part (count 0) with the request's key opens
     it. An empty part never makes an entry by itself. Parts of a request without a key do not
-    carry `continues`: each of them stands alone.
+    carry `continues`: each of them stands alone, unless the first one is `whole`.
+
+    Of a `whole` request nothing is journalled, and no key of it kept, when a part of it is in
+    conflict, be it with another part of the same request. What is known with the same payload is
+    no conflict: it is left out as ever.
     """
 
     body: bytes
@@ -103,6 +109,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     key: bytes | None = None
     fingerprint: bytes | None = None
     continues: bool = False
+    whole: bool = False
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -111,8 +118,10 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     A duplicate has the original's place, and a part of a duplicate request that whole request's
     (count: the records journalled for it). `conflict`: the key is known with another fingerprint,
     nothing of this part, or for a request's key of this request, was journalled; the place is the
-    known one's. Where nothing stands (an empty part; a request of which every record was a
-    duplicate), count is 0 and first_seq is seq + 1.
+    known one's. `refused`: the part is of a `whole` request some parts of which are in conflict,
+    and nothing of it was journalled; these alone have `conflict`, too. Where nothing stands (an
+    empty part; a request of which every record was a duplicate; what was refused, or is in conflict
+    with what was), count is 0 and first_seq is seq + 1.
     """
 
     first_seq: int
@@ -120,6 +129,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     count: int
     duplicate: bool = False
     conflict: bool = False
+    refused: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -400,7 +410,8 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         kept in the log behind `repeats`, the place behind which it was asked for first; compares
         and sets `cursor`;
         leaves out what is known by its key, within the group too, a request's key being checked
-        first and once for the whole request; joins the rest to one entry; gives it seqs, chain
+        first and once for the whole request, and with it the rest of a `whole` request of which a
+        part is in conflict; joins what is left to one entry; gives it seqs, chain
         and the store's time; keeps the keys (for an hour by the store's clock, and the last
         million; a request's key once at least one of its records was journalled or known); lets go
         of the rows that waited under the keys of its labels, new or known. With

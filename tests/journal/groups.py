@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from service.journal.nonces import OURS
 from service.journal.protocol import Appended, Journal, ModelRecord, Part, Placed
 from service.journal.record import (
@@ -34,6 +36,13 @@ def request(
     mark, stored = fingerprint(payload), make_key(kind, key)
     opening = Part(encode_opening(stored, mark), 0, stored, mark)
     return [opening, *(_continued(part) for part in parts)]
+
+
+def whole(*parts: Part) -> list[Part]:
+    """The parts of one request, with or without a key, that is taken whole or not at all."""
+    opening, *others = parts
+    continued = [msgspec.structs.replace(part, continues=True) for part in others]
+    return [msgspec.structs.replace(opening, whole=True), *continued]
 
 
 def keyed(key: str, *tags: int, payload: str = "", kind: KeyKind = KeyKind.REQUEST) -> Part:
@@ -102,4 +111,6 @@ def places(appended: Appended) -> list[tuple[int, int, str]]:
 
 
 def _happened(place: Placed) -> str:
+    if place.refused:
+        return "refused for a conflict" if place.conflict else "refused"
     return "conflict" if place.conflict else "duplicate" if place.duplicate else "new"

@@ -20,7 +20,7 @@ from service.journal.protocol import (
 )
 from service.journal.record import KeyKind, make_key
 from tests.journal.conftest import Store
-from tests.journal.groups import Log, fingerprint, keyed, places, request, rows
+from tests.journal.groups import Log, fingerprint, keyed, places, request, rows, whole
 
 pytestmark = pytest.mark.anyio
 
@@ -209,16 +209,131 @@ async def test_the_empty_opening_alone_is_not_journalled(journal: Journal):
     assert entry.body == rows(2).body
 
 
+async def known_of(log: Log, *keys: tuple[KeyKind, str]) -> list[int | None]:
+    """The seqs that the store keeps under these keys."""
+    asked = [make_key(*key) for key in keys]
+    found = await log.journal.known(log.model, log.incarnation, asked)
+    return [None if one is None else one.seq for one in found]
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+async def test_of_a_whole_request_with_a_conflict_nothing_is_taken(journal: Journal, has_key: bool):
+    log = await Log.create(journal)
+    await log.append(rows(9), rows(1, id="a", payload="x"))
+    parts = [rows(2), rows(3, id="b"), rows(4, id="a", payload="y"), rows(5)]
+    group = whole(*(request("r", *parts) if has_key else parts))
+    nonce = os.urandom(16)
+    appended = await log.append(*group, nonce=nonce)
+    opening = [(3, 2, "refused")] * has_key
+    others = [(3, 2, "refused")] * 2
+    assert places(appended) == [
+        *opening,
+        *others,
+        (2, 2, "refused for a conflict"),
+        (3, 2, "refused"),
+    ]
+    assert appended.seq is None and appended.chain == appended.previous
+    assert await log.append(*group, nonce=nonce, known_seq=2) == appended
+    assert await log.tags() == [9, 1]
+    keys = (KeyKind.REQUEST, "r"), (KeyKind.SAMPLE, "b"), (KeyKind.SAMPLE, "a")
+    assert await known_of(log, *keys) == [None, None, 2]
+    corrected = [rows(2), rows(3, id="b"), rows(4, id="c"), rows(5)]
+    asked = request("r", *corrected, payload="z") if has_key else corrected
+    assert (await log.append(*whole(*asked))).seq == 6
+    assert await log.tags() == [9, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+async def test_rows_of_a_whole_request_may_be_in_conflict_with_each_other(
+    journal: Journal, has_key: bool
+):
+    log = await Log.create(journal)
+    await log.append(rows(9))
+    parts = [rows(1, id="q", payload="x"), rows(2, id="q", payload="y"), rows(3, id="q")]
+    parts += [rows(4, id="q", payload="x"), rows(5)]
+    appended = await log.append(*whole(*(request("r", *parts) if has_key else parts)), rows(6))
+    happened = ["refused", *["refused for a conflict"] * 2, *["refused"] * 2]
+    expected = ["refused"] * has_key + happened
+    assert places(appended) == [*((2, 1, what) for what in expected), (2, 2, "new")]
+    assert await log.tags() == [9, 6]
+    assert await known_of(log, (KeyKind.REQUEST, "r"), (KeyKind.SAMPLE, "q")) == [None, None]
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+async def test_what_is_known_is_left_out_of_a_whole_request_and_the_rest_is_taken(
+    journal: Journal, has_key: bool
+):
+    log = await Log.create(journal)
+    await log.append(rows(1, id="a"))
+    parts = [rows(1, id="a"), rows(2, id="b"), rows(3), rows(2, id="b")]
+    group = whole(*(request("r", *parts) if has_key else parts))
+    appended = await log.append(*group)
+    opening = [(2, 1, "new")] * has_key
+    assert places(appended) == [
+        *opening,
+        (1, 1, "duplicate"),
+        (2, 2, "new"),
+        (3, 3, "new"),
+        (2, 2, "duplicate"),
+    ]
+    assert await log.tags() == [1, 2, 3]
+    if has_key:
+        assert places(await log.append(*group)) == [(2, 3, "duplicate")] * 5
+        other = whole(*request("r", rows(4), rows(5, id="a", payload="y"), payload="other"))
+        again = await log.append(*other)
+        assert places(again) == [(2, 3, "conflict")] * 3
+        assert not any(place.refused for place in again.placed)
+
+
+async def test_a_whole_request_that_is_refused_does_nothing_to_others_of_its_group(
+    journal: Journal,
+):
+    log = await Log.create(journal)
+    await log.append(rows(1, id="a", payload="x"))
+    before = [rows(2), *request("r", rows(3, id="b"), rows(4))]
+    bad = whole(keyed("s", 5), rows(6, id="c", payload="x"), rows(7, id="a", payload="y"))
+    alone = whole(rows(8, id="c", payload="z"), rows(9, id="b", payload="y"))
+    behind = [rows(10, id="c", payload="v"), *whole(*request("s", rows(11), payload="v"))]
+    appended = await log.append(*before, *bad, *alone, *behind)
+    assert places(appended) == [
+        (2, 2, "new"),
+        (3, 2, "new"),
+        (3, 3, "new"),
+        (4, 4, "new"),
+        *[(5, 4, "refused")] * 2,
+        (1, 1, "refused for a conflict"),
+        (5, 4, "refused"),
+        (3, 3, "refused for a conflict"),
+        (5, 5, "new"),
+        (6, 5, "new"),
+        (6, 6, "new"),
+    ]
+    assert await log.tags() == [1, 2, 3, 4, 10, 11]
+    keys = (KeyKind.REQUEST, "r"), (KeyKind.REQUEST, "s"), (KeyKind.SAMPLE, "c")
+    assert await known_of(log, *keys) == [4, 6, 5]
+
+
+async def test_a_whole_request_of_one_part_is_taken_or_not(journal: Journal):
+    log = await Log.create(journal)
+    assert places(await log.append(*whole(rows(1, 2)))) == [(1, 2, "new")]
+    assert places(await log.append(*whole(rows(3, id="a")))) == [(3, 3, "new")]
+    for payload, what in (("", "duplicate"), ("y", "refused for a conflict")):
+        again = await log.append(*whole(rows(4, id="a", payload=payload)))
+        assert places(again) == [(3, 3, what)]
+    assert await log.tags() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "group",
     [
         [rows(1), rows(2, continues=True)],
+        [rows(1), *whole(rows(2)), *whole(rows(3), *whole(rows(4)))],
         [rows(1, continues=True)],
         [rows(1, id="a"), rows(2, continues=True)],
         [Part(b"", 0)],
         [keyed("r", 1), Part(b"", 0, continues=True)],
     ],
-    ids=["no key", "alone", "an id", "empty", "empty inside"],
+    ids=["no key", "whole inside", "alone", "an id", "empty", "empty inside"],
 )
 async def test_parts_that_break_the_rules_are_refused(journal: Journal, group: list[Part]):
     log = await Log.create(journal)

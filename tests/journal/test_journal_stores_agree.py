@@ -8,7 +8,7 @@ import pytest
 from service.journal.protocol import CursorMove, CursorMoved, Limits, NonceForgotten, Part, Place
 from service.journal.record import KeyKind
 from tests.journal.conftest import Store
-from tests.journal.groups import Log, keyed, request, rows
+from tests.journal.groups import Log, keyed, request, rows, whole
 
 pytestmark = pytest.mark.anyio
 
@@ -24,10 +24,12 @@ def some_request(chance: random.Random) -> list[Part]:
     parts = [some_rows(chance) for _ in range(chance.randint(1, 4))]
     kind = chance.choice([KeyKind.REQUEST, KeyKind.CHUNK])
     key, payload = chance.choice("rstuvw"), chance.choice("xxxy")
+    if chance.random() < 0.3:
+        return whole(*parts)
+    parts = request(key, *parts, payload=payload, kind=kind)
     if chance.random() < 0.5:
-        return request(key, *parts, payload=payload, kind=kind)
-    opening = keyed(key, chance.randrange(1000), payload=payload, kind=kind)
-    return [opening, *request(key, *parts)[1:]]
+        parts[0] = keyed(key, chance.randrange(1000), payload=payload, kind=kind)
+    return whole(*parts) if chance.random() < 0.5 else parts
 
 
 def some_group(chance: random.Random) -> list[Part]:
@@ -85,6 +87,7 @@ async def test_the_same_appends_have_the_same_answers(
     sqlite_store: Store, redis_store: Store, seed: int
 ):
     chance = random.Random(seed)
+    refused = Counter[bool]()
     async with sqlite_store.journal() as one, redis_store.journal() as other:
         logs = [await Log.create(one), await Log.create(other)]
         nonces = [bytes(16)]
@@ -108,7 +111,13 @@ async def test_the_same_appends_have_the_same_answers(
                 except CursorMoved as moved:
                     answers.append(moved.value)
             assert answers[0] == answers[1]
+            if isinstance(answers[0], tuple):
+                refused.update(place.refused for place in answers[0][0])
+            keys = [key for key in {part.key for part in group} if key is not None]
+            found = [await log.journal.known(log.model, log.incarnation, keys) for log in logs]
+            assert found[0] == found[1]
         read = [await log.journal.read(log.model, log.incarnation, 0) for log in logs]
         bodies = [[(e.first_seq, e.seq, e.nonce, e.body) for e in entries] for entries in read]
         assert bodies[0] == bodies[1]
         assert len(bodies[0]) > 10
+        assert refused[True] and refused[False] > 50

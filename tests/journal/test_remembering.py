@@ -16,7 +16,7 @@ from service.journal.protocol import (
     ToRemember,
 )
 from service.journal.record import KeyKind, encode_rows, make_key
-from tests.journal.groups import GIVEN, SPEC, Part, fingerprint, request, rows
+from tests.journal.groups import GIVEN, SPEC, Part, fingerprint, request, rows, whole
 
 pytestmark = pytest.mark.anyio
 MODEL = "m.1"
@@ -142,6 +142,18 @@ async def test_labels_of_a_request_in_conflict_let_go_of_nothing(journal):
     assert await bodies(journal, record, "a") == [b"row"]
     placed = (await append(journal, record, *request("s", label("a")))).placed
     assert not any(place.conflict or place.duplicate for place in placed)
+    assert await bodies(journal, record, "a") == [None]
+
+
+async def test_labels_of_a_whole_request_that_is_refused_let_go_of_nothing(journal):
+    record = await made(journal)
+    await append(journal, record, rows(1, id="x", payload="one"))
+    await journal.remember(MODEL, record.incarnation, [waits("a"), waits("b")])
+    bad = whole(*request("r", label("a"), rows(2, id="x", payload="two")))
+    placed = (await append(journal, record, *bad, label("b"))).placed
+    assert [place.refused for place in placed] == [True] * 3 + [False]
+    assert await bodies(journal, record, "a", "b") == [b"row", None]
+    assert (await append(journal, record, label("a"))).seq == 3
     assert await bodies(journal, record, "a") == [None]
 
 

@@ -2,9 +2,9 @@
 --   taken, or audit where there is a change
 -- ARGV: 1 incarnation, 2 nonce, 3 known seq, 4 the bodies joined, or "" where they stand under
 --   ds:{ID}:body:NONCE as those of no parts with keys, or of one part, 5 records in them,
---   6 msgpack [records, bytes, bytes of the key, of the fingerprint, 0 or 1 opens a request or
---   2 continues one, and so on for each part], or "" when no part has a key, 7 keys and
---   fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
+--   6 msgpack [records, bytes, bytes of the key, of the fingerprint, 0 or 1 opens a request by its
+--   key or 2 continues one, and 4 more where it opens one that is taken whole or not at all, and so on
+--   for each part], or "" when none can be left out, 7 keys and fingerprints joined, 8 cursor's name or "", 9 "=" and its expected value, or "" for none,
 --   10 its new value, 11 how long keys are kept (ms), 12 how many keys, 13 how many nonces,
 --   14 bytes of unseen entries to answer with, 15 none, or the digest of the copy that
 --   the entry names or "", 16 none or "", or a change to be kept, 17 how long (ms), 18 none or "", or
@@ -65,17 +65,47 @@ local function sort(parts, time_ms)
     return not is_conflict
   end
 
-  local opening, found, seq_before, kept_before, is_accepted
+  -- The request that is being gone through, where its parts are not each for itself.
+  local opening, found, is_whole, before_it, is_accepted, has_conflict
+
+  local function cut(list, length)
+    for number = #list, length + 1, -1 do
+      list[number] = nil
+    end
+  end
+
+  -- Takes nothing of the request; which parts of it are in conflict stays known. With what stands
+  -- elsewhere, or with a row of the same request, which stands nowhere then.
+  local function undo()
+    seq = before_it.seq
+    cut(kept, before_it.kept)
+    cut(labels, before_it.labels)
+    for number = before_it.order + 1, #order do
+      keys[order[number]] = nil
+    end
+    cut(order, before_it.order)
+    local length = before_it.left
+    for number = before_it.left + 1, #left do
+      local one = left[number]
+      if one[4] then
+        length = length + 1
+        left[length] = one[2] <= seq and one or {one[1], seq, 0, true}
+      end
+    end
+    cut(left, length)
+  end
 
   local function close_request()
     if opening and not found then
-      if seq == seq_before then
-        for number = #kept, kept_before + 1, -1 do
-          kept[number] = nil
+      if is_whole and has_conflict then
+        undo()
+      else
+        if seq == before_it.seq then
+          cut(kept, before_it.kept)
         end
-      end
-      if is_accepted then
-        keep(opening[1], seq - seq_before, opening[2])
+        if is_accepted and opening.key then
+          keep(opening.key, seq - before_it.seq, opening.mark)
+        end
       end
     end
     opening = nil
@@ -83,27 +113,32 @@ local function sort(parts, time_ms)
 
   for field = 1, #parts, 5 do
     local records, bytes, key_bytes, mark_bytes, role = unpack(parts, field, field + 4)
-    local number, opens = (field - 1) / 5, role == 1
+    local number, opens = (field - 1) / 5, role % 4 == 1
     local body = string.sub(ARGV[4], at, at + bytes - 1)
     local key = string.sub(ARGV[7], key_at, key_at + key_bytes - 1)
     local mark = string.sub(ARGV[7], key_at + key_bytes, key_at + key_bytes + mark_bytes - 1)
     at, key_at = at + bytes, key_at + key_bytes + mark_bytes
     if role ~= 2 then
       close_request()
-      if opens then
-        opening, found = {key, mark}, known(key)
-        seq_before, kept_before, is_accepted = seq, #kept, records > 0
+      if role > 0 then
+        opening, found = {key = opens and key, mark = mark}, opens and known(key)
+        is_whole, is_accepted, has_conflict = role >= 4, records > 0, false
+        before_it = {seq = seq, kept = #kept, left = #left, order = #order, labels = #labels}
       end
     end
     if opening and found then
-      leave(number, opening[2], found)
+      leave(number, opening.mark, found)
     else
       if string.byte(key) == LABEL then
         labels[#labels + 1] = key
       end
       local twin = not opens and key ~= '' and known(key)
       if twin then
-        is_accepted = leave(number, mark, twin) or is_accepted
+        if leave(number, mark, twin) then
+          is_accepted = true
+        else
+          has_conflict = true
+        end
       else
         seq = seq + records
         kept[#kept + 1] = body

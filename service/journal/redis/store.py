@@ -245,11 +245,11 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         held: Place | None = None,
         repeats: Place | None = None,
     ) -> Appended:
-        has_keys = check_parts(nonce, parts)
+        may_be_left = check_parts(nonce, parts)
         keys = keys_of(model)
         body = b"".join([part.body for part in parts])
         before: tuple[bytes, ...] = ()
-        if len(body) >= _LONG and not self._is_cluster and _is_whole(parts, has_keys):
+        if len(body) >= _LONG and not self._is_cluster and _is_whole(parts, may_be_left):
             command = ("SET", keys.body(nonce), body, "PX", _BODY_MS, "NX")
             before, body = (b"*%d\r\n" % len(command), *pack(command)), b""
         arguments = (
@@ -258,7 +258,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
             known_seq,
             body,
             sum([part.count for part in parts]),
-            *(_packed_parts(parts) if has_keys else (b"", b"")),
+            *(_packed_parts(parts) if may_be_left else (b"", b"")),
             *_packed_cursor(cursor),
         )
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
@@ -492,9 +492,9 @@ def _record(model: str, answer: list[Any]) -> ModelRecord:
     )
 
 
-def _is_whole(parts: Sequence[Part], has_keys: bool) -> bool:
+def _is_whole(parts: Sequence[Part], may_be_left: bool) -> bool:
     """Whether the parts are rows that are journalled together or not at all."""
-    return sum(part.count for part in parts) > 0 and (len(parts) == 1 or not has_keys)
+    return sum(part.count for part in parts) > 0 and (len(parts) == 1 or not may_be_left)
 
 
 def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
@@ -503,7 +503,7 @@ def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
     joined: list[bytes] = []
     for part in parts:
         key, mark = part.key or b"", part.fingerprint or b""
-        role = 2 if part.continues else int(opens_request(part))
+        role = 2 if part.continues else opens_request(part) + 4 * part.whole
         fields += (part.count, len(part.body), len(key), len(mark), role)
         joined += (key, mark)
     return packed(fields), b"".join(joined)

@@ -41,10 +41,10 @@ def append(
     heads: KnownHeads,
 ) -> Task[Appended]:
     """The task behind `Journal.append`, to be run in a write transaction."""
-    has_keys = check_parts(nonce, parts)
+    may_be_left = check_parts(nonce, parts)
     is_first = OURS.is_first(nonce)
     is_alone = cursor is None and copy is None and change is None and held is None
-    if is_first and is_alone and parts and not has_keys:
+    if is_first and is_alone and parts and not may_be_left:
         return PlainAppend(model, incarnation, nonce, known_seq, parts, limits, now_ms, heads)
 
     def task(connection: sqlite3.Connection) -> Appended:
@@ -57,7 +57,7 @@ def append(
         if result is None:
             if cursor is not None:
                 _move_cursor(connection, head.model, cursor)
-            result = _append_new(connection, head, nonce, parts, has_keys, limits, now_ms())
+            result = _append_new(connection, head, nonce, parts, may_be_left, limits, now_ms())
             if held is not None and result.seq > result.before:
                 if not entries.is_held(connection, head, held):  # as it stood before
                     raise NotHeld(model, held.seq, held.chain)
@@ -78,12 +78,12 @@ def _append_new(
     head: Head,
     nonce: bytes,
     parts: Sequence[Part],
-    has_keys: bool,
+    may_be_left: bool,
     limits: Limits,
     time_ms: int,
 ) -> Result:
     sorting = Sorting(head.seq)
-    if has_keys:
+    if may_be_left:
         keys = [part.key for part in parts if part.key is not None]
         sorting.sort(parts, find_keys(connection, head, keys, limits, time_ms).get)
         remembering.let_go(connection, head.model, sorting.labels)
