@@ -120,6 +120,12 @@ def _encoded(rows: ListedRows, first: int, stop: int, **beside: Any) -> bytes:
     )
 
 
+def asked_by(order: Order, arrays: Arrays | None = None) -> bytes:
+    """What a client has asked for, where the order says all of it."""
+    given = control_of(order, arrays)
+    return encode_control(given.kind, given.fields, given.arrays)
+
+
 class ControlRequest(msgspec.Struct):
     """One control: a part of one record, and beside it the control itself."""
 
@@ -160,11 +166,11 @@ class ControlRequest(msgspec.Struct):
         What the client has `asked` for tells it from another request under the key, where the
         order says more than that.
         """
-        given = control_of(order, arrays)
-        what = (given.kind, given.fields, given.arrays)
-        plain = body = encode_control(*what)
+        plain = body = asked_by(order, arrays)
         fingerprint = None
         if key is not None:
+            given = control_of(order, arrays)
+            what = (given.kind, given.fields, given.arrays)
             fingerprint = hashlib.sha256(plain if asked is None else asked).digest()[:16]
             body = encode_control(*what, key=key, fingerprint=fingerprint)
         # As everyone else will read it: what is given may have its fields in another order.

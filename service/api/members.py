@@ -6,6 +6,7 @@ cannot be made; then it is journalled, and where another one came between it is 
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -16,14 +17,14 @@ from service.api.freshness import MaybeStale, staleness
 from service.api.http import stored_key_of
 from service.api.member_views import Members, OneMember, finite
 from service.api.models import catalog_of, spec_of
-from service.api.repeating import repeated_at
+from service.api.repeating import Repeated, repeated, repeated_at
 from service.auditing import Author
 from service.catalog import canonical
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, find_member
 from service.errors import Problem, key_reused
 from service.model import Model
 from service.receipts import Receipt
-from service.requests import ControlRequest
+from service.requests import ControlRequest, asked_by
 from solvers import (
     MEMBER_NAME,
     InvalidSpec,
@@ -90,18 +91,19 @@ async def add_member(
     given = await spec_of(request, catalog.settings.max_body_bytes)
     order = await _member_to_add(model, given)
     await model.refresh()
+    if (before := await repeated(model, key, asked_by(order))) is not None:
+        return await _again(model, order, before, response)
     if order.name is not None and (there := await _standing(model, order)) is not None:
         response.status_code = 200
         return there
     receipt = await _submit(model, order, author_of(request), key)
+    if receipt.placed.duplicate:
+        before = await repeated_at(model, receipt.placed.seq)
+        return await _again(model, order, before, response)
     verdict = receipt.verdict
     if verdict is not None and verdict.member is not None:
         return OneMember.at(model_id, receipt.placed.seq, verdict.member)
-    if receipt.placed.duplicate:
-        before = await repeated_at(model, receipt.placed.seq)
-        before.mark(response, Problem(409, "conflict", ""))
-    # A repetition, another one came first, or the model came past it: what is there now is the
-    # answer.
+    # Another one came first, or the model came past it: what is there now is the answer.
     there = await _standing(model, order)
     if there is None:
         raise Problem(409, "conflict", _why_not(receipt))
@@ -146,13 +148,13 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
 
 @router.delete("/promotion", response_model=Members, response_model_exclude_unset=True)
 async def end_promotion(model_id: str, request: Request) -> Members:
-    """Serve all members again, as they stood."""
+    """Serve all members again, as they stood; where none is promoted, that is so already."""
     model = await catalog_of(request).get(model_id)
     await model.refresh()
     async with model.replica.serving():
-        if model.members().promoted is None:
-            raise MemberError("no member is promoted")
-    _check_done(await _submit(model, Demote(), author_of(request)))
+        is_promoted = model.members().promoted is not None
+    if is_promoted:  # it is refused only where another one has done it first
+        await _submit(model, Demote(), author_of(request))
     return await _members(model)
 
 
@@ -231,6 +233,23 @@ async def _standing(model: Model, order: MemberAdd) -> OneMember | None:
     return None
 
 
+async def _again(model: Model, order: MemberAdd, before: Repeated, response: Response) -> OneMember:
+    """The member that was added before under the same key, as it is now.
+
+    Or another one's that came first, which was the answer then. Raises Problem 409.
+    """
+    there = None
+    with suppress(MemberError):  # the name may be another one's by now
+        there = await _standing(model, order)
+    if there is None:
+        before.check_done(Problem(409, "conflict", ""))
+        gone = f"this was done before, at seq {before.seq}, and is no longer there"
+        raise Problem(409, "conflict", gone)
+    before.mark(response)
+    response.status_code = 200
+    return there
+
+
 async def _submit(model: Model, order: Order, by: Author, key: bytes | None = None) -> Receipt:
     receipt = await model.submit(ControlRequest.of(order, key, by=by))
     if receipt.placed.conflict:
@@ -247,5 +266,4 @@ def _check_done(receipt: Receipt) -> None:
 def _why_not(receipt: Receipt) -> str:
     if receipt.verdict is not None and receipt.verdict.refusal is not None:
         return receipt.verdict.refusal
-    done = "done before," if receipt.placed.duplicate else "done"
-    return f"this was {done} at seq {receipt.placed.seq}, and is no longer there"
+    return f"this was done at seq {receipt.placed.seq}, and is no longer there"

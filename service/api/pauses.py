@@ -91,7 +91,8 @@ def _refused(reason: str) -> Problem:
 
 
 def _again(model: Model, rows: Rows, before: Repeated, response: Response) -> Resumed:
-    before.mark(response, _refused(""))
+    before.check_done(_refused(""))
+    before.mark(response)
     told = before.told
     return Resumed(
         model=model.record.id,

@@ -19,12 +19,15 @@ class Repeated(NamedTuple):
     told: Told | None
     """What became of it, if that is still kept."""
 
-    def mark(self, response: Response, refusal: Problem) -> None:
-        """Say that the answer is the first one again. Raises `refusal` where that refused it."""
+    def check_done(self, refusal: Problem) -> None:
+        """Raise `refusal`, marked as the first answer again, where that refused it."""
         if self.told is not None and self.told.refusal is not None:
             refusal.detail = self.told.refusal
             refusal.is_replayed = True
             raise refusal
+
+    def mark(self, response: Response) -> None:
+        """Say that the answer is the first one again."""
         response.headers[REPLAYED] = "true"
 
 

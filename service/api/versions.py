@@ -189,7 +189,8 @@ def _refused(reason: str) -> Problem:
 
 
 def _again(model_id: str, asked: GoBack, before: Repeated, response: Response) -> RolledBack:
-    before.mark(response, _refused(""))
+    before.check_done(_refused(""))
+    before.mark(response)
     fields = {} if before.told is None else before.told.fields
     return RolledBack(
         model=model_id,

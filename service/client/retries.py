@@ -58,7 +58,8 @@ class Attempts(Generic[T]):
 
     def read(self, response: httpx.Response) -> T:
         """The answer. Raises Refused."""
-        if self.call.method == "DELETE" and self.lost and response.status_code == 404:
+        is_deletion = self.call.method == "DELETE" and self.call.answer is None
+        if is_deletion and self.lost and response.status_code == 404:
             return self.call.read(204, b"")  # an earlier attempt has deleted it
         return self.call.read(response.status_code, response.content)
 

@@ -160,6 +160,42 @@ def test_what_is_sent_again_is_learned_once(server, client, monkeypatch):
     assert "lossy" not in [model.id for model in client.models()]
 
 
+class LosingFirst(httpx.BaseTransport):
+    """A network that loses the first answer to each request of some method."""
+
+    def __init__(self, method: str) -> None:
+        self._real, self._method = httpx.HTTPTransport(), method
+        self._lost: set[str] = set()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = self._real.handle_request(request)
+        if request.method == self._method and request.url.path not in self._lost:
+            self._lost.add(request.url.path)
+            answer.read()
+            answer.close()
+            raise httpx.ReadError("the connection was lost")
+        return answer
+
+    def close(self) -> None:
+        self._real.close()
+
+
+def test_a_promotion_is_ended_though_the_answer_was_lost(server, client, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    members = [{"algorithm": "sgd"}, {"name": "sparse", "algorithm": "rda"}]
+    client.create("promoted", {**SPEC, "algorithm": "portfolio", "members": members})
+    client.promote("promoted", "sparse")
+    network = LosingFirst("DELETE")
+    with Client(http=httpx.Client(base_url=server.url, transport=network)) as losing:
+        ended = losing.end_promotion("promoted")
+        assert ended.promoted is None and len(ended.members) == 2
+        losing.remove_member("promoted", "sparse")
+        losing.delete("promoted")
+        with pytest.raises(Refused) as refused:  # nothing was done that a first answer had told
+            losing.end_promotion("nobody")
+    assert (refused.value.status, refused.value.kind) == (404, "unknown-model")
+
+
 async def check_once(server: ServerProcess, model: str, samples: int) -> None:
     store = server.process.args[server.process.args.index("--store") + 1]
     journal = await open_journal(store)

@@ -1,5 +1,6 @@
 """The routes of members: what they answer, refuse, and tell of a model."""
 
+import asyncio
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from service.api.members import EXAMPLE_MEMBER
 from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.model import Model
 from service.telemetry import members as of_members
 from tests.service.conftest import SPEC, assert_problem
 
@@ -146,7 +148,8 @@ def test_promoted_member_is_served_alone_until_it_is_demoted(pair):
     ended = pair.delete("/models/m/promotion")
     assert (ended.status_code, ended.json()["promoted"]) == (200, None)
     assert pair.get(row).json()["score"] == mixed
-    assert_problem(pair.delete("/models/m/promotion"), 409, "conflict")
+    again = pair.delete("/models/m/promotion")
+    assert (again.status_code, again.json()) == (200, ended.json()), "it is ended already"
     assert_problem(pair.post("/models/m/members/nobody/promote"), 404, "unknown-member")
 
 
@@ -264,6 +267,43 @@ def test_idempotency_key_adds_once(pair):
     pair.delete("/models/m/members/rda-1")
     gone = pair.post("/models/m/members", json=unnamed, headers=key)
     assert "was done before" in assert_problem(gone, 409, "conflict")["detail"]
+
+
+def test_key_of_a_named_member_is_asked_for_first(serve, store):
+    one, other = serve(store=store), serve(store=store)
+    assert one.put("/models/m", json=PAIR).status_code == 201
+    key, second = {"idempotency-key": "one"}, {"name": "second", "algorithm": "perceptron"}
+    first = one.post("/models/m/members", json=SPARSE, headers=key)
+    assert first.status_code == 201 and "idempotency-replayed" not in first.headers
+    assert one.post("/models/m/members", json=second).status_code == 201
+    written_out = first.json()["spec"] | {"name": "sparse"}
+    for client in (one, other):
+        for body in (SPARSE, written_out):
+            again = client.post("/models/m/members", json=body, headers=key)
+            assert (again.status_code, again.json()["name"]) == (200, "sparse")
+            assert again.headers["idempotency-replayed"] == "true"
+        reused = client.post("/models/m/members", json=second, headers=key)
+        assert_problem(reused, 422, "idempotency-key-reused")
+        there = client.post("/models/m/members", json=second, headers={"idempotency-key": "two"})
+        assert there.status_code == 200 and "idempotency-replayed" not in there.headers
+    assert names(other) == ["dual", "steps", "sparse", "second"] and seq(other) == 2
+
+
+def test_promotion_that_another_one_ends_first_is_ended(serve, store, monkeypatch):
+    one, other = serve(store=store), serve(store=store)
+    assert one.put("/models/m", json=PAIR).status_code == 201
+    assert one.post("/models/m/members/dual/promote").status_code == 200
+    true, left = Model.submit, [lambda: other.delete("/models/m/promotion")]
+
+    async def late(self, request):
+        while left:
+            assert (await asyncio.to_thread(left.pop())).status_code == 200
+        return await true(self, request)
+
+    monkeypatch.setattr(Model, "submit", late)
+    ended = one.delete("/models/m/promotion")
+    assert (ended.status_code, ended.json()["promoted"]) == (200, None)
+    assert one.get("/models/m/metrics").json()["refused_controls"] == 1
 
 
 def test_change_that_only_the_learner_refuses_is_journalled_and_counted(pair):

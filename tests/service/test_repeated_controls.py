@@ -100,13 +100,34 @@ def test_a_refused_member_is_refused_again(serve, store, overtaken):
         return other.get("/models/m")
 
     overtaken(first_there)
-    assert_problem(add(one, "romma", headers=KEY), 409, "conflict")
+    first = add(one, "romma", headers=KEY)
+    assert_problem(first, 409, "conflict")
+    again = add(other, "romma", headers=KEY)
+    assert (again.status_code, again.headers["idempotency-replayed"]) == (409, "true")
     assert other.delete("/models/m/members/new").status_code == 204
     for client in (one, other, serve(store=store)):
         again = add(client, "romma", headers=KEY)
         assert_problem(again, 409, "conflict")
         assert again.headers["idempotency-replayed"] == "true"
     assert add(one, "romma").status_code == 201
+
+
+def test_a_member_that_another_one_added_first_is_told_again(serve, store, overtaken):
+    one, other = serve(store=store), serve(store=store)
+    assert one.put("/models/m", json=PAIR).status_code == 201
+    member = {"name": "new", "algorithm": "romma"}
+
+    def first_there() -> Any:
+        assert other.post("/models/m/members", json=member).status_code == 201
+        return other.get("/models/m")
+
+    def send(client: Any) -> Any:
+        return client.post("/models/m/members", json=member, headers=KEY)
+
+    overtaken(first_there)
+    first = send(one)
+    assert first.status_code == 200
+    assert_again(first, send, one, other, serve(store=store))
 
 
 def test_what_was_done_is_told_in_full_again(serve, store):
