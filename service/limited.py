@@ -266,7 +266,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._idle_since = None
         self._in_head = self._is_within = True
         self._begun += 1
-        self._fed = self._size
+        self._fed, self._outside = self._size, 0
 
     def on_headers_complete(self) -> None:
         self._in_head = False

@@ -448,6 +448,27 @@ def test_a_body_whose_head_came_behind_another_request_is_read():
     run(told)
 
 
+def test_a_head_is_not_too_large_for_what_came_before_it():
+    """A connection that has asked a hundred times, each time for little, and then brings a body."""
+    world = World(reads(bodies := []))
+    head = b"POST /y HTTP/1.1\r\ncontent-length: 3\r\n\r\n"
+
+    async def told() -> None:
+        one, line = world.connect()
+        for number in range(1, 2 + 2 * HEAD_BYTES // len(GET)):
+            one.data_received(GET)
+            while line.answers < number:
+                await asyncio.sleep(0)
+        one.data_received(head)
+        one.data_received(b"abc")
+        while line.answers < number + 1:
+            assert not line.is_closed, line.written[-300:]
+            await asyncio.sleep(0)
+        assert bodies == [b"abc"]
+
+    run(told)
+
+
 def test_what_follows_an_upgrade_that_is_not_spoken_is_the_next_request():
     async def told() -> None:
         world = World(answer)
