@@ -226,7 +226,9 @@ def predict_waiting(
 ) -> Steps[PredictedMany]:
     """Rows that wait for their labels: one body, remembered whole."""
     try:
-        query = {**query, "default_label": plain(query["default_label"])}
+        label = plain(query["default_label"])
+        # A label, and no flag that is not set.
+        query = {**query, "default_label": "false" if label is False else label}
     except TypeError as wrong:
         raise BadInput(f"the default label: {wrong}") from None
     lines = b",".join(sample_line(sample, row) for row, sample in enumerate(samples))

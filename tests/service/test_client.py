@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -275,6 +276,23 @@ def test_what_cannot_be_sent_is_told_before(client, given, why):
         client.learn("nobody", *given)
     with pytest.raises(BadInput, match="1 to 255 bytes"):
         client.learn("nobody", {"a": 1}, 1, key="k" * 256)
+
+
+@pytest.mark.parametrize(
+    ("model", "label"), [("no", False), ("yes", True), ("zero", 0), ("numpy", np.bool_(False))]
+)
+def test_a_default_label_may_be_any_label(client, model, label):
+    """False is one, and no flag that is not set."""
+    client.create(model, {"algorithm": "sgd", "features": "hashed"})
+    asked = {"default_label": label, "default_after_s": 0.05}
+    told = client.predict_and_remember(model, [{"a": 1}], ["a"], **asked)
+    assert told.remembered == 1
+    deadline = time.monotonic() + 20
+    while not (view := client.get(model)).samples:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert view.samples == 1
+    assert (client.weights(model).weights[0].weight > 0) == bool(label)
 
 
 def test_a_decimal_is_the_number_that_it_is(client, server):
