@@ -53,7 +53,7 @@ from service.first_bytes import LIVES
 from service.journal.protocol import ModelChanged
 from service.model import Model
 from service.pressure import LEARN, LIVEZ
-from service.schemas import Learned, LearnedStream
+from service.schemas import Learned
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
@@ -196,7 +196,7 @@ class HotPath:
                 told_of = self._learn_chunks(
                     upload, head, beginning_with(body, pieces), body_of(scope)
                 )
-                return await _as_wanted(head, told_of, headers)
+                return await _as_wanted(head, upload, told_of, headers)
         else:
             body = await read_body(receive, head, self._max_body_bytes, scope)
         self.pressure.check(LEARN)
@@ -353,13 +353,15 @@ async def _let_in(scope: Scope, rows: int) -> None:
         await limited.let_rows_in(rows)
 
 
-async def _as_wanted(head: Head, told_of: AsyncIterator[Learned], headers: Headers) -> Any:
+async def _as_wanted(
+    head: Head, upload: Upload, told_of: AsyncIterator[Learned], headers: Headers
+) -> Any:
     """All that is told, or the last of it."""
     if head.wants_lines:
         return told_of, headers
     async for told in told_of:
         last = told
-    if isinstance(last, LearnedStream) and last.chunks == last.duplicate_chunks:
+    if upload.is_replayed:
         headers.append(REPLAYED)
     return _encode(last), headers
 

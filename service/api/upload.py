@@ -9,7 +9,7 @@ whole, and who repeats it under its key goes on from there.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -39,6 +39,8 @@ class _Read:
 
     chunk: Chunk
     model: Model
+    key: bytes | None
+    """The stored key that it was read for; None where the upload has none."""
     intake: Intake
     request: Request | None
     """What is submitted of it; None where no row is good."""
@@ -51,7 +53,8 @@ class _Learning:
     read: _Read
     journalled: asyncio.Event
     """Set as soon as it is known what becomes of it in the journal."""
-    task: "asyncio.Task[Learned]"
+    task: "asyncio.Task[tuple[Learned, bool]]"
+    """What became of it, and whether that is the first answer to its key once more."""
 
 
 class Upload:
@@ -75,6 +78,9 @@ class Upload:
         self._wants_scores = wants_scores
         self._limited = limited
         self._incarnation: str | None = None
+        self._opening: int | None = None
+        """The number of the first chunk with a good row: it has the request's own key."""
+        self._taken = self._replayed = 0
         self._coming: asyncio.Task[Chunk | None] | None = None
         self._reading: asyncio.Task[_Read | None] | None = None
         self._is_stopped = False
@@ -108,6 +114,11 @@ class Upload:
             raise Problem(422, "invalid-rows", "the request holds no row")
         errors = [RowError(**error) for error in totals.errors]
         raise RowsRefused(totals.rows, totals.rejected or 0, errors)
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether of each chunk of which rows were taken the first answer to its key is told."""
+        return 0 < self._taken == self._replayed
 
     async def _learn_all(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
         try:
@@ -159,7 +170,7 @@ class Upload:
         if chunk is None:
             return None
         self._coming = _watched(_next_of(chunks))
-        read = await self._read(chunk)
+        read = await self._read(chunk, self._likely_key(chunk.number))
         self._rows_read += read.intake.count
         check_rows(self._rows_read, self._catalog.settings.max_upload_rows)
         if self._limited is not None:
@@ -174,6 +185,8 @@ class Upload:
 
     def _begin(self, read: _Read) -> _Learning:
         """Learn a chunk to its end, whoever waits for it."""
+        if read.request is not None:
+            self._opens(read.chunk.number)  # now: the next one is read for a key of its number then
         journalled = asyncio.Event()
         task = _watched(outliving(self._submit(read, journalled)))
         task.add_done_callback(lambda done: journalled.set())
@@ -186,31 +199,70 @@ class Upload:
             raise ModelChanged(self._model_id)
         return model
 
-    async def _read(self, chunk: Chunk) -> _Read:
+    def _opens(self, number: int) -> bool:
+        """Whether a chunk with good rows has the request's own key; to be asked in their order.
+
+        The first one has, so that the key of another request is known as such. One without a good
+        row is not submitted, and has none.
+        """
+        if self._opening is None:
+            self._opening = number
+        return self._opening == number
+
+    def _likely_key(self, number: int) -> bytes | None:
+        """The stored key of a chunk, before it is known whether it has a good row."""
+        if self._key is None:
+            return None
+        is_opening = self._opening in (None, number)
+        return _own_key(self._key) if is_opening else _numbered_key(self._key, number)
+
+    async def _key_of(self, model: Model, number: int) -> bytes | None:
+        """The stored key of a chunk with good rows that is about to be submitted."""
+        if self._key is None:
+            return None
+        own, numbered = _own_key(self._key), _numbered_key(self._key, number)
+        if not self._opens(number):
+            return numbered
+        if number > 0:
+            # Earlier versions gave it a key of its number, under which it may be known.
+            with suppress(ModelChanged):  # as who submits it finds
+                own_known, numbered_known = await model.known([own, numbered])
+                return own if own_known is not None or numbered_known is None else numbered
+        return own
+
+    async def _read(self, chunk: Chunk, key: bytes | None) -> _Read:
         model = await self._model()
         if len(chunk.body) <= INLINE_BYTES:
-            return self._read_for(model, chunk)
-        return await asyncio.to_thread(self._read_for, model, chunk)
+            return self._read_for(model, chunk, key)
+        return await asyncio.to_thread(self._read_for, model, chunk, key)
 
-    def _read_for(self, model: Model, chunk: Chunk) -> _Read:
+    async def _read_again(self, read: _Read, key: bytes | None) -> None:
+        """Read a chunk for the model as it is held now, or for another key than was likely."""
+        again = await self._read(read.chunk, key)
+        read.model, read.key = again.model, again.key
+        read.intake, read.request = again.intake, again.request
+
+    def _read_for(self, model: Model, chunk: Chunk, key: bytes | None) -> _Read:
         intake = parse_chunk(model.door, self._head.content_type, chunk.body, labelled=True)
         if not intake.places:
-            return _Read(chunk, model, intake, None)
-        key = fingerprint = None
-        if self._key is not None:
-            key = _chunk_key(self._key, chunk.number)
+            return _Read(chunk, model, key, intake, None)
+        fingerprint = None
+        if key is not None:
             what = f"chunk {chunk.number}\0"
             fingerprint = fingerprint_of(self._head, self._query, chunk.body, what)
         request = Request.of(intake.rows, key, fingerprint, intake.names_beside)
-        return _Read(chunk, model, intake, request)
+        return _Read(chunk, model, key, intake, request)
 
     async def _told(self, learning: _Learning) -> LearnedChunk:
         """What became of a chunk; to be asked of one after the other."""
         read = learning.read
         try:
-            told = await learning.task
+            told, is_replayed = await learning.task
         except RowsRefused as refused:
             told = self._none_of(read, refused)
+        else:
+            self._taken += 1
+            self._replayed += is_replayed
         rows = read.intake.count
         if read.intake.errors:
             self._catalog.telemetry.saw_refused(self._model_id, len(read.intake.errors))
@@ -232,16 +284,21 @@ class Upload:
             errors=first_errors(refused.errors),
         )
 
-    async def _submit(self, read: _Read, journalled: asyncio.Event) -> Learned:
+    async def _submit(self, read: _Read, journalled: asyncio.Event) -> tuple[Learned, bool]:
         while True:
             model = await self._model()
             if read.model is not model:
-                again = await self._read(read.chunk)
-                read.model, read.intake, read.request = again.model, again.intake, again.request
+                await self._read_again(read, read.key)
                 model = read.model
             intake, request = read.intake, read.request
             if request is None:
+                if self._opening == read.chunk.number:  # it had good rows for a model that is gone
+                    self._opening = None
                 raise RowsRefused(intake.count, len(intake.errors), intake.errors)
+            key = await self._key_of(model, read.chunk.number)
+            if read.key != key:
+                await self._read_again(read, key)
+                continue
 
             def stands(incarnation: str = model.record.incarnation) -> None:
                 self._incarnation = incarnation
@@ -254,7 +311,7 @@ class Upload:
                 if self._incarnation is not None:
                     raise
                 continue
-            told, _ = await learned_of(model, intake, request, receipt, self._wants_scores)
+            told = await learned_of(model, intake, request, receipt, self._wants_scores)
             self._incarnation = model.record.incarnation
             return told
 
@@ -288,11 +345,9 @@ def check_asked(head: Head, wants_scores: bool, atomic: bool) -> None:
         raise Problem(422, "invalid-query", detail)
 
 
-def _chunk_key(key: str, number: int) -> bytes:
-    """The stored key of a chunk.
+def _own_key(key: str) -> bytes:
+    return make_key(KeyKind.REQUEST, key)
 
-    The first one has the request's own, so that the key of another request is known as such.
-    """
-    if number == 0:
-        return make_key(KeyKind.REQUEST, key)
+
+def _numbered_key(key: str, number: int) -> bytes:
     return make_key(KeyKind.CHUNK, f"{number}:{key}")

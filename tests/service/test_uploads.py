@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from service.api import hot
+from service.api import hot, upload
+from service.catalog import canonical
 from service.cuts import chunks
 from service.journal import open_journal
 from service.journal.protocol import JournalUnavailable
+from solvers import resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.test_replica import bits, loaded, replica_of
@@ -236,6 +238,132 @@ def test_chunks_without_a_good_row_are_told_and_passed_over(client, store):
     assert refused["rejected"] == 800 and len(refused["errors"]) == 100
     assert_problem(send(client, b"\n" * 3 * CHUNK), 422, "invalid-rows")
     check_rows(store, list(range(10)))
+
+
+BAD = b"none at all\n" * 800
+"""Two chunks and a part of a third."""
+
+
+def samples_with_ids(rows: range, y: int | None = None) -> bytes:
+    told = [{"x": row(k)[1], "y": row(k)[0] if y is None else y, "id": k} for k in rows]
+    return "".join(json.dumps(sample) + "\n" for sample in told).encode()
+
+
+def test_a_key_is_known_though_the_first_chunks_have_no_good_row(client, serve, store):
+    body, short = BAD + body_of(LIBSVM), body_of(LIBSVM, range(N, N + 5))
+    first = learned(client, body, key="k")
+    assert (first["count"], first["rejected"]) == (N, 800)
+    for worker in (client, serve(store=store)):
+        assert_problem(send(worker, short, key="k"), 422, "idempotency-key-reused")
+        assert_problem(send(worker, body_of(LIBSVM), key="k"), 422, "idempotency-key-reused")
+        again = send(worker, body, key="k")
+        duplicates = first["chunks"] - 2
+        assert again.json() == first | {"duplicate": True, "duplicate_chunks": duplicates}
+        assert again.headers["idempotency-replayed"] == "true"
+    learned(client, short, key="short")
+    told = assert_problem(send(client, body, key="short"), 422, "idempotency-key-reused")
+    assert told["chunks"] == 2
+    check_rows(store, list(range(N + 5)))
+
+
+def test_chunks_whose_ids_are_all_of_other_samples_are_passed_over_as_well(client):
+    ids = range(0, 400, 2)
+    learned(client, samples_with_ids(ids, y=1), NDJSON)
+    others = samples_with_ids(ids, y=0)
+    assert len(others) > 2 * CHUNK
+    body = body_of(NDJSON) + others
+    first = send(client, body, NDJSON, key="k")
+    assert (first.json()["count"], first.json()["rejected"]) == (N, len(ids))
+    again = send(client, body, NDJSON, key="k")
+    assert again.json()["duplicate"] is True and again.json()["rejected"] == len(ids)
+    assert 0 < again.json()["duplicate_chunks"] < first.json()["chunks"]
+    assert again.headers["idempotency-replayed"] == "true"
+    assert client.get("/models/m").json()["seq"] == N + len(ids)
+
+
+def test_a_key_is_known_though_the_first_chunk_has_good_rows_only_for_a_model_that_is_gone(
+    client, monkeypatch
+):
+    narrow = canonical(resolve_spec(SPEC | {"features": {"kind": "indexed", "dim": 1}}))
+
+    async def make_narrow(journal):
+        await journal.delete("m")
+        await journal.create("m", narrow, narrow)
+
+    before_appends(client, monkeypatch, {1: make_narrow})
+    body = b"1 5:1\n" * 1000 + b"1 1:1\n" * 1000
+    told = learned(client, body, key="k")
+    assert (told["count"], told["rejected"]) == (1000, 1000)
+    assert_problem(send(client, b"1 1:1\n", key="k"), 422, "idempotency-key-reused")
+    assert send(client, body, key="k").headers["idempotency-replayed"] == "true"
+    assert client.get("/models/m").json()["seq"] == 1000
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_rows_that_are_known_by_their_ids_are_no_answer_once_more(client, key):
+    body = samples_with_ids(range(300))
+    assert len(body) > 2 * CHUNK
+    learned(client, body, NDJSON)
+    told = send(client, body, NDJSON, key=key)
+    assert told.json()["duplicate"] is True and told.json()["duplicate_rows"] == 300
+    assert "idempotency-replayed" not in told.headers
+    again = send(client, body, NDJSON, key=key)
+    assert again.json()["duplicate"] is True
+    assert ("idempotency-replayed" in again.headers) == (key is not None)
+
+
+def test_answers_that_are_forgotten_are_not_told_as_the_first_ones(client, serve, store):
+    client = serve(store=store, kept_answers=1)
+    learned(client, body_of(LIBSVM), key="k")
+    again = send(client, body_of(LIBSVM), key="k")
+    assert again.json()["duplicate"] is True and "idempotency-replayed" not in again.headers
+
+
+@pytest.mark.parametrize("before", [b"", BAD], ids=["good", "bad"])
+@pytest.mark.parametrize("failing", [1, 2, 5])
+def test_what_was_interrupted_is_learned_once_wherever_good_rows_begin(
+    client, store, monkeypatch, before, failing
+):
+    async def fail(journal):
+        raise JournalUnavailable("the store is away")
+
+    before_appends(client, monkeypatch, {failing: fail})
+    body = before + body_of(LIBSVM)
+    told = assert_problem(send(client, body, key="k"), 503, "store-unavailable")
+    learned_chunks = failing - 1
+    assert told["chunks"] == (2 if before else 0) + learned_chunks
+    again = send(client, body, key="k")
+    assert (again.json()["count"], again.json()["duplicate_chunks"]) == (N, learned_chunks)
+    assert "idempotency-replayed" not in again.headers
+    last = send(client, body, key="k")
+    assert last.json()["duplicate"] is True
+    assert last.headers["idempotency-replayed"] == "true"
+    check_rows(store, list(range(N)))
+
+
+def test_what_an_earlier_version_has_learned_is_not_learned_again(client, store, monkeypatch):
+    """There each chunk but number 0 had a key of its number, whether rows in front were good."""
+
+    async def by_number(self, model, number):
+        return upload._numbered_key(self._key, number) if number else upload._own_key(self._key)
+
+    async def fail(journal):
+        raise JournalUnavailable("the store is away")
+
+    body = BAD + body_of(LIBSVM)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(upload.Upload, "_key_of", by_number)
+        before_appends(client, earlier, {4: fail})
+        assert_problem(send(client, body, key="k"), 503, "store-unavailable")
+    seq = client.get("/models/m").json()["seq"]
+    assert 0 < seq < N
+    again = learned(client, body, key="k")
+    assert (again["seq"], again["count"], again["duplicate_chunks"]) == (N, N, 3)
+    assert send(client, body, key="k").headers["idempotency-replayed"] == "true"
+    changed = body.replace(b"0 1:1.0 ", b"1 1:1.0 ")
+    assert changed != body
+    assert_problem(send(client, changed, key="k"), 422, "idempotency-key-reused")
+    check_rows(store, list(range(N)))
 
 
 def test_ids_are_known_across_chunks(client):
