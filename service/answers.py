@@ -61,6 +61,12 @@ class Answer:
     """None once more rows came since than are kept."""
 
 
+def answer_without_rows(seq: int, task: str) -> Answer:
+    """To a request that brought no row, as all were known: nothing has to be kept of it."""
+    mistakes = None if task == "regression" else 0
+    return Answer(seq, 0, 0, mistakes, None, AnsweredRows([], [], ()))
+
+
 class _Columns(NamedTuple):
     """What became of the rows of a batch; `rejected` is None where none was."""
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 
-from service.answers import Answer
+from service.answers import Answer, answer_without_rows
 from service.codecs import ListedRows
 from service.errors import Problem, key_reused
-from service.journal.protocol import Journal, Part, Remembered, ToRemember
+from service.journal.protocol import Journal, Known, Part, Remembered, ToRemember
 from service.journal.record import (
     KeyKind,
     Rows,
@@ -60,7 +60,7 @@ class Labelled:
     """What became of a request's labels."""
 
     receipt: Receipt | None = None
-    """Of those that found rows that waited; None without any."""
+    """Of those that found rows that waited; None where nothing was submitted."""
     found: list[Label] = field(default_factory=list)
     delays_s: list[float] = field(default_factory=list)
     """How long their rows had waited."""
@@ -74,6 +74,18 @@ class Labelled:
     """The first answer to a request with a key that is repeated, if it is kept ..."""
     repeats: tuple[int, int] | None = None
     """... and where that request ends, and how many rows of it were journalled."""
+    journalled: dict[int, Label] = field(default_factory=dict)
+    """Those labels, by the numbers of their rows among these."""
+
+    def leave(self, label: Label, kept: Known) -> None:
+        """Of what was labelled before, alike or otherwise."""
+        is_same = kept.fingerprint == label.fingerprint
+        (self.duplicates if is_same else self.conflicts).append((label.place, kept.seq))
+
+    def miss(self, label: Label, row: Remembered | None) -> None:
+        """Of what nothing is known, or that it has waited too long."""
+        has_expired = row is not None and not row.body
+        (self.expired if has_expired else self.unknown).append(label.place)
 
 
 def packed_label(y: float) -> bytes:
@@ -135,44 +147,81 @@ async def learn_labels(
     Raises Problem 422 where the key was used for another request, ModelChanged, RecordError, and
     what an append raises.
     """
-    told = Labelled()
     record = model.record
     keys = [label.key for label in labels]
     # In this order: a row that is gone went in one step with a key becoming known.
     waiting = await journal.remembered(record.id, record.incarnation, keys)
-    asked = [*keys, *([] if key is None else [key])]
-    known = await model.known(asked)
-    if key is not None and known[-1] is not None:
-        if known[-1].fingerprint != fingerprint:
+    known = await model.known([*keys, *([] if key is None else [key])])
+    first = None if key is None else known[-1]
+    if first is None:
+        told, rows = _look_up(labels, waiting, known)
+        if not rows and (key is None or not told.duplicates):
+            return told
+        # Where all are known, the key alone: so that it is not used for another request.
+        request = request_of(model.door.dim, told.found, rows, key, fingerprint)
+        told.receipt = await model.submit(request)
+        place = told.receipt.placed
+        if place.conflict:
             raise key_reused()
-        await model.refresh(known[-1].seq)
-        told.repeats = known[-1].seq, known[-1].records
-        told.answer = model.replica.answers.find(key, known[-1].seq)
-    rows: list[Rows] = []
+        if not place.duplicate:
+            return told
+        # The same request came by another way, meanwhile.
+        seq, count, answer = place.seq, place.count, told.receipt.answer
+        known = await model.known(keys)
+    else:
+        if first.fingerprint != fingerprint:
+            raise key_reused()
+        seq, count, *_ = first
+        await model.refresh(seq)
+        assert key is not None
+        answer = model.replica.answers.find(key, seq)
+    if not count:
+        answer = answer_without_rows(seq, model.door.task)
+    return _explained(labels, waiting, known, (seq, count), answer)
+
+
+def _look_up(
+    labels: Sequence[Label], waiting: Sequence[Remembered | None], known: Sequence[Known | None]
+) -> tuple[Labelled, list[Rows]]:
+    """What is known of these labels, and the rows of those that are not, where they wait."""
+    told, rows = Labelled(), []
     for label, row, kept in zip(labels, waiting, known, strict=False):
-        if told.repeats is not None and _is_in(told.answer, label.key):
-            continue
         if kept is not None:
-            is_same = kept.fingerprint == label.fingerprint
-            (told.duplicates if is_same else told.conflicts).append((label.place, kept.seq))
-        elif row is None:
-            told.unknown.append(label.place)
-        elif not row.body:
-            told.expired.append(label.place)
-        elif told.repeats is None:
+            told.leave(label, kept)
+        elif row is None or not row.body:
+            told.miss(label, row)
+        else:
             told.found.append(label)
             told.delays_s.append(row.age_s)
             rows.append(_row_of(row))
-    if rows:
-        request = request_of(model.door.dim, told.found, rows, key, fingerprint)
-        told.receipt = await model.submit(request)
-        if told.receipt.placed.conflict and key is not None and told.receipt.rows is None:
-            raise key_reused()
-        if key is not None and told.receipt.placed.duplicate and told.receipt.scores is None:
-            # The same request came by another way, meanwhile.
-            place = told.receipt.placed
-            told.repeats, told.answer = (place.seq, place.count), told.receipt.answer
-            told.receipt, told.found, told.delays_s = None, [], []
+    return told, rows
+
+
+def _explained(
+    labels: Sequence[Label],
+    waiting: Sequence[Remembered | None],
+    known: Sequence[Known | None],
+    repeats: tuple[int, int],
+    answer: Answer | None,
+) -> Labelled:
+    """What became of the labels of a request that is repeated, as far as it is kept.
+
+    Its rows stand together and end with it. What stands there is its own, the first time that it
+    asks for it, and what stands before was known to it. What came behind it, or waits now, it did
+    not find.
+    """
+    told = Labelled(answer=answer, repeats=repeats)
+    seq, count = repeats
+    for label, row, kept in zip(labels, waiting, known, strict=False):
+        if kept is None or kept.seq > seq:
+            told.miss(label, row)
+            continue
+        number = kept.seq - (seq - count + 1)
+        is_own = number >= 0 and number not in told.journalled
+        if is_own and kept.fingerprint == label.fingerprint:
+            told.journalled[number] = label
+        else:
+            told.leave(label, kept)
     return told
 
 
@@ -238,8 +287,3 @@ def _row_of(row: Remembered) -> Rows:
     ((_, found),) = decode(row.body)
     assert isinstance(found, Rows)
     return found
-
-
-def _is_in(answer: Answer | None, key: bytes) -> bool:
-    """Whether the row was journalled by the request of this answer, as far as that is known."""
-    return answer is None or answer.rows is None or key in answer.rows.ids

@@ -1,12 +1,13 @@
 """Labels that come later: POST /models/{id}/labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
+from service.answers import Answer
 from service.api.access import limited_of
 from service.api.arriving import read_body
 from service.api.http import read_head, stored_key
@@ -130,18 +131,16 @@ class _Asked:
 
     def answer(self, told: Labelled) -> Learned:
         """As of `learn`. Raises Problem where no label was learned, now or before."""
+        if told.repeats is not None:
+            return self._again(told, told.repeats)
         receipt, found = told.receipt, told.found
         duplicates, conflicts = list(told.duplicates), list(told.conflicts)
         if receipt is not None:
             duplicates += [(found[row].place, seq) for row, seq in receipt.duplicates]
             conflicts += [(found[row].place, 0) for row in receipt.conflicts]
-        errors = self._errors(told, conflicts)
         rejected = [] if receipt is None else _rejected(receipt, found)
-        errors += [RowError(place, self._pointer(place), reason) for place, reason in rejected]
-        errors.sort(key=lambda error: error.index)
+        errors = self._errors(told, conflicts, rejected)
         taken = 0 if receipt is None else receipt.placed.count
-        if told.repeats is not None:
-            return self._again(told, duplicates, errors)
         if (
             receipt is not None and taken and receipt.scores is None
         ):  # journalled, and rebuilt since
@@ -149,7 +148,8 @@ class _Asked:
             return Learned(model, seq, taken, None, None, None, None, False)
         if not taken and not duplicates:
             self._refuse(told, errors)
-        seq = receipt.placed.seq if receipt is not None and taken else max(s for _, s in duplicates)
+        # Where nothing is new, up to where the known ones stand; under a key, as it is kept there.
+        seq = max([0 if receipt is None else receipt.placed.seq, *(seq for _, seq in duplicates)])
         losses: Column = [] if receipt is None else _learned(receipt, receipt.losses)
         return Learned(
             model=self._model.record.id,
@@ -164,14 +164,14 @@ class _Asked:
             errors=first_errors(errors),
         )
 
-    def _again(
-        self, told: Labelled, duplicates: list[tuple[int, int]], errors: list[RowError]
-    ) -> Learned:
+    def _again(self, told: Labelled, repeats: tuple[int, int]) -> Learned:
         """The first answer to a request that is repeated, or as much as is kept of it."""
-        assert told.repeats is not None
-        (seq, count), answer, model = told.repeats, told.answer, self._model.record.id
+        (seq, count), answer, model = repeats, told.answer, self._model.record.id
         if answer is None:
             return Learned(model, seq, count, None, None, None, None, True)
+        rejected = _rejected_before(answer, told.journalled)
+        errors = self._errors(told, told.conflicts, rejected)
+        is_told = answer.rows is not None
         return Learned(
             model=model,
             seq=answer.seq,
@@ -179,14 +179,21 @@ class _Asked:
             learned=answer.learned,
             mistakes=answer.mistakes,
             loss=answer.loss,
-            rejected=len(errors) + answer.count - answer.learned,
+            rejected=len(errors) + (0 if is_told else answer.count - answer.learned),
             duplicate=True,
-            duplicates=_listed(duplicates),
+            duplicates=_listed(told.duplicates),
             errors=first_errors(errors),
         )
 
-    def _errors(self, told: Labelled, conflicts: Sequence[tuple[int, int]]) -> list[RowError]:
+    def _errors(
+        self,
+        told: Labelled,
+        conflicts: Sequence[tuple[int, int]],
+        rejected: Sequence[tuple[int, str]],
+    ) -> list[RowError]:
+        """Of all labels that were not learned and are no duplicates, in their order."""
         errors = list(self._bad)
+        errors += [RowError(place, self._pointer(place), reason) for place, reason in rejected]
         for places, reason in (
             ([place for place, _ in conflicts], "sample {!r} was labelled otherwise before"),
             (told.unknown, "unknown-sample: no row waits for the label of {!r}"),
@@ -196,6 +203,7 @@ class _Asked:
                 RowError(place, self._pointer(place) + "/id", reason.format(self._ids[place]))
                 for place in places
             ]
+        errors.sort(key=lambda error: error.index)
         return errors
 
     def _refuse(self, told: Labelled, errors: Sequence[RowError]) -> None:
@@ -263,6 +271,19 @@ def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]
     places = places_where(receipt.rejected)
     why = reasons(len(rows), places, receipt.set_aside)
     return [(found[rows[at]].place, reason) for at, reason in zip(places, why, strict=True)]
+
+
+def _rejected_before(answer: Answer, journalled: Mapping[int, Label]) -> list[tuple[int, str]]:
+    """As `_rejected`, of a request that is repeated."""
+    if answer.rows is None:
+        return []
+    numbers = answer.rows.rejected
+    why = reasons(answer.count, numbers, answer.rows.set_aside)
+    return [
+        (journalled[number].place, reason)
+        for number, reason in zip(numbers, why, strict=True)
+        if number in journalled
+    ]
 
 
 def _listed(duplicates: Sequence[tuple[int, int]]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from service.answers import Answer, AnsweredRows
+from service.answers import Answer, answer_without_rows
 from service.codecs import Intake
 from service.errors import MAX_ERRORS, Problem, RowError
 from service.journal.protocol import Known
@@ -90,8 +90,7 @@ def first_answer(model: Model, receipt: Receipt) -> Answer | None:
     """What is kept of the first answer; of one to rows that were all known nothing has to be."""
     if receipt.answer is not None or receipt.placed.count or not receipt.placed.duplicate:
         return receipt.answer
-    mistakes = None if model.door.task == "regression" else 0
-    return Answer(receipt.placed.seq, 0, 0, mistakes, None, AnsweredRows([], [], ()))
+    return answer_without_rows(receipt.placed.seq, model.door.task)
 
 
 class LeftOut:

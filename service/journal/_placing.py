@@ -117,7 +117,7 @@ class Sorting:
         if opens_request(opening):
             self.kept.append(opening.body)
             self.seq += opening.count
-            is_accepted = opening.count > 0
+            is_accepted = opening.count > 0 or len(parts) == 1
             start, parts = start + 1, parts[1:]
         for number, part in enumerate(parts, start):
             is_accepted |= self._take(number, part, known)

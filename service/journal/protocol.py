@@ -96,8 +96,10 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     A request with a key (request or chunk) is opened by a part that carries this key; its other
     parts follow, carry `continues`, and may have a key of their own (sample id, label, refit).
     When its first row has a key of its own, an empty part (count 0) with the request's key opens
-    it. An empty part never makes an entry by itself. Parts of a request without a key do not
-    carry `continues`: each of them stands alone, unless the first one is `whole`.
+    it. An empty part never makes an entry by itself; where no other part follows, nothing but its
+    key is new: that is known from then on, as of a request whose rows were all known. Parts of a
+    request without a key do not carry `continues`: each of them stands alone, unless the first one
+    is `whole`.
 
     Of a `whole` request nothing is journalled, and no key of it kept, when a part of it is in
     conflict, be it with another part of the same request. What is known with the same payload is

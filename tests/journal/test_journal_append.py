@@ -323,6 +323,32 @@ async def test_a_whole_request_of_one_part_is_taken_or_not(journal: Journal):
     assert await log.tags() == [1, 2, 3]
 
 
+async def test_an_opening_that_no_part_follows_makes_its_key_known(journal: Journal):
+    log = await Log.create(journal)
+    await log.append(rows(1), rows(2))
+    group = [*request("r", payload="1"), *request("s"), rows(3), *request("r", payload="1")]
+    group += [*request("r", rows(4), payload="2"), *request("s", rows(5))]
+    assert places(await log.append(*group)) == [
+        (3, 2, "new"),
+        (3, 2, "new"),
+        (3, 3, "new"),
+        (3, 2, "duplicate"),
+        (3, 2, "conflict"),
+        (3, 2, "conflict"),
+        (3, 2, "duplicate"),
+        (3, 2, "duplicate"),
+    ]
+    assert places(await log.append(*request("r", payload="1"))) == [(3, 2, "duplicate")]
+    assert places(await log.append(*request("t"), *request("s", rows(5)))) == [
+        (4, 3, "new"),
+        (3, 2, "duplicate"),
+        (3, 2, "duplicate"),
+    ]
+    assert await log.last_seq() == 3
+    entries = await journal.read(log.model, log.incarnation, 0)
+    assert [entry.body for entry in entries[1:]] == [rows(3).body]
+
+
 @pytest.mark.parametrize(
     "group",
     [

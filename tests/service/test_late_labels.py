@@ -1,5 +1,6 @@
 """Labels that come later: learned once, and scored as their rows were served."""
 
+import asyncio
 import math
 import threading
 import time
@@ -9,8 +10,11 @@ import pytest
 
 from service.demo.server_process import ServerProcess
 from service.journal.record import KeyKind, make_key
+from service.late_labels import Label, Labelled, learn_labels
 from service.retained import digest_of
+from tests.service import test_guard as of_guard
 from tests.service.conftest import SPEC, assert_problem
+from tests.service.test_guard import GUARDED
 
 LOGISTIC = SPEC | {"loss": "logistic"}
 
@@ -187,6 +191,122 @@ def test_a_keyed_request_has_its_first_answer_again(late):
     assert again.json()["duplicate"] and "idempotency-replayed" in again.headers
     assert_problem(label(late, ("b", 1), key="k"), 422, "idempotency-key-reused")
     assert label(late, ("b", 1)).json()["seq"] == 2
+
+
+def first_and_again(client, *labels: tuple[str, int], key: str) -> tuple[dict, list[dict]]:
+    """What is answered first, and what twice more: before and after `v2` has its label."""
+    first = label(client, *labels, key=key)
+    assert first.status_code == 200 and "idempotency-replayed" not in first.headers
+    again = [label(client, *labels, key=key)]
+    remember(client, "v2")
+    again.append(label(client, *labels, key=key))
+    assert label(client, ("v2", 0)).json()["count"] == 1
+    again.append(label(client, *labels, key=key))
+    for answer in again:
+        assert answer.headers["idempotency-replayed"] == "true"
+        assert answer.json()["duplicate"]
+    return first.json(), [answer.json() | {"duplicate": False} for answer in again]
+
+
+def test_what_a_keyed_request_did_not_find_is_told_again_whatever_came_since(late, serve, store):
+    learn(late, 4)
+    remember(late, "v1")
+    labels = [("v1", 1), ("v2", 0), ("v1", 1), ("v1", 0)]
+    first, again = first_and_again(late, *labels, key="L1")
+    assert (first["seq"], first["count"], first["rejected"]) == (5, 1, 2)
+    assert first["duplicates"] == [{"index": 2, "seq": 5}]
+    errors = {error["index"]: error["reason"] for error in first["errors"]}
+    assert list(errors) == [1, 3]
+    assert "unknown-sample" in errors[1] and "otherwise" in errors[3]
+    assert again == [first] * 3
+    # And so does a worker that was started since, of a request of which it has seen nothing.
+    elsewhere = label(serve(store=store), *labels, key="L1")
+    assert elsewhere.json() | {"duplicate": False} == first
+    # Of labels known before it, too.
+    remember(late, "v3")
+    first = label(late, ("v1", 0), ("v3", 1), ("v2", 0), key="L2").json()
+    again = label(late, ("v1", 0), ("v3", 1), ("v2", 0), key="L2").json()
+    assert again | {"duplicate": False} == first
+    assert (first["count"], first["rejected"]) == (1, 1)
+    assert first["duplicates"] == [{"index": 2, "seq": 6}]
+
+
+def test_a_keyed_request_of_known_labels_alone_uses_its_key(late):
+    remember(late, "v1", "v3")
+    assert label(late, ("v3", 1), ("v1", 1)).json()["seq"] == 2
+    learn(late, 2)
+    for key, labels, seq, errors in (
+        ("all", (("v1", 1), ("v3", 1)), 4, []),
+        ("some", (("v1", 1), ("v2", 0), ("v1", 0)), 4, [1, 2]),
+    ):
+        first, *again = (label(late, *labels, key=key) for _ in range(3))
+        assert first.status_code == 200 and "idempotency-replayed" not in first.headers
+        told = first.json()
+        assert (told["seq"], told["count"], told["learned"]) == (seq, 0, 0)
+        assert [error["index"] for error in told.get("errors", ())] == errors
+        assert told["duplicate"] == (not errors)
+        for answer in again:
+            assert answer.headers["idempotency-replayed"] == "true"
+            assert answer.json() == told | {"duplicate": True}
+        assert_problem(label(late, ("v1", 0), key=key), 422, "idempotency-key-reused")
+        remember(late, "v4")
+        assert_problem(label(late, ("v4", 0), key=key), 422, "idempotency-key-reused")
+    # What is refused as a whole leaves its key to whoever sends it right.
+    assert_problem(label(late, ("x", 0), key="new"), 404, "unknown-sample")
+    assert label(late, ("v4", 0), key="new").json()["count"] == 1
+    assert state(late)["samples"] == 5
+
+
+def test_labels_that_are_not_learned_are_told_again_with_their_reasons(serve, store):
+    client = serve(store=store)
+    spec = {"algorithm": "sgd", "features": SPEC["features"], "loss": "squared"}
+    client.put("/models/m", json={"task": "regression"} | spec)
+    samples = [{"x": [1e100] * 5, "id": "huge"}, row(1, id="a"), row(2, id="b")]
+    answer = client.post("/models/m/predict?remember=true", json={"samples": samples})
+    assert answer.json()["remembered"] == 3
+    labels = [("a", 1), ("x", 1), ("huge", 1e100), ("b", 0)]
+    first, *again = (label(client, *labels, key="k").json() for _ in range(2))
+    assert (first["count"], first["learned"], first["rejected"]) == (3, 2, 2)
+    assert [error["index"] for error in first["errors"]] == [1, 3]
+    assert "finite" in first["errors"][1]["reason"]
+    assert again == [first | {"duplicate": True}]
+
+
+def test_labels_that_wait_for_a_paused_model_are_told_again_as_such(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=GUARDED)
+    remember(client, "a", "b")
+    for first in range(0, 400, 50):
+        of_guard.learn(client, of_guard.samples(first, first + 50, bad=first >= 200))
+    of_guard.paused(client)
+    first, *again = (label(client, ("a", 1), ("x", 1), ("b", 0), key="k").json() for _ in range(2))
+    assert (first["count"], first["learned"], first["rejected"]) == (2, 0, 3)
+    reasons = [error["reason"].partition(":")[0] for error in first["errors"]]
+    assert reasons == ["paused", "unknown-sample", "paused"]
+    assert again == [first | {"duplicate": True}]
+
+
+def test_a_keyed_request_that_comes_by_two_ways_at_once_has_one_outcome(late):
+    remember(late, "v1", "v2")
+    label(late, ("v2", 1))
+    catalog = late.app._catalog
+    own = [Label(0, "v1", 1.0), Label(1, "x", 1.0), Label(2, "v2", 1.0), Label(3, "v1", 0.0)]
+    key, mark = make_key(KeyKind.REQUEST, "k"), bytes(16)
+
+    async def twice(labels: list[Label], key: bytes) -> list[Labelled]:
+        asked = (catalog.journal, catalog.held("m"), labels, key, mark)
+        return await asyncio.gather(learn_labels(*asked), learn_labels(*asked))
+
+    one, other = late.portal.call(twice, own, key)
+    assert one.repeats is None and one.receipt.placed.seq == 2
+    assert other.repeats == (2, 1) and other.answer.learned == 1
+    assert (other.journalled, other.unknown) == ({0: own[0]}, [1])
+    assert (other.duplicates, other.conflicts) == ([(2, 1)], [(3, 2)])
+    # Of labels that are known, too.
+    one, other = late.portal.call(twice, own[2:3], make_key(KeyKind.REQUEST, "l"))
+    assert one.repeats is None and one.receipt.placed.count == 0
+    assert other.repeats == (2, 0) and other.answer.count == 0
+    assert one.duplicates == other.duplicates == [(2, 1)]
 
 
 def test_an_expired_row_is_told_from_an_unknown_one(serve):

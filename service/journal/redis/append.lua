@@ -66,7 +66,7 @@ local function sort(parts, time_ms)
   end
 
   -- The request that is being gone through, where its parts are not each for itself.
-  local opening, found, is_whole, before_it, is_accepted, has_conflict
+  local opening, found, is_whole, before_it, is_accepted, is_alone, has_conflict
 
   local function cut(list, length)
     for number = #list, length + 1, -1 do
@@ -103,7 +103,7 @@ local function sort(parts, time_ms)
         if seq == before_it.seq then
           cut(kept, before_it.kept)
         end
-        if is_accepted and opening.key then
+        if (is_accepted or is_alone) and opening.key then
           keep(opening.key, seq - before_it.seq, opening.mark)
         end
       end
@@ -118,11 +118,13 @@ local function sort(parts, time_ms)
     local key = string.sub(ARGV[7], key_at, key_at + key_bytes - 1)
     local mark = string.sub(ARGV[7], key_at + key_bytes, key_at + key_bytes + mark_bytes - 1)
     at, key_at = at + bytes, key_at + key_bytes + mark_bytes
-    if role ~= 2 then
+    if role == 2 then
+      is_alone = false
+    else
       close_request()
       if role > 0 then
         opening, found = {key = opens and key, mark = mark}, opens and known(key)
-        is_whole, is_accepted, has_conflict = role >= 4, records > 0, false
+        is_whole, is_accepted, is_alone, has_conflict = role >= 4, records > 0, true, false
         before_it = {seq = seq, kept = #kept, left = #left, order = #order, labels = #labels}
       end
     end
