@@ -9,7 +9,7 @@ import numpy as np
 from service.controls import KINDS
 from service.journal.chain import first_chain
 from service.journal.protocol import Entry
-from service.journal.record import Control, decode_merged
+from service.journal.record import Control, Rows, decode_merged
 from service.model import Model
 from service.requests import ControlRequest
 from service.states import read_copy
@@ -46,6 +46,7 @@ def check_world(world: "World") -> None:
         acked = [a for a in world.notes.acked if a.incarnation == log.incarnation]
         problems += _history(log, truth, acked)
         problems += _keys(truth)
+        problems += _wholes(log, {tag for id, tag in world.notes.wholes if id == log.id})
         seqs = [snapshot.seq for snapshot in log.snapshots]
         if seqs != sorted(set(seqs)):
             problems.append(f"{log.id}: a snapshot took the place of a newer one: {seqs}")
@@ -148,6 +149,16 @@ def tags_in(entries: Sequence[Entry]) -> set[int]:
     return {
         tag for block in blocks if not isinstance(block, Control) for tag in models.tags_of(block)
     }
+
+
+def _wholes(log: Log, tags: set[int]) -> Iterator[str]:
+    """Rows that are journalled whole or not at all stand in one entry."""
+    for entry in log.whole:
+        _, blocks = decode_merged(entry.body)
+        rows = [tag for block in blocks if isinstance(block, Rows) for tag in models.tags_of(block)]
+        for tag in tags.intersection(rows):
+            if rows.count(tag) != models.size_of(tag):
+                yield f"{log.id}: of the rows {tag} {rows.count(tag)} are journalled alone"
 
 
 def _keys(truth: Truth) -> list[str]:

@@ -141,6 +141,16 @@ def named_request(tag: int) -> Request:
     return Request.of(named_row(tag), None, None)
 
 
+@lru_cache(10_000)
+def whole_request(tag: int, known: int) -> Request:
+    """Two rows of this tag, whole or none; the second one has the id of another tag's row."""
+    rows = rows_of(tag)
+    columns = rows.indptr.tolist(), rows.indices.tolist(), rows.values.tolist()
+    ids = {1: str(known)}
+    listed = ListedRows(*columns, rows.labels.tolist(), [1.0] * len(rows), DIM, ids=ids)
+    return Request.of(listed, None, None, is_whole=True)
+
+
 def label_of(tag: int) -> float:
     """Of the first row of the tag."""
     return float(rows_of(tag).labels[0])

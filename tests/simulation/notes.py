@@ -44,6 +44,8 @@ class Notes:
         self.undone: dict[int, bool] = {}
         """Of tags: whether all that was told of them is that nothing was done."""
         self.losses = LossNotes(store)
+        self.wholes: list[tuple[str, int]] = []
+        """The tags of rows that are learned whole or not at all, by their models."""
         self.forks = self.bare_groups = 0
         self._told: dict[Hashable, int] = {}
         self._scores: dict[Hashable, bytes] = {}

@@ -9,12 +9,22 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from service.requests import Request
 from tests.simulation.checks import left_forked
 from tests.simulation.client import Client
 from tests.simulation.faults import NO_LAG, Fault, Lags
 from tests.simulation.late import label, serve
 from tests.simulation.log import Log
-from tests.simulation.models import DUALS, MISTAKES, PAIR, PATIENT, label_of
+from tests.simulation.models import (
+    DUALS,
+    MISTAKES,
+    PAIR,
+    PATIENT,
+    label_of,
+    named_request,
+    size_of,
+    whole_request,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.misfortune import Misfortune
@@ -395,6 +405,31 @@ async def served_again(on: Stage) -> None:
         await on.ask(predicted, on.worker)
 
 
+async def learn(model_id: str, request: Request, worker: "Worker") -> None:
+    await worker.submit(model_id, request)
+
+
+async def whole_in_conflict(on: Stage) -> None:
+    """Of rows that are to be learned whole or not at all one has the id of another."""
+    for _ in range(MANY):
+        known, tag = on.world.new_tag(), on.world.new_tag()
+        while size_of(tag) != 2:
+            tag = on.world.new_tag()
+        on.world.notes.wholes.append((on.model_id, tag))
+        asked = [
+            on.ask(partial(learn, on.model_id, request), worker)
+            for request, worker in (
+                (named_request(known), on.worker),
+                (whole_request(tag, known), on.other),
+            )
+        ]
+        if on.world.chance.random() < 0.5:
+            await asked[0]
+            await asked[1]
+        else:
+            await asyncio.gather(*map(on.begin, asked))
+
+
 PLOTS = (
     Plot(all_leave),
     Plot(overtaken),
@@ -420,6 +455,7 @@ RARE = (
     (53, Plot(served_again, DUALS)),
     (59, Plot(reference_lost, DUALS)),
     (61, Plot(copied_late, DUALS)),
+    (67, Plot(whole_in_conflict)),
 )
 """So many of the other schedules, and one of them has this plot."""
 

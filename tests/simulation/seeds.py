@@ -93,4 +93,5 @@ FIRST = {
     "reference of what is lost meanwhile": 1888,
     "copy without a name left behind": 244,
     "row remembered after its label": 53,
+    "whole request taken in part": 134,
 }

@@ -51,6 +51,14 @@ def _keys_seen(true: Any, self: Store, model: str, incarnation: str, *given: Any
     return appended
 
 
+def _in_part(true: Any, self: Store, *given: Any) -> Any:
+    """What is to be taken whole or not at all is taken part by part."""
+    *where, parts, cursor, copy, change, held, repeats = given
+    if any(part.whole for part in parts):
+        parts = [msgspec.structs.replace(part, whole=False, continues=False) for part in parts]
+    return true(self, *where, parts, cursor, copy, change, held, repeats)
+
+
 def _labels_unkeyed(true: Any, *given: Any) -> Request:
     """Whether a label was learned is looked up before the append, and there alone."""
     request: Request = true(*given)
@@ -161,6 +169,7 @@ def _not_across(true: Any, appended: Any, place: Any, trail: Any) -> bool:
 
 
 BUGS = {
+    "whole request taken in part": Bug([(Store, "append", _in_part)]),
     "forgotten nonce taken for a new one": Bug([(Appending, "send", _anew)]),
     "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
