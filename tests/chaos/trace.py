@@ -110,7 +110,10 @@ def events(log: Path) -> list[Event]:
         event = _event(call, whole)
         if event is None or (event.is_answer and _RESUMES.match(line)):
             continue
-        result = _RESULT.search(whole[whole.rindex(")") :])
+        _, ends, told = whole.rpartition(")")
+        if not ends:
+            continue  # it had not returned when the tracing ended
+        result = _RESULT.search(told)
         if result is not None and int(result[1]) >= 0:
             found.append(event)
     return found
