@@ -29,7 +29,7 @@ async def parse(model: Model | Unread, head: Head, body: bytes, labelled: bool) 
 
 
 async def request_of(
-    intake: Intake, key: bytes | None, fingerprint: bytes | None, is_whole: bool
+    intake: Intake, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
 ) -> Request:
     """What is submitted of these rows, under the stored `key` if there is one."""
     asked = (intake.rows, key, fingerprint, intake.names_beside, is_whole)
