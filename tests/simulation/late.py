@@ -112,6 +112,27 @@ async def label(worker: "Worker", model_id: str, tag: int, y: float, keyed: bool
     return told
 
 
+async def label_both(worker: "Worker", model_id: str, tags: tuple[int, int]) -> None:
+    """Bring the labels of two rows under one key; of a repeat each is explained as the first time.
+
+    What came behind the request, or waits by now, it did not find.
+    """
+    key, mark = make_key(KeyKind.REQUEST, f"l{tags}"), packed_label(1.0) * 2
+    labels = [Label(place, str(tag), models.label_of(tag)) for place, tag in enumerate(tags)]
+    with worker.catalog.pinned(model_id):
+        model = await worker.model(model_id)
+        told = await learn_labels(worker.connection, model, labels, key, mark)
+    if told.repeats is None:
+        return
+    seq, count = told.repeats
+    left = [*told.duplicates, *told.conflicts]
+    missed = [*told.unknown, *told.expired]
+    is_behind = any(at > seq for _, at in left)
+    if len(told.journalled) != count or count + len(left) + len(missed) != 2 or is_behind:
+        problem = f"{worker.name} tells of the labels {tags} up to {seq}: {told}"
+        worker.world.notes.problems.append(problem)
+
+
 def _note(worker: "Worker", model: Model, tag: int, y: float, told: Labelled, began: int) -> None:
     row = model.record.incarnation, tag
     notes = worker.world.notes

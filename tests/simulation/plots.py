@@ -13,7 +13,7 @@ from service.requests import Request
 from tests.simulation.checks import left_forked
 from tests.simulation.client import Client
 from tests.simulation.faults import NO_LAG, Fault, Lags
-from tests.simulation.late import label, serve
+from tests.simulation.late import label, label_both, serve
 from tests.simulation.log import Log
 from tests.simulation.models import (
     DUALS,
@@ -405,6 +405,24 @@ async def served_again(on: Stage) -> None:
         await on.ask(predicted, on.worker)
 
 
+async def labels_repeated(on: Stage) -> None:
+    """Of two labels one finds its row; the other one's waits, or has one, when both come again."""
+    for _ in range(MANY):
+        tags = on.world.new_tag(), on.world.new_tag()
+        found, missed = (
+            partial(serve, model_id=on.model_id, tag=tag, default=False) for tag in tags
+        )
+        both = partial(label_both, model_id=on.model_id, tags=tags)
+        await on.ask(found, on.worker)
+        await on.ask(both, on.worker)
+        await on.ask(missed, on.other)
+        if on.world.chance.random() < 0.5:
+            y = label_of(tags[1])
+            alone = partial(label, model_id=on.model_id, tag=tags[1], y=y, keyed=False)
+            await on.ask(alone, on.other)
+        await on.ask(both, on.other)
+
+
 async def learn(model_id: str, request: Request, worker: "Worker") -> None:
     await worker.submit(model_id, request)
 
@@ -456,6 +474,7 @@ RARE = (
     (59, Plot(reference_lost, DUALS)),
     (61, Plot(copied_late, DUALS)),
     (67, Plot(whole_in_conflict)),
+    (71, Plot(labels_repeated, DUALS)),
 )
 """So many of the other schedules, and one of them has this plot."""
 

@@ -94,4 +94,5 @@ FIRST = {
     "copy without a name left behind": 244,
     "row remembered after its label": 53,
     "whole request taken in part": 134,
+    "label explained by what waits now": 71,
 }

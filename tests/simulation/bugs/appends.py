@@ -59,6 +59,13 @@ def _in_part(true: Any, self: Store, *given: Any) -> Any:
     return true(self, *where, parts, cursor, copy, change, held, repeats)
 
 
+def _as_it_is_now(true: Any, labels: Any, waiting: Any, *given: Any) -> Any:
+    """A label that a repeated request did not find is passed over once its row waits."""
+    told = true(labels, waiting, *given)
+    told.unknown = [place for place in told.unknown if waiting[place] is None]
+    return told
+
+
 def _labels_unkeyed(true: Any, *given: Any) -> Request:
     """Whether a label was learned is looked up before the append, and there alone."""
     request: Request = true(*given)
@@ -169,6 +176,7 @@ def _not_across(true: Any, appended: Any, place: Any, trail: Any) -> bool:
 
 
 BUGS = {
+    "label explained by what waits now": Bug([(service.late_labels, "_explained", _as_it_is_now)]),
     "whole request taken in part": Bug([(Store, "append", _in_part)]),
     "forgotten nonce taken for a new one": Bug([(Appending, "send", _anew)]),
     "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
