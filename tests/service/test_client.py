@@ -293,6 +293,7 @@ def test_a_default_label_may_be_any_label(client, model, label):
         time.sleep(0.02)
     assert view.samples == 1
     assert (client.weights(model).weights[0].weight > 0) == bool(label)
+    client.delete(model)
 
 
 def test_a_decimal_is_the_number_that_it_is(client, server):
