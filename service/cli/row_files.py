@@ -6,8 +6,8 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from service.client import FORMATS, BadInput, RowFile, kind_of
+from service.client.calls import new_key
 from service.client.files import STANDARD_INPUT
-from service.client.routes import new_key
 
 
 def row_files(names: Sequence[str], form: str | None, key: str | None) -> list[RowFile]:

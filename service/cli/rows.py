@@ -25,8 +25,7 @@ from service.cli.connecting import (
 from service.cli.row_files import row_files
 from service.client import BadInput, Client, ClientError, LearnedStream, Progress, RowFile
 from service.client.answers import PredictedMany
-from service.client.progress import ProgressBar
-from service.client.steps import OnProgress, both
+from service.client.progress import OnProgress, ProgressBar, both
 
 Files = Annotated[
     list[str] | None,

@@ -1,17 +1,15 @@
-"""A typed client: `Client`, and `AsyncClient` with the same methods to await.
+"""Python client of the server: `Client`, and `AsyncClient` with the same methods to await.
 
-errors.py            what can go wrong
-answers.py           answers as the API gives them
-calls.py routes.py   a call, and every route as one
-retries.py           how long a call is made again
-rows.py bodies.py    what a caller has at hand -> samples -> bodies
-files.py             files of rows, cut into chunks under keys; ahead.py: read ahead in a thread
-steps.py             what takes several calls
-events.py            server-sent events
-progress.py          a bar in the terminal
-sync.py              Client; asynchronous.py: AsyncClient
+clients.py    the two clients: they perform the actions that a method yields
+methods.py    the methods of both, each written once
+calls.py      one request: its parts, its answer, its retries
+rows.py       rows of any kind -> NDJSON bodies
+files.py      files of rows -> chunks with idempotency keys
+answers.py    types of the answers
+progress.py   progress of a learn, and its bar in the terminal
+errors.py     exceptions
 
-It imports no kernel of the learners, and starts in a moment.
+It imports httpx, msgspec and the standard library; rich for a progress bar, zstandard for .zst.
 """
 
 from service.client.answers import (
@@ -35,11 +33,10 @@ from service.client.answers import (
     Versions,
     Weights,
 )
-from service.client.asynchronous import AsyncClient
+from service.client.clients import AsyncClient, Client
 from service.client.errors import BadInput, ClientError, Refused, Unreachable
 from service.client.files import FORMATS, RowFile, kind_of
-from service.client.steps import Progress
-from service.client.sync import Client
+from service.client.progress import Progress
 
 __all__ = [
     "AsyncClient",

@@ -1,11 +1,11 @@
-"""What can go wrong between a client and its server.
+"""Exceptions of the client.
 
 ClientError
-  BadInput      what was given cannot be sent: it is no sample, no such file, of no known format
+  BadInput      cannot be sent: an invalid sample, a missing file, an unknown format
   Refused       the server said no: status, kind, detail and the refused rows
-  Unreachable   nobody has answered, or only that they cannot serve now, for `patience_s`
+  Unreachable   no answer, or only answers to come back later, for `patience_s`
 
-`Refused` is told at once, as it would be refused again; what may pass is tried again before.
+`Refused` is raised at once, because a retry gets the same answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ from typing import Any
 
 
 class ClientError(Exception):
-    """Any of them; the message says what to do about it."""
+    """Base class; the message says what to do."""
 
 
 class BadInput(ClientError, ValueError):
-    """What was given cannot be sent."""
+    """The input cannot be sent."""
 
 
 class Refused(ClientError):
-    """The server's problem+json, as `problem` whole and by its fields."""
+    """The server's problem+json: the whole document as `problem`, and its fields."""
 
     def __init__(self, problem: Mapping[str, Any], status: int) -> None:
         self.problem = dict(problem)
@@ -35,4 +35,4 @@ class Refused(ClientError):
 
 
 class Unreachable(ClientError):
-    """Tried again for as long as was asked; `__cause__` is the last failure."""
+    """Retried for `patience_s` in vain; `__cause__` is the last failure."""

@@ -1,7 +1,7 @@
-"""Files of rows: of which format they are, inflated, cut where rows end, each piece under a key.
+"""Files of rows: format, decompression, chunks of about 1 MiB with their idempotency keys.
 
-The key of a chunk follows from where the file is and from what it holds up to the chunk's end: who
-sends the same file again sends the same keys, and needs to remember nothing to be known.
+The key of a chunk is a digest of the file's path and its content up to the chunk's end. Sending the
+same file again sends the same keys, so an interrupted run needs no notes to resume.
 """
 
 import gzip
@@ -9,17 +9,19 @@ import hashlib
 import lzma
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
-
-import zstandard
+from threading import Thread
+from typing import BinaryIO, TypeVar, cast
 
 from service.client.calls import JSON
 from service.client.errors import BadInput
 from service.cuts import CHUNK_BYTES, CUTTERS, Chunking
 from service.problems import Problem
+
+T = TypeVar("T")
 
 STANDARD_INPUT = "-"
 FORMATS = {
@@ -174,7 +176,9 @@ def _inflated(stream: _Counted, name: str) -> Iterator[bytes]:
         raise BadInput(f"{name}: it is an Arrow file; rows are taken from an Arrow stream")
     try:
         yield from _READERS[found](stream)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as wrong:
+    except ImportError:
+        raise BadInput(f"{name}: {found} needs a package: pip install zstandard") from None
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as wrong:
         if found and not (isinstance(wrong, OSError) and wrong.errno):
             raise BadInput(f"{name}: its {found} compression is damaged: {wrong}") from None
         raise
@@ -198,7 +202,9 @@ def _xz(stream: _Counted) -> Iterator[bytes]:
 
 
 def _zstd(stream: _Counted) -> Iterator[bytes]:
-    """Frame after frame; one that ends too early is damaged, which its reader passes over."""
+    """Frame by frame, because the library's own reader accepts a truncated frame."""
+    import zstandard  # the client does not depend on it
+
     frame = zstandard.ZstdDecompressor().decompressobj()
     has_begun = False
     while read := stream.read(_PIECE):
@@ -209,7 +215,11 @@ def _zstd(stream: _Counted) -> Iterator[bytes]:
                 if frame.eof:
                     frame, has_begun = zstandard.ZstdDecompressor().decompressobj(), False
                 has_begun = True
-                yield frame.decompress(some)
+                try:
+                    inflated = frame.decompress(some)
+                except zstandard.ZstdError as wrong:
+                    raise EOFError(str(wrong)) from None
+                yield inflated
                 some = frame.unused_data if frame.eof else b""
     if has_begun and not frame.eof:
         raise EOFError("it ends too early")
@@ -227,3 +237,29 @@ def _whole(pieces: Iterator[bytes], name: str) -> bytes:
             size = LONGEST_JSON // 1024 // 1024
             raise BadInput(f"{name}: more than {size} MiB of JSON; write NDJSON, a row a line")
     return bytes(text)
+
+
+def read_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The items in their order; a thread makes the next one while the caller uses the last.
+
+    Raises what making an item raises. The threads are daemons: a process exits even while one of
+    them waits for input.
+    """
+    ahead = _in_thread(items)
+    while (item := ahead.result()) is not None:
+        ahead = _in_thread(items)
+        yield item
+
+
+def _in_thread(items: Iterator[T]) -> "Future[T | None]":
+    """The next item, which a thread makes; None after the last one."""
+    found: Future[T | None] = Future()
+
+    def make() -> None:
+        try:
+            found.set_result(next(items, None))
+        except BaseException as error:
+            found.set_exception(error)
+
+    Thread(target=make, daemon=True).start()
+    return found

@@ -1,31 +1,54 @@
-"""A bar in the terminal, on standard error, while rows are learned."""
+"""Progress of a learn: what a listener gets after each request, and a bar in the terminal."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress as Bar,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from service.client.answers import Learned
+from service.client.files import Piece
 
-from service.client.steps import Progress
+
+@dataclass(frozen=True)
+class Progress:
+    """State of a learn after a request."""
+
+    rows: int
+    """Sent so far, good and bad."""
+    told: Learned
+    """The answer to this request alone; indices of rows count over all requests."""
+    piece: Piece | None = None
+    """The chunk of a file that this request sent."""
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
+
+
+def both(*listeners: OnProgress | None) -> OnProgress:
+    """A listener that calls those that are not None."""
+
+    def call(progress: Progress) -> None:
+        for listener in listeners:
+            if listener is not None:
+                listener(progress)
+
+    return call
 
 
 class ProgressBar:
-    """Called after each request with how far it has come."""
+    """A listener that draws a bar on standard error."""
 
     def __init__(self, name: str, size: int | None = None, *, is_file: bool = False) -> None:
-        shown = [TextColumn("{task.description}"), BarColumn()]
+        # Here, because the client imports rich only if it shows a bar.
+        from rich import progress as bars
+        from rich.console import Console
+
+        shown = [bars.TextColumn("{task.description}"), bars.BarColumn()]
         if is_file:
-            shown.append(DownloadColumn())
-        shown += [TextColumn("{task.fields[rows]:,} rows"), TimeElapsedColumn()]
-        self._bar = Bar(*shown, console=Console(stderr=True))
-        self._task: TaskID = self._bar.add_task(name, total=size, rows=0)
+            shown.append(bars.DownloadColumn())
+        shown += [bars.TextColumn("{task.fields[rows]:,} rows"), bars.TimeElapsedColumn()]
+        self._bar = bars.Progress(*shown, console=Console(stderr=True))
+        self._task = self._bar.add_task(name, total=size, rows=0)
 
     def __call__(self, progress: Progress) -> None:
         done = progress.rows if progress.piece is None else progress.piece.read

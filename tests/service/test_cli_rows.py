@@ -23,8 +23,8 @@ from typer.testing import CliRunner, Result
 
 from service.cli import app
 from service.client import AsyncClient, Client, LearnedStream, RowFile, kind_of
-from service.client.ahead import made_ahead
-from service.client.bodies import LARGEST_BODY
+from service.client.files import read_ahead
+from service.client.rows import LARGEST_BODY
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
 from tests.history import check_history
@@ -296,13 +296,13 @@ def test_what_is_made_ahead_comes_in_order_and_fails_in_its_place():
 
     taken = []
     with pytest.raises(OSError, match="the disk is gone"):
-        for number in made_ahead(items(50)):
+        for number in read_ahead(items(50)):
             taken.append(number)
             assert len(made) <= number + 3
     assert taken == list(range(50))
-    assert list(made_ahead(iter([]))) == []
+    assert list(read_ahead(iter([]))) == []
     # Who leaves early is not waited for, and nothing more is made than was under way.
-    early = made_ahead(items(1000))
+    early = read_ahead(items(1000))
     assert next(early) == 0
     early.close()
     assert len(made) <= 50 + 4
