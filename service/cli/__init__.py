@@ -1,29 +1,57 @@
 """The `dualstream` command; common.py holds what its groups share.
 
-serving.py     serve, demo
-audit.py       audit
-models.py      models, create, delete, certificate
-rows.py        learn, predict; row_files.py: the files that are meant
-exporting.py   export
-watching.py    watch
-bench.py       bench
-stores.py      migrate, replay
-keys.py        new-key
-connecting.py  how commands reach a server, and how they end
+audit.py           audit
+models.py          models, create, delete, certificate
+rows.py            learn, predict; row_files.py: the files that are meant
+exporting.py       export
+watching.py        watch
+bench.py           bench
+keys.py            new-key
+connecting.py      how commands reach a server, and how they end
+serving.py         serve, demo
+stores.py          migrate, replay
+settings_flags.py  settings as flags
+
+`serving` and `stores` need the server's dependencies. Without these the other commands still work.
 """
 
-from service.cli import audit, bench, exporting, keys, models, rows, serving, stores, watching
-from service.cli.common import app
+from importlib.util import find_spec
 
-__all__ = [
-    "app",
-    "audit",
-    "bench",
-    "exporting",
-    "keys",
-    "models",
-    "rows",
-    "serving",
-    "stores",
-    "watching",
-]
+from service.cli import audit, bench, exporting, keys, models, rows, watching
+from service.cli.common import app, fail
+
+__all__ = ["app", "audit", "bench", "exporting", "keys", "models", "rows", "watching"]
+
+SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
+SERVER_COMMANDS = ("serve", "demo", "migrate", "replay")
+
+
+def is_installed(package: str) -> bool:
+    """Can this package be imported? Does not import it."""
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return False
+
+
+def server_is_missing() -> None:
+    """A command of the server, which is not installed."""
+    fail("the server is not installed: pip install 'dualstream[server]'", 1)
+
+
+if all(map(is_installed, SERVER_PACKAGES)):
+    from service.cli import serving, stores
+
+    __all__ += ["serving", "stores"]
+else:
+    for command in SERVER_COMMANDS:
+        app.command(
+            command,
+            help="Not installed: needs `pip install 'dualstream[server]'`.",
+            # Every argument, also --help, is answered with that message.
+            context_settings={
+                "allow_extra_args": True,
+                "ignore_unknown_options": True,
+                "help_option_names": [],
+            },
+        )(server_is_missing)

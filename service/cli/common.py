@@ -4,10 +4,7 @@ from typing import Annotated, Any, NoReturn
 
 import msgspec
 import typer
-from pydantic import ValidationError
 from rich.console import Console
-
-from service.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,21 +26,6 @@ def main() -> None:
     """Dualstream learns linear models from a stream, durably and with a certificate."""
 
 
-def flag(name: str, help_text: str) -> Any:
-    """A flag that is a setting, too."""
-    return typer.Option(f"--{name}", help=f"{help_text} [env DUALSTREAM_{name_of(name)}]")
-
-
-def name_of(flag: str) -> str:
-    """The environment's name of a flag, less the prefix."""
-    return flag.replace("-", "_").upper()
-
-
-def help_of(field: str) -> str:
-    """What a setting is."""
-    return Settings.model_fields[field].description or ""
-
-
 def say(line: str) -> None:
     """A line for who reads, as it is."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -52,16 +34,6 @@ def say(line: str) -> None:
 def print_json(told: Any) -> None:
     """One JSON document, for who reads with a program."""
     typer.echo(msgspec.json.encode(told).decode())
-
-
-def read_settings(given: dict[str, Any]) -> Settings:
-    """The settings, of which `given` are flags. Ends the command where one is not valid."""
-    try:
-        return Settings(**given)
-    except ValidationError as wrong:
-        for error in wrong.errors():
-            say_error(f"{'.'.join(map(str, error['loc']))}: {error['msg']}")
-        raise typer.Exit(2) from None
 
 
 def fail(reason: str, code: int = 2) -> NoReturn:

@@ -7,17 +7,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.common import (
-    JSON,
-    app,
-    console,
-    errors,
-    fail,
-    flag,
-    help_of,
-    print_json,
-    read_settings,
-)
+from service.cli.common import JSON, app, console, errors, fail, print_json
+from service.cli.settings_flags import flag, help_of, read_settings
 from service.settings import UnsafeBinding
 
 

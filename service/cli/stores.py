@@ -6,7 +6,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from service.cli.common import JSON, app, fail, flag, help_of, print_json, read_settings, say
+from service.cli.common import JSON, app, fail, print_json, say
+from service.cli.settings_flags import flag, help_of, read_settings
 from service.journal.protocol import JournalError
 
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service import cli
-from service.cli import common
+from service.cli.settings_flags import read_settings
 from service.demo.server_process import ServerProcess
 from service.settings import Settings, UnsafeBinding, check_binding
 from tests.service.documents import ROOT
@@ -65,8 +65,8 @@ def test_environment_is_read_and_flags_win(monkeypatch):
     monkeypatch.setenv("DUALSTREAM_SNAPSHOT_EVERY", "7")
     monkeypatch.setenv("DUALSTREAM_PORT", "1234")
     assert Settings().snapshot_every == 7
-    assert common.read_settings({"port": 99}).port == 99
-    assert common.read_settings({"port": 99}).snapshot_every == 7
+    assert read_settings({"port": 99}).port == 99
+    assert read_settings({"port": 99}).snapshot_every == 7
 
 
 def test_server_says_where_it_is_and_what_it_promises(tmp_path):
