@@ -11,7 +11,7 @@ COPY solvers solvers
 COPY service service
 # A package index of one's own: --secret id=pip,src=pip.conf, which no layer keeps.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    pip install --no-cache-dir -c constraints.txt .
+    pip install --no-cache-dir -c constraints.txt '.[server]'
 
 # The kernels are compiled here; the entry point copies them to where the process may write. They
 # belong to the files that are imported: with -P, the installed ones and not those in this folder;

@@ -77,7 +77,7 @@ SBOM := .cache/sbom
 sbom: $(STAMP)-supply
 	rm -rf $(SBOM)
 	$(PYTHON) -m venv $(SBOM)/env
-	$(SBOM)/env/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
+	$(SBOM)/env/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[server]'
 	$(BIN)/python -m supply.sbom $(SBOM)/env/bin/python $(SBOM)/dualstream.cdx.json
 	@echo "wrote $(SBOM)/dualstream.cdx.json"
 
@@ -99,7 +99,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 $(STAMP)-core: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e '.[server]'
 	touch $@
 
 $(STAMP)-dev: pyproject.toml constraints.txt | $(BIN)/python
@@ -115,7 +115,7 @@ $(STAMP)-supply: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@ $(STAMP)-dev $(STAMP)-core
 
 $(STAMP)-docs: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e '.[docs]'
+	$(PIP_INSTALL) -e '.[server,docs]'
 	touch $@ $(STAMP)-core
 
 $(STAMP)-bench: pyproject.toml constraints.txt | $(BIN)/python

@@ -15,9 +15,11 @@ IMAGE = {"python_version": "3.11", "python_full_version": "3.11.14", "sys_platfo
 
 
 def requirements(extra: str | None = None) -> list[Requirement]:
-    """What pyproject.toml asks for: its core, or one of its extras."""
+    """What pyproject.toml requires: its dependencies, and those of an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
+    found = list(project["dependencies"])
+    if extra is not None:
+        found += project["optional-dependencies"][extra]
     return [Requirement(text) for text in found]
 
 
@@ -51,6 +53,8 @@ def reached(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution | 
             if (name, extra) not in seen:
                 seen.add((name, extra))
                 waiting += [(Requirement(text), extra) for text in found[name].requires or ()]
+    # An extra that includes another one of this project requires the project itself.
+    found.pop("dualstream", None)
     return found
 
 

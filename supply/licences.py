@@ -29,7 +29,7 @@ def page() -> str:
     """The page's text; raises LookupError for a distribution that is not installed."""
     versions = pins()
     lines = []
-    for name, distribution in sorted(reached(requirements()).items()):
+    for name, distribution in sorted(reached(requirements("server")).items()):
         if distribution is None:
             raise LookupError(f"{name} is not installed")
         lines.append(f"| {name} | {versions[name]} | {licence(distribution)} |\n")
