@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from service.cli.common import JSON, app, fail, flag, help_of, print_json, read_settings, say
+from service.cli.common import JSON, app, fail, flag, print_json, read_settings, say
 from service.journal.protocol import JournalError
 
 
@@ -50,7 +50,7 @@ def replay_model(
         list[str] | None,
         typer.Option("--set", help="PATH=VALUE: another spec, as in rho=0.01, window.beta=0.999."),
     ] = None,
-    store: Annotated[str | None, flag("store", help_of("store"))] = None,
+    store: Annotated[str | None, flag("store")] = None,
     as_json: JSON = False,
 ) -> None:
     """Compute a state of the past, or what another spec would have made of the same journal.

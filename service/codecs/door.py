@@ -50,13 +50,17 @@ def _places_of_indices(width: int) -> dict[str, int]:
     return {str(index): index - 1 for index in range(1, width + 1)}
 
 
+MAX_NONZEROS = 100_000
+"""Non-zero features of a row. A longer row is refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowLimits:
     """What a server takes of a request, whatever the model."""
 
     rows: int = 1_000_000
     """In a request that is taken as a whole."""
-    nonzeros: int = 100_000
+    nonzeros: int = MAX_NONZEROS
     """In a row."""
     name_length: int = LONGEST_NAME
     """Characters of a feature's name, and of a text that is a value."""
