@@ -1,7 +1,6 @@
 """The named models of one process: found, made and let go of."""
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -32,7 +31,7 @@ from service.outside import REAL, Outside
 from service.pressure import MAX_WAIT_S, Pressure
 from service.refits import Desk
 from service.settings import Settings
-from service.stored_specs import DamagedSpec, check_spec
+from service.stored_specs import DamagedSpec, check_spec, read_spec
 from service.telemetry import Telemetry
 from service.unread import Openings, Unread
 from solvers import resolve_spec
@@ -438,6 +437,6 @@ def canonical(spec: dict[str, Any]) -> bytes:
 
 def _is_same(record: ModelRecord, spec: dict[str, Any], given: dict[str, Any]) -> bool:
     """A PUT may repeat the spec as it was given, or with every default written out."""
-    if json.loads(record.spec) == spec:
+    if read_spec(record.spec) == spec:
         return True
     return canonical(given) in (bytes(record.given), bytes(record.spec))
