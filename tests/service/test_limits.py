@@ -10,14 +10,15 @@ import pytest
 import zstandard
 
 from service.api import hot
-from service.codecs import Door, RowLimits, parse_body, parse_messages
+from service.codecs import LONGEST_NAME, Door, RowLimits, parse_body, parse_messages
 from service.cuts import chunks
 from service.errors import Problem
 from solvers import make_learner, resolve_spec, width_of
 from tests.service.conftest import SPEC, assert_problem
 
 HASHED = {"algorithm": "perceptron", "features": {"kind": "hashed", "bits": 10}}
-LIMITS = RowLimits(rows=400, nonzeros=4, name_length=6)
+LIMITS = RowLimits(rows=400, nonzeros=4)
+LONGER, LONGEST = "n" * LONGEST_NAME, "n" * (LONGEST_NAME + 1)
 PAD = 200
 """Rows before the one in question: with them a body is long enough for kernels."""
 
@@ -85,18 +86,16 @@ def test_every_format_has_the_limits(kind: str, pad: int):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "text/x-libsvm"])
 def test_every_format_has_the_longest_name(kind: str, pad: int):
     door = Door(resolve_spec(HASHED), LIMITS)
-    # Even where the journal has the name from another server, whose limit is another one.
-    door.told([(1, "longest")])
-    rows = [{"longer": 1.0}] * pad + [{"longest": 1.0}, {"longer": 1.0}]
+    rows = [{LONGER: 1.0}] * pad + [{LONGEST: 1.0}, {LONGER: 1.0}]
     body = samples_of(kind, rows)
     if kind in ("text/csv", "application/vnd.apache.arrow.stream"):
-        with pytest.raises(Exception, match="at most 6 characters") as refused:
+        with pytest.raises(Exception, match="at most 1024 characters") as refused:
             parse_body(door, kind, body, labelled=True)
         assert refused.value.status == 422
         return
     found = parse_body(door, kind, body, labelled=True)
     assert [error.index for error in found.errors] == [pad]
-    assert "at most 6 characters" in found.errors[0].reason
+    assert "at most 1024 characters" in found.errors[0].reason
     assert len(found.rows) == pad + 1
 
 
@@ -105,11 +104,11 @@ def test_messages_of_an_input_have_them():
     many = b",".join(b"f%d:1" % k for k in range(5))
     messages = [
         [(b"y", b"1"), (b"x", many)],
-        [(b"y", b"1"), (b"x.longest", b"1")],
-        [(b"y", b"1"), (b"x.text", b"longest")],
-        [(b"y", b"1"), (b"x.longer", b"longer")],
+        [(b"y", b"1"), (b"x." + LONGEST.encode(), b"1")],
+        [(b"y", b"1"), (b"x.text", LONGEST.encode())],
+        [(b"y", b"1"), (b"x." + LONGER.encode(), LONGER.encode())],
     ]
-    found = parse_messages(door, messages, 1000)
+    found = parse_messages(door, messages, 10_000)
     assert [error.index for error in found.errors] == [0, 1, 2]
     assert list(found.places) == [3]
 
