@@ -36,14 +36,16 @@ from service.client import Client
 MODEL, WINDOWS = "electricity", "electricity-windows"
 HALF_HOURS = 48
 NUMBERS = ("nswprice", "nswdemand", "vicprice", "vicdemand", "transfer")
-# One learner, with the same one beside it under the two other windows.
+LEARNER = {"algorithm": "dual_ascent", "loss": "logistic", "strength": 30, "scaling": "balanced"}
+# One learner under three windows, as the members of a portfolio.
 THREE_WINDOWS = {
-    "algorithm": "dual_ascent",
-    "loss": "logistic",
-    "strength": 30,
-    "scaling": "balanced",
+    "algorithm": "portfolio",
     "features": {"kind": "hashed", "bits": 18},
-    "compare_windows": True,
+    "members": [
+        LEARNER | {"name": "infinite", "window": "infinite"},
+        LEARNER | {"name": "exponential", "window": "exponential"},
+        LEARNER | {"name": "sliding", "window": "sliding", "retain": 2000},
+    ],
 }
 
 
@@ -111,20 +113,18 @@ def run(given: argparse.Namespace, console: Console) -> None:
 def _report(console: Console, client: Client) -> None:
     told = client.metrics(MODEL)
     error, (majority, last) = errors(told["rolling"], "error_rate")
-    beside = client.metrics(WINDOWS)["windows"]
-    best = min(beside, key=lambda window: window["rolling"]["error_rate"])
+    best = min(client.members(WINDOWS).members, key=lambda one: one.rolling.error_rate or 0.0)
     show(
         console,
         f"{told['samples']:8,} {error:9.1%} {majority:16.1%} {last:12.1%}   "
-        f"{best['window']} {best['rolling']['error_rate']:.1%}",
+        f"{best.name} {best.rolling.error_rate:.1%}",
     )
 
 
 def _windows(console: Console, client: Client) -> None:
-    show(console, f"\nOne learner under three windows (GET /models/{WINDOWS}/metrics):")
-    for window in client.metrics(WINDOWS)["windows"]:
-        since = window["since_start"]
-        show(console, f"  {window['window']:<12} {since['error_rate']:6.1%} errors")
+    show(console, f"\nOne learner under three windows (GET /models/{WINDOWS}/members):")
+    for member in client.members(WINDOWS).members:
+        show(console, f"  {member.name:<12} {member.since_start.error_rate:6.1%} errors")
 
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> None:

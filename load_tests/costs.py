@@ -93,7 +93,7 @@ def bytes_of_rows(urls: dict[str, str]) -> Iterator[str]:
     yield ""
     yield (
         "Of an `id` or an `Idempotency-Key` the store keeps a digest and its place, for "
-        "`KEY_TTL_S` and `MAX_KEYS` of them, whatever becomes of the row."
+        "`KEY_TTL_S` and a million of them, whatever becomes of the row."
     )
 
 

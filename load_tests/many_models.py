@@ -139,11 +139,14 @@ def rows() -> Iterator[Row]:
             # The whole journals are held against the answers afterwards.
             flags = ["--keep-records", "1000000000", "--models-held"]
             keeps_bare = name != "whole"
-            flags += [str(WHOLE)] if keeps_bare else [str(HELD), "--bare-bytes", "0"]
-            with ServerProcess(store, flags):
+            flags += [str(WHOLE if keeps_bare else HELD)]
+            module = "service" if keeps_bare else "load_tests.whole_server"
+            with ServerProcess(store, flags, module=module):
                 pass  # what was written just before is on the disk now, and kernels are compiled
             began = time.perf_counter()
-            server = stack.enter_context(ServerProcess(store, flags, prefix=pinned(SERVER_CORE)))
+            server = stack.enter_context(
+                ServerProcess(store, flags, prefix=pinned(SERVER_CORE), module=module)
+            )
             where = (server.url, server.process.pid)
             sides[name] = Side(name, store, *where, models, length, keeps_bare)
             _about.append(

@@ -17,8 +17,8 @@ from service.journal.record import ROW_KINDS, KeyKind, Parts
 from service.tallies import FEW, Column, count, mean, places_where, where_not
 from solvers import Batch, CorruptState, Outcome, State
 
-KEPT = 1000
-"""Requests of a model whose answers are kept, unless it is set otherwise."""
+MAX_KEPT_ANSWERS = 1000
+"""Requests with a key whose first answers are kept, per model."""
 KEPT_ROWS = 100_000
 """Rows of which score and id are kept, in all: of older requests the sums are."""
 
@@ -123,7 +123,7 @@ class Answers:
 
     __slots__ = ("_by_key", "_kept", "_rows", "_task")
 
-    def __init__(self, task: str, kept: int = KEPT) -> None:
+    def __init__(self, task: str, kept: int = MAX_KEPT_ANSWERS) -> None:
         self._task = task
         self._kept = kept
         self._by_key: dict[bytes, Answer] = {}

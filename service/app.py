@@ -38,7 +38,13 @@ from service.api.http import check_query
 from service.api.openapi import describe_hot_routes
 from service.catalog import Catalog
 from service.codecs import media_type
-from service.connections import Connections, Limits
+from service.connections import (
+    MAX_BODY_STEP_S,
+    MAX_HEAD_BYTES,
+    MAX_HEAD_S,
+    Connections,
+    Limits,
+)
 from service.default_labels import DefaultLabels
 from service.errors import MEDIA_TYPE, Problem, RowError, as_problem, let_go
 from service.follower import Follower
@@ -89,12 +95,7 @@ def create_app(
     if journal is None:
         limits = JournalLimits(
             key_ttl_s=settings.key_ttl_s,
-            max_keys=settings.max_keys,
-            max_versions=settings.max_versions,
-            max_dead=settings.max_dead,
             remember_s=settings.remember_s,
-            max_remembered=settings.max_remembered,
-            remembered_bytes=settings.remembered_bytes,
             audit_s=86_400 * settings.audit_days,
         )
         journal = make_journal(settings.store, settings.durability, limits)
@@ -110,7 +111,7 @@ def create_app(
     startup = Startup(journal, catalog)
     connections = Connections(
         settings.max_connections,
-        Limits(settings.max_head_bytes, settings.head_timeout_s, settings.body_timeout_s),
+        Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S),
         telemetry.saw_closed,
         time.monotonic,
     )

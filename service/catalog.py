@@ -1,7 +1,6 @@
 """The named models of one process: found, made and let go of."""
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 
 from service.auditing import SERVER, Author, told_of_spec
-from service.codecs import RowLimits
+from service.codecs import MAX_NONZEROS, RowLimits
 from service.contact import Contact
 from service.errors import Problem, let_go, unavailable, unknown_model
 from service.held import Held, Pin
@@ -29,10 +28,10 @@ from service.loading import Loads
 from service.memory import bytes_before_rows
 from service.model import Model
 from service.outside import REAL, Outside
-from service.pressure import Pressure
+from service.pressure import MAX_WAIT_S, Pressure
 from service.refits import Desk
 from service.settings import Settings
-from service.stored_specs import DamagedSpec, check_spec
+from service.stored_specs import DamagedSpec, check_spec, read_spec
 from service.telemetry import Telemetry
 from service.unread import Openings, Unread
 from solvers import resolve_spec
@@ -70,13 +69,13 @@ class Catalog:
         self.outside = outside
         self.pressure = Pressure(
             settings.max_in_flight,
-            settings.shed_after_s,
+            MAX_WAIT_S,
             settings.request_timeout_s,
             telemetry.saw_shed,
             outside.clock,
             Idleness().share,
         )
-        limits = RowLimits(settings.max_rows, settings.max_nonzeros, settings.max_name_length)
+        limits = RowLimits(settings.max_rows, MAX_NONZEROS)
         self.desk = Desk()
         self.reference_desk = Desk()
         self._held = Held(settings.models_bytes, settings.models_held, self._saw_eviction)
@@ -438,6 +437,6 @@ def canonical(spec: dict[str, Any]) -> bytes:
 
 def _is_same(record: ModelRecord, spec: dict[str, Any], given: dict[str, Any]) -> bool:
     """A PUT may repeat the spec as it was given, or with every default written out."""
-    if json.loads(record.spec) == spec:
+    if read_spec(record.spec) == spec:
         return True
     return canonical(given) in (bytes(record.given), bytes(record.spec))

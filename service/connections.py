@@ -24,6 +24,12 @@ PAUSE_S = 0.001
 """For them to be served: in one turn of the loop a request does not get far."""
 LEAST_BYTES = 1024
 """Of a body or an answer, within the time that it is given: else it counts as standing still."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Longest path and headers of a request together."""
+MAX_HEAD_S = 10.0
+"""Time for a request's head, and for the first request of a connection."""
+MAX_BODY_STEP_S = 30.0
+"""Time for every LEAST_BYTES of a body, or of an answer that the client reads."""
 LISTENS = "listens"
 """In the scope of a request whose answer is a stream without an end."""
 RESERVED_FILES = 256

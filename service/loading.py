@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from service.answers import MAX_KEPT_ANSWERS
 from service.errors import Problem, unknown_model, unreadable
 from service.held import Held
 from service.journal.protocol import JournalError, ModelChanged, ModelRecord, UnknownModel
@@ -171,8 +172,7 @@ class Loads:
                 record = base.record
                 check_spec(record)
                 spec = await self._specs.get(record.spec)
-                kept_answers = catalog.settings.kept_answers
-                replica = Replica(record, kept_answers, catalog.outside, spec.s_per_row)
+                replica = Replica(record, MAX_KEPT_ANSWERS, catalog.outside, spec.s_per_row)
                 if self._forked_trail(record) is not None:
                     replica.trail = Trail(kept=None)
                 await replica.load(catalog.journal, catalog.settings.adopt, base)

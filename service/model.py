@@ -47,6 +47,12 @@ log = logging.getLogger("dualstream.model")
 
 AnErrand = TypeVar("AnErrand", bound=Errand)
 
+MAX_APPEND_S = 5.0
+"""Time during which an append of unknown outcome is retried."""
+MAX_QUARANTINE_RECORDS = 100_000
+"""Records in the quarantine of a paused model. Then learning is refused."""
+MAX_QUARANTINE_BYTES = 256 * 1024**2
+"""Bytes of rows in quarantine, at 16 per non-zero feature and 32 per row."""
 BESIDE_BYTES = 3_000
 """Committer, locks and whatever else a model takes beside its state and its door."""
 MEASURED_ROWS = 1000
@@ -93,12 +99,10 @@ class Model:
         self.spec, self.door = spec, door
         self._pressure = catalog.pressure
         self._most_bytes = catalog.settings.max_model_bytes
-        self._most_held = catalog.settings.max_quarantine
-        self._most_held_bytes = catalog.settings.max_quarantine_bytes
         self.committer = Committer(
             catalog.journal,
             replica,
-            catalog.settings.append_timeout_s,
+            MAX_APPEND_S,
             on_group=catalog.telemetry.saw_group,
             on_fork=self._on_fork,
             on_loss=self._on_loss,
@@ -216,9 +220,11 @@ class Model:
         if guarding is None or not guarding.pauses.is_paused:
             return
         pauses = guarding.pauses
-        is_full = self.replica.seq - pauses.held_from >= self._most_held
-        if is_full or pauses.held_bytes >= self._most_held_bytes:
-            full = f"{self._most_held} records" if is_full else f"{self._most_held_bytes} bytes"
+        is_full = self.replica.seq - pauses.held_from >= MAX_QUARANTINE_RECORDS
+        if is_full or pauses.held_bytes >= MAX_QUARANTINE_BYTES:
+            full = (
+                f"{MAX_QUARANTINE_RECORDS} records" if is_full else f"{MAX_QUARANTINE_BYTES} bytes"
+            )
             detail = (
                 f"model {self.record.id!r} is paused since seq {pauses.since}, and its quarantine "
                 f"is full: {full}; resume it, its rows learned or dropped"
@@ -476,7 +482,7 @@ class Model:
             places = await self._catalog.journal.snapshots(self.record.id, self.record.incarnation)
             oldest = min((place.seq for place in places), default=0)
         # A quarantine takes no more than that.
-        held = guarding.kept_after(oldest, self.replica.seq - self._most_held)
+        held = guarding.kept_after(oldest, self.replica.seq - MAX_QUARANTINE_RECORDS)
         return through if held is None else min(through, held)
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:

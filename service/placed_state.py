@@ -10,7 +10,7 @@ from typing import Self, cast
 
 import numpy as np
 
-from service.answers import KEPT, Answers
+from service.answers import MAX_KEPT_ANSWERS, Answers
 from service.bare import NOTHING, Bare
 from service.journal.chain import first_chain
 from service.journal.protocol import ModelRecord, Snapshot
@@ -53,7 +53,7 @@ class PlacedState:
     def __init__(
         self,
         record: ModelRecord,
-        kept_answers: int = KEPT,
+        kept_answers: int = MAX_KEPT_ANSWERS,
         bare: Bare | None = None,
         spec: bytes | None = None,
     ) -> None:

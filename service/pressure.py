@@ -20,6 +20,8 @@ from service.journal.protocol import OutcomeUnknown
 
 FEW = 288
 """So many at once are never too many: 256 clients that each wait for their answers may."""
+MAX_WAIT_S = 0.05
+"""Wait of the oldest of FEW or more requests above which learning is refused."""
 SHORT = 8
 """So many may wait in a rush, or more: enough to share an append, and to keep one core busy."""
 MUCH_IDLE, LITTLE_IDLE = 0.15, 0.05

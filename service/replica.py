@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from service.answers import KEPT, Asked, AskedIn
+from service.answers import MAX_KEPT_ANSWERS, Asked, AskedIn
 from service.bare import Bare
 from service.beside import beside
 from service.controls import Verdict, check_control, stands_alone
@@ -75,7 +75,7 @@ class Replica(PlacedState):
     def __init__(
         self,
         record: ModelRecord,
-        kept_answers: int = KEPT,
+        kept_answers: int = MAX_KEPT_ANSWERS,
         outside: Outside = REAL,
         s_per_row: float = 1e-6,
         bare: Bare | None = None,

@@ -1,227 +1,253 @@
-"""One frozen settings object, read once from the environment and passed in everywhere.
+"""Settings of a server, read once from the environment and the flags of `dualstream serve`.
 
-Every field is also a flag of `dualstream serve`: DUALSTREAM_MAX_BODY_BYTES = --max-body-bytes.
+Every field is also a flag: DUALSTREAM_MAX_BODY_BYTES = --max-body-bytes. Names hold the units.
 """
 
 import ipaddress
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-from pydantic import AfterValidator, Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.journal.durability import check_level
 
-Durability = Annotated[str, AfterValidator(check_level)]
+PREFIX = "DUALSTREAM_"
 MOST_AUDIT_DAYS = 36_500
+REMOVED = {
+    "max_upload_rows": "unlimited",
+    "max_nonzeros": "100000",
+    "max_name_length": "1024",
+    "max_quarantine": "100000",
+    "max_quarantine_bytes": "268435456",
+    "shed_after_s": "0.05",
+    "max_head_bytes": "65536",
+    "head_timeout_s": "10",
+    "body_timeout_s": "30",
+    "append_timeout_s": "5",
+    "max_listeners": "100",
+    "bare_bytes": "an eighth of MODELS_BYTES",
+    "max_versions": "100",
+    "versions_held": "8",
+    "versions_bytes": "268435456",
+    "max_keys": "1000000",
+    "max_dead": "10000",
+    "max_remembered": "100000",
+    "remembered_bytes": "67108864",
+    "kept_answers": "1000",
+}
+"""Former settings and their fixed values. A server that is given one prints a warning."""
+OTHER_VARIABLES = frozenset(
+    # The client, the kernels; then the tests and the benchmarks.
+    ("url", "api_key", "cpu", "cache_dir")
+    + ("data", "adult_splits", "chaos_faults", "chaos_rounds", "chaos_seed", "crash_mark")
+    + ("full_mark", "fuzz_scale", "reliability", "screenshots")
+)
+"""Variables with the prefix that are read elsewhere."""
+
+
+def _group(name: str) -> partial[Any]:
+    """A field of this group in `--help` and docs/SETTINGS.md."""
+    return partial(Field, json_schema_extra={"group": name})
+
+
+_network, _security, _store = _group("Network"), _group("Security"), _group("Store")
+_limits, _models, _overload = _group("Limits"), _group("Models"), _group("Overload")
 
 
 class Settings(BaseSettings):
-    """What a Dualstream process is told from outside; units are in the names."""
+    """Configuration of a Dualstream server process."""
 
-    model_config = SettingsConfigDict(env_prefix="DUALSTREAM_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
-    host: str = Field("127.0.0.1", description="Address to bind.")
-    port: int = Field(8000, ge=0, le=65535, description="Port to bind; 0 takes a free one.")
-    allow_anonymous: bool = Field(
-        False, description="Serve without API keys on an address that others can reach."
+    host: str = _network("127.0.0.1", description="Address to bind.")
+    port: int = _network(8000, ge=0, le=65535, description="Port to bind; 0 picks a free port.")
+    workers: int = _network(
+        1, ge=1, le=256, description="Number of worker processes that share the port."
     )
-    keys_file: Path | None = Field(
+    forwarded_allow_ips: str | None = _network(
         None,
-        description="File of API keys, as lines of `dualstream new-key`; followed as it changes.",
+        description="Comma-separated addresses of trusted proxies. Their `X-Forwarded-*` headers"
+        " are used.",
     )
-    keys: str | None = Field(
-        None, description="API keys, as such lines with ; between them, beside those of the file."
+    keep_alive_s: int = _network(
+        5, ge=1, description="Idle time in seconds after which a connection is closed."
     )
-    key_requests_per_s: int | None = Field(
+    request_timeout_s: float = _network(
+        30.0,
+        ge=0.001,
+        description="Time in seconds that rows may wait to be journalled and learned; then 503 with"
+        " `outcome: unknown`.",
+    )
+    stop_timeout_s: float = _network(
+        8.0,
+        ge=0.001,
+        description="Time in seconds that running requests get to finish when the server stops.",
+    )
+
+    allow_anonymous: bool = _security(
+        False, description="Serve without API keys on an address that other machines can reach."
+    )
+    keys_file: Path | None = _security(
+        None,
+        description="File of API keys, one line of `dualstream new-key` each. Changes are applied"
+        " without a restart.",
+    )
+    keys: str | None = _security(
+        None, description="API keys in the format of the file, separated by `;`."
+    )
+    key_requests_per_s: int | None = _security(
         None,
         ge=1,
         le=999_999_999,
-        description="Most requests a second of a key whose line says nothing else, over all"
-        " workers; unset sets no bound.",
+        description="Default rate limit of a key in requests per second, over all workers.",
     )
-    key_rows_per_s: int | None = Field(
+    key_rows_per_s: int | None = _security(
         None,
         ge=1,
         le=999_999_999,
-        description="Most rows a second, learned or scored, of such a key; unset sets no bound.",
+        description="Default rate limit of a key in rows per second, learned or scored, over all"
+        " workers.",
     )
-    ssl_certfile: Path | None = Field(
-        None, description="Serve TLS with this certificate and its chain, in PEM."
+    ssl_certfile: Path | None = _security(
+        None, description="TLS certificate with its chain, in PEM format."
     )
-    ssl_keyfile: Path | None = Field(
-        None, description="The certificate's private key, in PEM; unset if it is in the same file."
-    )
-    forwarded_allow_ips: str | None = Field(
+    ssl_keyfile: Path | None = _security(
         None,
-        description="Addresses of proxies whose X-Forwarded-* headers are believed, with commas;"
-        " unset believes none.",
+        description="Private key of the certificate, in PEM format. Unset: the certificate's file"
+        " holds the key.",
     )
-    cors_origins: str | None = Field(
+    cors_origins: str | None = _security(
         None,
-        description="Origins whose pages may call the API, with commas; unset: none.",
+        description="Comma-separated origins whose pages may call the API from a browser.",
     )
-    workers: int = Field(1, ge=1, le=256, description="Processes that serve the one port.")
-    store: str = Field(
+
+    store: str = _store(
         "sqlite:///dualstream.db",
-        description="Where journals live: sqlite:///FILE, redis://, redis+sentinel:// or"
-        " redis+cluster://...",
+        description="URL of the store: `sqlite:///FILE`, `redis://`, `redis+sentinel://` or"
+        " `redis+cluster://` (`rediss` for TLS).",
     )
-    adopt: bool = Field(
+    durability: str | None = _store(
+        None,
+        description="Minimum durability: `memory`, `everysec`, `always` or `replicated:N` on Redis,"
+        " `normal` or `full` on SQLite. A store with less is not ready.",
+    )
+    adopt: bool = _store(
         False,
-        description="Take over a store that another version wrote; stop all other workers.",
+        description="Take over a store that another version wrote. Stop all other workers first.",
     )
-    durability: Durability | None = Field(
-        None, description="The least durability to accept of the store; unset asks for nothing."
+    snapshot_every: int = _store(
+        10_000, ge=1, description="Number of log positions between two snapshots of a model."
     )
-    max_body_bytes: int = Field(
+    keep_records: int = _store(
+        0,
+        ge=0,
+        description="Minimum number of latest records that a journal keeps. Trimming spares them.",
+    )
+    key_ttl_s: int = _store(
+        3600, ge=1, description="Time in seconds that an idempotency key is kept."
+    )
+    remember_s: int = _store(
+        86_400, ge=1, description="Time in seconds that a pending row waits for its label."
+    )
+    audit_days: int = _store(
+        400, ge=1, le=MOST_AUDIT_DAYS, description="Days that the audit log keeps a change."
+    )
+    redis_input: bool = _store(
+        False,
+        description="Learn the messages that producers add to the stream `ds:{ID}:in` of a Redis"
+        " store.",
+    )
+
+    max_body_bytes: int = _limits(
         16 * 1024 * 1024,
         ge=1,
-        description="Longest request body, also once it is inflated; of one that is learned as it"
-        " arrives, the longest row.",
+        description="Maximum size of a request body in bytes, also after decompression. In a"
+        " streamed upload the limit applies to each row.",
     )
-    max_bodies_bytes: int = Field(
+    max_upload_bytes: int | None = _limits(
+        None,
+        ge=1,
+        description="Maximum size of a streamed upload in bytes, also after decompression.",
+    )
+    max_rows: int = _limits(
+        1_000_000,
+        ge=1,
+        description="Maximum number of rows or labels of a request. Streamed uploads have no such"
+        " limit.",
+    )
+    max_models: int | None = _limits(
+        None, ge=1, description="Maximum number of models in the store."
+    )
+    max_model_bytes: int = _limits(
+        1024**3,
+        ge=1,
+        description="Maximum memory of a model in bytes. A larger model predicts but does not"
+        " learn.",
+    )
+
+    models_bytes: int = _models(
+        1024**3,
+        ge=1,
+        description="Memory for models in bytes, per worker. Models beyond it are evicted and"
+        " reloaded on use.",
+    )
+    models_held: int | None = _models(
+        None, ge=1, description="Maximum number of models in memory, per worker."
+    )
+    metrics_max_models: int = _models(
+        500, ge=1, description="Maximum number of models with their own series on `/metrics`."
+    )
+
+    max_in_flight: int = _overload(
+        512,
+        ge=1,
+        description="Number of waiting requests, per worker, above which learning is refused.",
+    )
+    max_bodies_bytes: int = _overload(
         512 * 1024**2,
         ge=1,
-        description="Memory for the bodies of requests that are not answered, per worker.",
+        description="Memory for bodies of unanswered requests in bytes, per worker.",
     )
-    max_upload_bytes: int | None = Field(
-        None,
-        ge=1,
-        description="Longest body that is learned as it arrives, also once it is inflated; unset"
-        " sets no bound.",
-    )
-    max_rows: int = Field(
-        1_000_000, ge=1, description="Most rows of a request, but for one learned as it arrives."
-    )
-    max_upload_rows: int | None = Field(
-        None, ge=1, description="Most rows of one that is; unset sets no bound."
-    )
-    max_nonzeros: int = Field(
-        100_000, ge=1, description="Most features of a row that are not 0; a longer row is refused."
-    )
-    max_name_length: int = Field(
-        1024,
-        ge=1,
-        le=1024,
-        description="Most characters of a feature's name, and of a text that is a value.",
-    )
-    max_models: int | None = Field(
-        None, ge=1, description="Most models of the store; unset sets no bound."
-    )
-    max_model_bytes: int = Field(
-        1024**3, ge=1, description="Memory of a model beyond which it learns no more."
-    )
-    max_quarantine: int = Field(
-        100_000,
-        ge=1,
-        description="Most records in quarantine while a model's learning pauses; then it is"
-        " refused.",
-    )
-    max_quarantine_bytes: int = Field(
-        256 * 1024**2,
-        ge=1,
-        description="Most bytes of rows in quarantine, at 16 a feature and 32 a row; then learning"
-        " is refused.",
-    )
-    max_in_flight: int = Field(
-        512, ge=1, description="Requests that wait, per worker, beyond which learning is refused."
-    )
-    shed_after_s: float = Field(
-        0.05,
-        gt=0,
-        description="The longest wait, of 288 requests or more, beyond which learning is refused.",
-    )
-    max_connections: int = Field(
+    max_connections: int = _overload(
         10_000,
         ge=1,
-        description="Most open connections, per worker; for one more the idlest are closed.",
+        description="Maximum number of open connections, per worker. The longest idle is closed"
+        " first.",
     )
-    max_head_bytes: int = Field(
-        64 * 1024, ge=1024, description="Longest path and headers of a request, together."
-    )
-    head_timeout_s: float = Field(
-        10.0, gt=0, description="How long a request's head may take, and a connection without any."
-    )
-    body_timeout_s: float = Field(
-        30.0,
-        gt=0,
-        description="How long each 1024 bytes of a body may take, or a client to read as many.",
-    )
-    keep_alive_s: int = Field(
-        5, ge=1, description="How long a connection stays open after an answer."
-    )
-    request_timeout_s: float = Field(
-        30.0, gt=0, description="How long rows wait to be journalled and learned."
-    )
-    append_timeout_s: float = Field(
-        5.0, gt=0, description="How long an append of unknown outcome is repeated."
-    )
-    stop_timeout_s: float = Field(
-        8.0,
-        gt=0,
-        description="How long requests under way may go on once the server is asked to stop.",
-    )
-    max_listeners: int = Field(
-        100, ge=0, description="Most streams of events that are open, per worker."
-    )
-    snapshot_every: int = Field(10_000, ge=1, description="Write a snapshot each so many seq.")
-    models_bytes: int = Field(
-        1024**3, ge=1, description="Memory for models, per worker; those used least leave it."
-    )
-    models_held: int | None = Field(
-        None, ge=1, description="Most models in memory, per worker; unset leaves it to their bytes."
-    )
-    bare_bytes: int | None = Field(
-        None,
-        ge=0,
-        description="Memory, of that for models, for what those that left it learn by, per worker; "
-        "unset is an eighth of it.",
-    )
-    keep_records: int = Field(
-        0, ge=0, description="Keep at least so many of the last records of a journal."
-    )
-    max_versions: int = Field(100, ge=1, description="Most versions of a model.")
-    versions_held: int = Field(
-        8, ge=1, description="Most versions in memory to predict by, per worker."
-    )
-    versions_bytes: int = Field(
-        256 * 1024**2, ge=1, description="Memory for versions to predict by, per worker."
-    )
-    key_ttl_s: int = Field(3600, ge=1, description="How long idempotency keys are remembered.")
-    max_keys: int = Field(1_000_000, ge=1, description="Most idempotency keys kept per model.")
-    redis_input: bool = Field(
-        False, description="Learn what producers XADD to ds:{ID}:in; of a Redis store only."
-    )
-    max_dead: int = Field(
-        10_000, ge=1, description="Dead messages of an input kept per model, about."
-    )
-    remember_s: int = Field(
-        86_400, ge=1, description="How long remembered rows wait for their labels."
-    )
-    max_remembered: int = Field(
-        100_000, ge=1, description="Most rows that wait for their labels, per model."
-    )
-    remembered_bytes: int = Field(
-        64 * 1024 * 1024, ge=1, description="What they may take in the store, per model."
-    )
-    audit_days: int = Field(
-        400,
-        ge=1,
-        le=MOST_AUDIT_DAYS,
-        description="How long changes to models are told of by the audit log.",
-    )
-    metrics_max_models: int = Field(
-        500, ge=1, description="Most models with series of their own on /metrics."
-    )
-    kept_answers: int = Field(
-        1000, ge=0, description="Requests with a key whose first answers are kept, per model."
-    )
+
+    @field_validator("durability")
+    @classmethod
+    def _check_durability(cls, level: str | None) -> str | None:
+        return None if level is None else check_level(level)
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether API keys are configured; then nobody is served without one."""
+        """Whether API keys are configured. Then every request needs one."""
         return self.keys is not None or self.keys_file is not None
+
+
+def removed_warning(name: str) -> str:
+    """Warning for a former setting that was given."""
+    return f"{PREFIX}{name.upper()} is no longer a setting; its value is fixed at {REMOVED[name]}"
+
+
+def unknown_warnings(environment: Mapping[str, str] = os.environ) -> list[str]:  # noqa: TID251
+    """Warnings for variables with the prefix that nothing reads."""
+    warnings = []
+    for variable in sorted(environment):
+        name = variable.removeprefix(PREFIX).lower()
+        known = name in Settings.model_fields or name in REMOVED or name in OTHER_VARIABLES
+        if known or not variable.startswith(PREFIX):
+            continue
+        close = get_close_matches(name, Settings.model_fields, 1)
+        hint = f"did you mean {PREFIX}{close[0].upper()}?" if close else "see docs/SETTINGS.md"
+        warnings.append(f"{variable} is not a setting and is ignored; {hint}")
+    return warnings
 
 
 class UnsafeBinding(ValueError):

@@ -1,6 +1,7 @@
 """A model's specification as the store has it: checked, and read once for all that have it."""
 
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -11,16 +12,24 @@ from solvers import FixedSpec
 
 MOST_SPECS = 1000
 """So many are remembered, with what follows from them."""
+REMOVED_FIELDS = ("compare_windows",)
+"""Fields of older stores that changed nothing that a model learns."""
 
 
 class DamagedSpec(CorruptRecord):
     """The spec of a model is not the one that it was made with."""
 
 
+def read_spec(text: bytes) -> dict[str, Any]:
+    """A stored specification, without fields that this version no longer has."""
+    spec: dict[str, Any] = msgspec.json.decode(text)
+    return {name: value for name, value in spec.items() if name not in REMOVED_FIELDS}
+
+
 @lru_cache(MOST_SPECS)
 def fixed_spec(text: bytes) -> FixedSpec:
     """A resolved specification, one for all models that have it."""
-    return FixedSpec(msgspec.json.decode(text))
+    return FixedSpec(read_spec(text))
 
 
 def check_spec(record: ModelRecord) -> None:

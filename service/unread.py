@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from service.answers import MAX_KEPT_ANSWERS
 from service.bare import MOST_GROUPS, Bare
 from service.codecs import Door
 from service.held import Held
@@ -39,6 +40,8 @@ MOST = 10_000
 """Records that are kept; each takes about a kilobyte and a half."""
 MOST_BYTES = 32 << 20
 """Of their specs: those of large portfolios have tens of kilobytes."""
+MAX_BARE_SHARE = 1 / 8
+"""Share of the memory for models that goes to bare learners."""
 BARE_BYTES = 1000
 """What stands around one, half of it where it has come by."""
 STANDS = (JournalUnavailable, OutcomeUnknown, CursorMoved)
@@ -187,9 +190,7 @@ class Openings:
 
     def __init__(self, catalog: "Catalog", held: Held) -> None:
         self._catalog, self._held = catalog, held
-        settings = catalog.settings
-        most = settings.models_bytes // 8 if settings.bare_bytes is None else settings.bare_bytes
-        self._left = Left(min(most, settings.models_bytes))
+        self._left = Left(int(catalog.settings.models_bytes * MAX_BARE_SHARE))
         self._under_way: dict[str, _Opening] = {}
         self._listened_to: dict[str, int] = {}
 
@@ -259,8 +260,8 @@ class Openings:
         if bare is None and not kept.is_short:
             return await catalog.get(record.id)
         self._pop(record.id)
-        spec, kept_answers = kept.spec, catalog.settings.kept_answers
-        replica = Replica(record, kept_answers, catalog.outside, spec.s_per_row, bare)
+        spec = kept.spec
+        replica = Replica(record, MAX_KEPT_ANSWERS, catalog.outside, spec.s_per_row, bare)
         model = Model(catalog, record, replica, spec, unread.door, False, kept.measured)
         if bare is not None:
             every = catalog.settings.snapshot_every

@@ -174,6 +174,11 @@ class LoadedVersion(NamedTuple):
     bytes: int
 
 
+MAX_LOADED_VERSIONS = 8
+"""Versions in memory for predictions, per worker."""
+MAX_LOADED_VERSIONS_BYTES = 256 * 1024**2
+
+
 class LoadedVersions:
     """The versions that this process predicted by last, of all models.
 

@@ -18,7 +18,7 @@ from service.journal.protocol import Entry, Journal, ModelRecord
 from service.journal.record import Control, decode_merged, holds_control
 from service.recovery import Forked
 from service.replica import Replica
-from service.stored_specs import check_spec
+from service.stored_specs import check_spec, read_spec
 from service.time_travel import NotKept, kept_from, state_at
 from solvers import InvalidSpec, resolve_spec
 
@@ -93,8 +93,8 @@ def parse_changes(given: Sequence[str]) -> dict[str, Any]:
 
 def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]:
     """The model's spec, as it was given, with these fields set, resolved. Raises Refused."""
-    spec: dict[str, Any] = json.loads(record.given)
-    before = json.loads(record.spec)
+    spec: dict[str, Any] = read_spec(record.given)
+    before = read_spec(record.spec)
     for path, value in changes.items():
         *folders, field = path.split(".")
         place, standing = spec, before

@@ -37,7 +37,7 @@ class ClassProgressive(Progressive):
         """Metrics for the learner of a resolved specification."""
         return cls(log_loss=scores_are_log_odds(spec))
 
-    def _count(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
+    def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
         if not len(batch):
             return
         learned = ~outcome.rejected

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +38,8 @@ from solvers._scalar import log1pexp
 from solvers.batch import Batch
 from solvers.drift import DriftWatch
 from solvers.fixed_spec import WorkedOut
-from solvers.learner import Outcome, State, check_arrays, under
+from solvers.learner import Outcome, State, check_arrays
 from solvers.timeline import HELD, POINTS, SPACING, Timeline
-
-if TYPE_CHECKING:
-    from solvers.window_comparison import WindowComparison
 
 RECENT = 1000
 """Rows in the rolling view."""
@@ -105,13 +102,12 @@ _nothing_counted = cache(_NothingCounted)
 class Progressive:
     """Metrics of a `task`; `log_loss` where scores are log odds."""
 
-    __slots__ = ("_counted", "_waiting", "_waiting_rows", "_windows", "log_loss", "task")
+    __slots__ = ("_counted", "_waiting", "_waiting_rows", "log_loss", "task")
 
     def __init__(self, task: str, *, log_loss: bool = False) -> None:
         self.task = task
         self.log_loss = log_loss
         self._counted: _Counted = _nothing_counted(len(self._names))
-        self._windows: WindowComparison | None = None
         # Rows that nobody has asked about yet, in their order.
         self._waiting: list[Waiting] = []
         self._waiting_rows = 0
@@ -123,13 +119,8 @@ class Progressive:
             # It is made of this one.
             module: Any = importlib.import_module("solvers.class_progressive")
             metrics: Progressive = module.ClassProgressive.of(spec)
-        else:
-            metrics = cls(spec["task"], log_loss=scores_are_log_odds(spec))
-        if spec.get("compare_windows"):
-            # It is made of learners, and of metrics as these.
-            comparison: Any = importlib.import_module("solvers.window_comparison")
-            metrics._windows = comparison.WindowComparison(spec)
-        return metrics
+            return metrics
+        return cls(spec["task"], log_loss=scores_are_log_odds(spec))
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -149,11 +140,6 @@ class Progressive:
 
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
         """Count the rows of a batch that were learned, in order; the first is at `first_seq`."""
-        self._count(batch, outcome, first_seq)
-        if self._windows is not None:
-            self._windows.learn(batch, first_seq)
-
-    def _count(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
         # Looked at when somebody asks, as nothing that learns depends on them: a model that comes
         # into memory for one row, and leaves it, has read thousands that are never told of.
         labels = batch.labels
@@ -217,24 +203,20 @@ class Progressive:
     def summary(self) -> dict[str, Any]:
         """The means of all three views; None where there is no row, or no such number.
 
-        `drift` counts what each detector saw: losses that rose, and losses that fell. `windows` is
-        there where they are compared: the same views of the same model under each.
+        `drift` counts what each detector saw: losses that rose, and losses that fell.
         """
         self._catch_up()
         total, faded = self._counted.sums
         recent = np.zeros(len(total))
         held = min(self.rows, RECENT)
         sum_rows(self._counted.recent, held, recent)
-        told = {
+        return {
             "rows": self.rows,
             "since_start": self._view(total),
             "rolling": {"rows": held} | self._view(recent),
             "fading": self._view(faded),
             "drift": self.drift.counts(),
         }
-        if self._windows is not None:
-            told["windows"] = self._windows.summary(told)
-        return told
 
     def timeline(self) -> list[dict[str, Any]]:
         """Points of the stream so far, oldest first: `rows`, and the means of two stretches.
@@ -293,11 +275,6 @@ class Progressive:
             "metrics_recent": counted.recent[: min(self.rows, RECENT)].copy(),
             **counted.timeline.state(),
             **counted.drift.state(),
-            **(
-                {f"windows.{name}": array for name, array in self._windows.state().items()}
-                if self._windows is not None
-                else {}
-            ),
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -315,8 +292,6 @@ class Progressive:
         )
         counted.timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
         counted.drift = DriftWatch.of(state)
-        if self._windows is not None:
-            self._windows.restore(under("windows.", state))
         counted.rows[0] = rows
         counted.labels[:] = state["metrics_labels"]
         counted.sums[:] = state["metrics_sums"]

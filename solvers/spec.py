@@ -26,7 +26,6 @@ _FIRST = ("algorithm", "task")
 # ... and after them: those of a learner behind stages, and those of one that has its own.
 _LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
 _LAST_OF_OWN_STAGES = ("features", "labels")
-_COMPARE = "compare_windows"
 # A specification of these alone leaves the choice of the algorithm to us.
 _OF_ANY_PORTFOLIO = ("task", "labels", "members", "eta", "share", _GUARD)
 
@@ -38,13 +37,15 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     """
     if not isinstance(spec, Mapping):
         raise InvalidSpec("", spec, "an object")
+    if "compare_windows" in spec:
+        allowed = "left out: create a portfolio whose members differ in `window`"
+        raise InvalidSpec("/compare_windows", spec["compare_windows"], allowed)
     choice = "portfolio" if all(name in _OF_ANY_PORTFOLIO for name in spec) else "dual_ascent"
     algorithm = read_choice(spec, "algorithm", choice, tuple(ALGORITHMS))
     stages_are_own = ALGORITHMS[algorithm].stages_are_own
     last = _LAST_OF_OWN_STAGES if stages_are_own else _LAST
     fields = (*_FIRST, *ALGORITHMS[algorithm].fields, *last)
-    compares_windows = _compares_windows(spec, algorithm)
-    refuse_unknown(spec, "", (*fields, _COMPARE, _GUARD))
+    refuse_unknown(spec, "", (*fields, _GUARD))
     task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
     guard = read_guard(spec, algorithm, task)
     if stages_are_own:
@@ -67,21 +68,8 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
     resolved = {name: resolved[name] for name in fields if name in resolved}
     if resolved.get("refit") is not None:
         resolved["refit"]["method"] = _refit_method(resolved)
-    # As a comparison, a guard is about a served model: nothing that its learner knows of.
-    resolved |= {_COMPARE: True} if compares_windows else {}
+    # A guard is about a served model: nothing that its learner knows of.
     return resolved | ({} if guard is None else {_GUARD: guard})
-
-
-def _compares_windows(spec: Mapping[str, Any], algorithm: str) -> bool:
-    """Whether the same model under other windows learns beside it. Written out only where it does.
-
-    It is about the metrics of a model and nothing that its learner knows of.
-    """
-    if not read_flag(spec, _COMPARE, False):
-        return False
-    if "window" not in ALGORITHMS[algorithm].fields:
-        raise InvalidSpec(f"/{_COMPARE}", True, f"false for {algorithm}, which has no window")
-    return True
 
 
 def _refit_method(resolved: Spec) -> str:

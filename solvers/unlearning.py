@@ -42,8 +42,6 @@ def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
         return "a semiparametric model serves rows of its window, solved for all of them at once"
     if algorithm != "dual_ascent":
         return f"{algorithm} keeps no dual variables, so what a single row did is not kept"
-    if spec.get("compare_windows"):
-        return "compare_windows has other models learn the rows, and they keep no trace of one"
     if spec["scaling"] != "none":
         return (
             "scaling 'balanced' has statistics of all rows, and what a single row did is not kept"

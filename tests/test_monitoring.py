@@ -44,7 +44,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def exposition(client: TestClient) -> str:
     specs = {
         "pair": {"algorithm": "portfolio", "members": MEMBERS, "features": SPARSE},
-        "windows": {"features": SPARSE, "algorithm": "dual_ascent", "compare_windows": True},
+        "single": {"features": SPARSE, "algorithm": "dual_ascent"},
         "regression": {"features": SPARSE, "algorithm": "dual_ascent", "task": "regression"},
         "guarded": {"features": SPARSE, "algorithm": "dual_ascent", "guard": "warn"},
     }

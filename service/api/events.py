@@ -23,7 +23,6 @@ from service.errors import Problem
 from service.journal.protocol import JournalError, ModelRecord, UnknownModel
 from service.model import Model
 from service.replica import Replica
-from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
 from solvers import Certificate, Learner
@@ -35,6 +34,8 @@ HEARTBEAT_S = 15.0
 CERTIFIED_S = 2.0
 """The certificate that is told is at most so old where it is one of many rows, which takes long."""
 MANY_ROWS = 10_000
+MAX_LISTENERS = 100
+"""Open streams of events, per worker."""
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
@@ -43,14 +44,11 @@ _HEADERS = [
 
 
 class Events:
-    """Serves those who listen, up to `max_listeners` of them."""
+    """Serves those who listen, up to MAX_LISTENERS of them."""
 
-    def __init__(
-        self, catalog: Catalog, startup: Startup, settings: Settings, telemetry: Telemetry
-    ) -> None:
+    def __init__(self, catalog: Catalog, startup: Startup, telemetry: Telemetry) -> None:
         self._catalog = catalog
         self._startup = startup
-        self._most = settings.max_listeners
         self._telemetry = telemetry
         self._listeners: set[asyncio.Event] = set()
 
@@ -65,8 +63,8 @@ class Events:
             self._startup.check_ready()
             check_method(scope, "GET")
             every_s = _read_interval(scope)
-            if len(self._listeners) >= self._most:
-                detail = f"{self._most} streams of events are open, and no more are allowed"
+            if len(self._listeners) >= MAX_LISTENERS:
+                detail = f"{MAX_LISTENERS} streams of events are open, and no more are allowed"
                 raise Problem(503, "too-many-listeners", detail, retry_after_s=10)
             self._listeners.add(ending)
             with self._catalog.pinned(model_id):

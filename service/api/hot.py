@@ -58,7 +58,11 @@ from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
 from service.unread import Unread
-from service.versions import LoadedVersions
+from service.versions import (
+    MAX_LOADED_VERSIONS,
+    MAX_LOADED_VERSIONS_BYTES,
+    LoadedVersions,
+)
 from solvers import Batch
 from solvers.text import count_lines
 
@@ -79,7 +83,7 @@ class HotPath:
     ) -> None:
         self._app = app
         self._catalog = catalog
-        self._versions = LoadedVersions(settings.versions_held, settings.versions_bytes)
+        self._versions = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
         self.startup = startup
         self.pressure = catalog.pressure
         self._max_body_bytes = settings.max_body_bytes
@@ -87,7 +91,7 @@ class HotPath:
         self.bodies = Bodies(settings.max_bodies_bytes, time.monotonic)
         self._telemetry = telemetry
         self._uploads: set[Upload] = set()
-        self._events = Events(catalog, startup, settings, telemetry)
+        self._events = Events(catalog, startup, telemetry)
 
     def stop_streams(self) -> None:
         """Let bodies that are learned as they arrive end after the chunk that is under way, and

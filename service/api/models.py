@@ -24,6 +24,7 @@ from service.guarding import PAUSED
 from service.journal.protocol import ModelRecord
 from service.model import Model
 from service.startup import Startup
+from service.stored_specs import read_spec
 from solvers import (
     Coefficients,
     Learner,
@@ -401,7 +402,7 @@ async def _listed(catalog: Catalog, record: ModelRecord) -> ModelView | Unreadab
         return await _view(model)
     known = {
         "id": record.id,
-        "spec": msgspec.json.decode(record.spec),
+        "spec": read_spec(record.spec),
         "seq": record.seq,
         "created": _created(record),
     }

@@ -18,9 +18,7 @@ EXAMPLE_SPEC = {
 }
 _OF_EVERY = ("algorithm", "task", "features", "map", "scaling", "norm", "intercept", "seed")
 _FIELDS = sorted(
-    {*_OF_EVERY, "labels", "compare_windows", "guard"}.union(
-        *(one.fields for one in ALGORITHMS.values())
-    )
+    {*_OF_EVERY, "labels", "guard"}.union(*(one.fields for one in ALGORITHMS.values()))
 )
 _HASHED = {
     "type": "object",
@@ -49,7 +47,6 @@ SPEC: dict[str, Any] = {
         "features": {"anyOf": [{"const": "hashed"}, _HASHED, _INDEXED]},
         "norm": {"enum": ["none", "row", "running"]},
         "intercept": {"type": "boolean"},
-        "compare_windows": {"type": "boolean"},
         "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
     },
     "additionalProperties": False,

@@ -19,7 +19,7 @@ from service.api.http import Head
 from service.api.learned import RowsRefused, first_errors
 from service.api.learning import INLINE_BYTES, fingerprint_of, learned_of
 from service.catalog import Catalog
-from service.codecs import CHUNK_BYTES, Chunk, Intake, check_rows, parse_chunk
+from service.codecs import CHUNK_BYTES, Chunk, Intake, parse_chunk
 from service.errors import Problem, RowError, as_problem
 from service.journal.protocol import ModelChanged
 from service.journal.record import KeyKind, make_key
@@ -84,7 +84,6 @@ class Upload:
         self._coming: asyncio.Task[Chunk | None] | None = None
         self._reading: asyncio.Task[_Read | None] | None = None
         self._is_stopped = False
-        self._rows_read = 0
         self.totals = Totals()
 
     async def learn(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
@@ -171,8 +170,6 @@ class Upload:
             return None
         self._coming = _watched(_next_of(chunks))
         read = await self._read(chunk, self._likely_key(chunk.number))
-        self._rows_read += read.intake.count
-        check_rows(self._rows_read, self._catalog.settings.max_upload_rows)
         if self._limited is not None:
             await self._limited.wait_for_rows(read.intake.count)
         return read

@@ -6,22 +6,23 @@ import typer
 from pydantic import ValidationError
 
 from service.cli.common import say_error
-from service.settings import Settings
+from service.settings import PREFIX, Settings
 
 
-def flag(name: str, help_text: str) -> Any:
-    """A flag that is a setting, too."""
-    return typer.Option(f"--{name}", help=f"{help_text} [env DUALSTREAM_{name_of(name)}]")
-
-
-def name_of(flag: str) -> str:
-    """The environment's name of a flag, less the prefix."""
-    return flag.replace("-", "_").upper()
-
-
-def help_of(field: str) -> str:
-    """What a setting is."""
-    return Settings.model_fields[field].description or ""
+def flag(name: str) -> Any:
+    """Command-line option and environment variable of a setting."""
+    field = Settings.model_fields[name]
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict)
+    return typer.Option(
+        f"--{name.replace('_', '-')}",
+        envvar=f"{PREFIX}{name.upper()}",
+        help=field.description,
+        min=next((bound.ge for bound in field.metadata if hasattr(bound, "ge")), None),
+        max=next((bound.le for bound in field.metadata if hasattr(bound, "le")), None),
+        show_default="unset" if field.default is None else True,
+        rich_help_panel=str(extra["group"]),
+    )
 
 
 def read_settings(given: dict[str, Any]) -> Settings:

@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from service.cli.common import JSON, app, fail, print_json, say
-from service.cli.settings_flags import flag, help_of, read_settings
+from service.cli.settings_flags import flag, read_settings
 from service.journal.protocol import JournalError
 
 
@@ -51,7 +51,7 @@ def replay_model(
         list[str] | None,
         typer.Option("--set", help="PATH=VALUE: another spec, as in rho=0.01, window.beta=0.999."),
     ] = None,
-    store: Annotated[str | None, flag("store", help_of("store"))] = None,
+    store: Annotated[str | None, flag("store")] = None,
     as_json: JSON = False,
 ) -> None:
     """Compute a state of the past, or what another spec would have made of the same journal.

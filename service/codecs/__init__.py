@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from service.codecs.arrow_rows import parse_arrow
 from service.codecs.csv_rows import parse_csv
-from service.codecs.door import LONGEST_KEY, LONGEST_NAME, Door, RowLimits, is_key
+from service.codecs.door import LONGEST_KEY, LONGEST_NAME, MAX_NONZEROS, Door, RowLimits, is_key
 from service.codecs.intake import (
     Intake,
     ListedRows,
@@ -47,6 +47,7 @@ __all__ = [
     "Intake",
     "LONGEST_KEY",
     "LONGEST_NAME",
+    "MAX_NONZEROS",
     "PARSERS",
     "ListedRows",
     "RowLimits",

@@ -12,7 +12,7 @@ import numpy as np
 
 from service.codecs.arrow_plain import MOST_CELLS, MOST_ROWS, parse_plain, remember_schema
 from service.codecs.column_names import TableColumns, columns_of
-from service.codecs.door import LARGEST, BadRow, Door, Label, pointer_step
+from service.codecs.door import LARGEST, LONGEST_NAME, BadRow, Door, Label, pointer_step
 from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.records import features_of
 from service.codecs.row_arrays import RowArrays
@@ -276,7 +276,7 @@ class _Columns:
         kinds, codes = self._coded(column)
         if not kinds:
             kinds = [None]
-        longest = self._door.limits.name_length
+        longest = LONGEST_NAME
         is_good = [kind is not None and len(kind) <= longest for kind in kinds]
         self._usual &= np.array(is_good)[codes]
         shown = [f"{name}={kind}" for kind in kinds]

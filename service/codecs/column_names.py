@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from service.codecs.door import BadRow, Door
+from service.codecs.door import LONGEST_NAME, BadRow, Door
 from service.errors import Problem
 
 MOST_COLUMNS = 65_536
@@ -49,8 +49,8 @@ def columns_of(door: Door, names: Sequence[str], labelled: bool) -> TableColumns
 
 
 def _check_name(door: Door, name: str) -> None:
-    if len(name) > door.limits.name_length:
-        raise _refused(f"the name of a column has at most {door.limits.name_length} characters")
+    if len(name) > LONGEST_NAME:
+        raise _refused(f"the name of a column has at most {LONGEST_NAME} characters")
     if not door.is_hashed:
         try:
             door.place(name)

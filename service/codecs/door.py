@@ -50,16 +50,18 @@ def _places_of_indices(width: int) -> dict[str, int]:
     return {str(index): index - 1 for index in range(1, width + 1)}
 
 
+MAX_NONZEROS = 100_000
+"""Non-zero features of a row. A longer row is refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowLimits:
     """What a server takes of a request, whatever the model."""
 
     rows: int = 1_000_000
     """In a request that is taken as a whole."""
-    nonzeros: int = 100_000
+    nonzeros: int = MAX_NONZEROS
     """In a row."""
-    name_length: int = LONGEST_NAME
-    """Characters of a feature's name, and of a text that is a value."""
 
 
 DEFAULT_LIMITS = RowLimits()
@@ -193,11 +195,6 @@ class Door:
         return len(self._told)
 
     @property
-    def reads_exactly(self) -> bool:
-        """Whether bodies are read row by row: kernels know of no shorter names than the longest."""
-        return self.is_hashed and self.limits.name_length < LONGEST_NAME
-
-    @property
     def tells_names(self) -> bool:
         """Whether there is room for names that were not told yet."""
         return self.is_hashed and len(self._told) < MAX_NAMES
@@ -215,9 +212,8 @@ class Door:
         """Remember that these names stand in the journal now, in records up to `seq`."""
         if names and (seq is None or seq > self._told_since):
             self._told.update(name for _, name in names)
-            longest = self.limits.name_length
             # A longer one can be `name=text` of which both are short enough, or a name too long.
-            self._place_of |= {name: place for place, name in names if len(name) <= longest}
+            self._place_of |= {name: place for place, name in names if len(name) <= LONGEST_NAME}
             self._told_places.add({place for place, _ in names})
 
     def tell_names_again(self, since: int = 0) -> None:
@@ -275,10 +271,9 @@ class Door:
                 shown, number = name, self._number(f"/x/{pointer_step(name)}", value)
             place = place_of.get(shown)
             if place is None:
-                longest = self.limits.name_length
-                if len(name) > longest or len(shown) - len(name) > longest + 1:
+                if len(name) > LONGEST_NAME or len(shown) - len(name) > LONGEST_NAME + 1:
                     pointer = f"/x/{pointer_step(name[:50])}"
-                    raise BadRow(pointer, f"names and texts have at most {longest} characters")
+                    raise BadRow(pointer, f"names and texts have at most {LONGEST_NAME} characters")
                 place = places[shown]
                 if shown not in self._told:
                     new.append((place, shown))

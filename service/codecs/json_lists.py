@@ -45,7 +45,7 @@ _DEEPEST, _LONGEST = 16, 64 * 1024
 
 def parse_json(door: Door, body: bytes, labelled: bool, waiting: bool = False) -> Intake:
     """As `parse_exactly`, and sooner."""
-    if len(body) >= FEW_BYTES and not waiting and not door.reads_exactly:
+    if len(body) >= FEW_BYTES and not waiting:
         intake = parse_quickly(door, body, labelled)
         if intake is not None:
             return intake

@@ -66,7 +66,7 @@ def parse_records(
     door: Door, labelled: bool, reader: Reader, kernel: Kernel, entries: Callable[[], int]
 ) -> Intake:
     """The rows of a body; `entries` says how many it may hold at most."""
-    if len(reader.body) >= FEW_BYTES and not door.reads_exactly:
+    if len(reader.body) >= FEW_BYTES:
         intake = parse_quickly(door, labelled, reader, kernel, entries())
         if intake is not None:
             return intake

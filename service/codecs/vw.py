@@ -7,7 +7,7 @@ not read, unless the media type has the parameter tag=id: then it is the sample'
 
 import numpy as np
 
-from service.codecs.door import BadRow, Door, Label, pointer_step
+from service.codecs.door import LONGEST_NAME, BadRow, Door, Label, pointer_step
 from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.records import LineReader, features_of, parse_records, parse_slowly
 from service.codecs.row_arrays import RowArrays
@@ -50,7 +50,7 @@ class ExampleReader(LineReader):
         if not bar:
             raise BadRow("", "no | before the features")
         y, weight, tag = self._head(head)
-        x = features_of(self._door, _pairs(rest, self._door.limits.name_length))
+        x = features_of(self._door, _pairs(rest, LONGEST_NAME))
         build.take(place, x, y, weight, tag if self._tag_is_id else None)
 
     def _head(self, head: str) -> tuple[Label | None, float, str | None]:

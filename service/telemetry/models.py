@@ -65,16 +65,6 @@ FAMILIES = {
         "Changes of the progressive loss that a detector saw, by whether it rose or fell.",
         ("detector", "direction"),
     ),
-    "window_progressive_loss": Family(
-        _GAUGE,
-        "Mean progressive loss since start of the same model under each window.",
-        ("window",),
-    ),
-    "window_progressive_error_ratio": Family(
-        _GAUGE,
-        "Mistakes per learned row since start of the same model under each window.",
-        ("window",),
-    ),
     "primal": Family(_GAUGE, "Regularised loss of the served weights on the window."),
     "dual": Family(_GAUGE, "Lower bound of the regularised loss of any weights."),
     "gap": Family(_GAUGE, "Duality gap: primal - dual."),
@@ -141,10 +131,6 @@ class Models(Collector):
         for detector, counts in told["drift"].items():
             for direction, count in counts.items():
                 self._put("drift", count, detector, direction)
-        for window in told.get("windows", ()):
-            since_start, name = window["since_start"], window["window"]
-            self._put("window_progressive_loss", since_start.get("loss"), name)
-            self._put("window_progressive_error_ratio", since_start.get("error_rate"), name)
 
     def _put(self, name: str, value: float | None, *labels: str) -> None:
         if value is not None:

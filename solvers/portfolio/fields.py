@@ -159,8 +159,6 @@ def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) 
     if member.get("algorithm") == "semiparametric":
         allowed = "another: members are not refitted, and it learns by that alone"
         raise InvalidSpec("/algorithm", "semiparametric", allowed)
-    if member.get("compare_windows"):
-        raise InvalidSpec("/compare_windows", True, "left out: members are compared anyway")
     if member.get("guard") not in (None, "off"):
         raise InvalidSpec("/guard", member["guard"], "left out: the portfolio has one, or none")
     implied = {"task": task, "features": whole["features"]}

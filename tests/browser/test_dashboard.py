@@ -55,15 +55,15 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     page.get_by_label("More fields").fill('{"loss": "hinges"}')
     expect(page.get_by_role("alert").filter(has_text="hinges")).to_contain_text("/loss")
     expect(page.get_by_role("button", name="Create")).to_be_disabled()
-    page.get_by_label("More fields").fill('{"loss": "hinge", "compare_windows": true}')
-    expect(card(page, "With every default")).to_contain_text('"compare_windows": true')
+    page.get_by_label("More fields").fill('{"loss": "hinge", "strength": 7}')
+    expect(card(page, "With every default")).to_contain_text('"strength": 7')
     screenshot(page, "create")
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_role("heading", name=model)).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
     spec = server.get(f"/models/{model}").json()["spec"]
-    assert (spec["loss"], spec["compare_windows"], spec["features"]["kind"]) == (
-        "hinge", True, "hashed",
+    assert (spec["loss"], spec["strength"], spec["features"]["kind"]) == (
+        "hinge", 7, "hashed",
     )  # fmt: skip
 
     learn(server, model, samples(300))
@@ -80,7 +80,6 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     shown = f"since start {100 * metrics['since_start']['error_rate']:.1f} %"
     expect(error.locator("p")).to_contain_text(shown)
     expect(card(page, "Certificate")).to_contain_text(re.compile(r"gap 0?\.?\d*[1-9]"))
-    expect(card(page, "Windows")).to_contain_text("sliding")
 
     page.get_by_label("Features, as JSON").fill('{"heat": 1.5, "load": -1, "site": "north"}')
     page.get_by_role("button", name="Predict").click()

@@ -29,14 +29,13 @@ from tests.hostile.leaks import LEAK_T, measure
 from tests.hostile.talk import Target, request
 
 TITLE = "Hostile clients"
-HEAD_S, BODY_S = 5.0, 5.0
+TIMEOUT_S = 5.0
 SECONDS, CALM_S = 20.0, 10.0
 RATE = 100.0
 """Requests a second of the client that means no harm."""
 MOST_TIMES = 3.0
 MEGA = 1024**2
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}}
-FLAGS = ["--head-timeout-s", str(HEAD_S), "--body-timeout-s", str(BODY_S)]
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def section(lines: Sequence[Line], leak: tuple[float, float]) -> list[str]:
     return [
         "`python -m tests.hostile`: attackers in a process of their own; one other client learns,"
         f" predicts and asks /livez {RATE:g} times a second, before, while and after. The server on"
-        f" one core, all others on another. `HEAD_TIMEOUT_S` and `BODY_TIMEOUT_S` are {HEAD_S:g} s;"
+        f" one core, all others on another. `MAX_HEAD_S` and `MAX_BODY_STEP_S` are {TIMEOUT_S:g} s;"
         " all else is as it comes. Ends: the statuses that an attacker was answered, and that the"
         f" server closed the connection. The gate: other clients' p99 within {MOST_TIMES:g} times.",
         "",
@@ -187,10 +186,13 @@ def main() -> bool:
     lines = []
     with tempfile.TemporaryDirectory(prefix="dualstream-hostile-") as folder:
         store = f"sqlite:///{Path(folder) / 'hostile.db'}"
-        with ServerProcess(store, FLAGS, prefix=_on_core(0, [])) as server:
+        given = {"HOSTILE_TIMEOUT_S": str(TIMEOUT_S)}
+        with ServerProcess(
+            store, (), given, _on_core(0, []), module="tests.hostile.server"
+        ) as server:
             httpx.put(f"{server.url}/models/m", json=SPEC, timeout=120).raise_for_status()
             host, _, port = server.url.removeprefix("http://").partition(":")
-            target = Target(host, int(port), "m", HEAD_S, BODY_S)
+            target = Target(host, int(port), "m", TIMEOUT_S, TIMEOUT_S)
             asyncio.run(latencies_ms(target, 2.0))
             for name in given.only or ATTACKS:
                 lines.append(measured(name, target, server, given.seconds))

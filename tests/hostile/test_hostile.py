@@ -12,14 +12,19 @@ from tests.hostile.talk import Target, request, talk
 LIMIT_S = 0.5
 SECONDS = 2.0
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}}
-FLAGS = ["--head-timeout-s", "0.5", "--body-timeout-s", "0.5"]
+ENVIRONMENT = {"HOSTILE_TIMEOUT_S": str(LIMIT_S)}
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     with (folder / "log").open("w") as log:
-        with ServerProcess(f"sqlite:///{folder / 'h.db'}", FLAGS, stderr=log) as running:
+        with ServerProcess(
+            f"sqlite:///{folder / 'h.db'}",
+            env=ENVIRONMENT,
+            stderr=log,
+            module="tests.hostile.server",
+        ) as running:
             httpx.put(f"{running.url}/models/m", json=SPEC).raise_for_status()
             host, _, port = running.url.removeprefix("http://").partition(":")
             yield Target(host, int(port), "m", LIMIT_S, LIMIT_S)

@@ -140,7 +140,7 @@ def test_a_million_features_of_a_row_are_taken_where_they_have_room():
     values = [k % 7 + 1 for k in range(MILLION)]
     pairs = " ".join(f"{k + 1}:{x}" for k, x in enumerate(values))
     assert_one_bad(LIBSVM, f"1 {pairs}", "at most 100000", WIDE)
-    door = Door(resolve_spec(WIDE), RowLimits(MILLION, MILLION, 1024))
+    door = Door(resolve_spec(WIDE), RowLimits(MILLION, MILLION))
     batch = as_batch([parse_body(door, LIBSVM, f"1 {pairs}".encode(), labelled=True).rows])
     assert np.array_equal(batch.values, values) and np.array_equal(batch.indices, range(MILLION))
 

@@ -365,14 +365,13 @@ def test_a_loss_is_found_and_counted(store, lost):
 
 
 @pytest.mark.parametrize("way", ["read", "appended to", "appended to, first in vain"])
-@pytest.mark.parametrize("bare_bytes", [None, 0])
-def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(
-    store, monkeypatch, way, bare_bytes
-):
+@pytest.mark.parametrize("share", [1 / 8, 0])
+def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeypatch, way, share):
     """The store lost what the model had learned when it left memory, bare or not."""
 
     async def scenario() -> None:
-        async with serving(store, models_held=2, bare_bytes=bare_bytes) as catalog:
+        monkeypatch.setattr("service.unread.MAX_BARE_SHARE", share)
+        async with serving(store, models_held=2) as catalog:
             await away(catalog)
             await _stand_beyond(catalog, 3)
             if way == "read":
@@ -575,7 +574,8 @@ def test_where_the_store_is_away_it_goes_on_from_where_it_stands(store, monkeypa
     """By what others have appended, its own rows among them where they came to be journalled."""
 
     async def scenario() -> None:
-        async with serving(store, models_held=2, append_timeout_s=0.05) as catalog:
+        monkeypatch.setattr("service.model.MAX_APPEND_S", 0.05)
+        async with serving(store, models_held=2) as catalog:
             await away(catalog)
             append = catalog.journal.append
 
@@ -597,7 +597,7 @@ def test_where_the_store_is_away_it_goes_on_from_where_it_stands(store, monkeypa
     asyncio.run(scenario())
 
 
-def test_they_take_a_part_of_the_budget_and_the_oldest_are_let_go(store):
+def test_they_take_a_part_of_the_budget_and_the_oldest_are_let_go(store, monkeypatch):
     async def scenario() -> None:
         async with serving(store, models_held=1) as catalog:
             await create(catalog, IDS)
@@ -607,14 +607,16 @@ def test_they_take_a_part_of_the_budget_and_the_oldest_are_let_go(store):
             each, rest = divmod(openings.bare_bytes, openings.bare_count)
             assert rest == 0 and 2 * 8 * 124 < each < 4_000
             assert catalog._held.bytes_beside == openings.bare_bytes
-        async with serving(store, models_held=1, bare_bytes=20 * each) as catalog:
+        monkeypatch.setattr("service.unread.MAX_BARE_SHARE", 20 * each / 2**30)
+        async with serving(store, models_held=1) as catalog:
             await create(catalog, [f"n{n}" for n in range(30)])
             assert catalog.openings.bare_count == 20
             # One that is kept no longer is read by its first append.
             before = groups(catalog)
             await learn(catalog, "n0", rows(0, 1))
             assert groups(catalog) == before and "n0" in held(catalog)
-        async with serving(store, models_held=1, bare_bytes=0) as catalog:
+        monkeypatch.setattr("service.unread.MAX_BARE_SHARE", 0)
+        async with serving(store, models_held=1) as catalog:
             await create(catalog, ["o0", "o1"])
             await learn(catalog, "o0", rows(0, 1))
             assert not groups(catalog) and not catalog.openings.bare_count

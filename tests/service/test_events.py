@@ -130,8 +130,9 @@ def test_silence_is_broken_by_comments(model, quick):
     listener.leave()
 
 
-def test_listeners_are_bounded_and_refused_clearly(serve):
-    client = serve(max_listeners=1)
+def test_listeners_are_bounded_and_refused_clearly(serve, monkeypatch):
+    monkeypatch.setattr("service.api.events.MAX_LISTENERS", 1)
+    client = serve()
     client.put("/models/m", json=SPEC)
     for query in ("every_ms=99", "every_ms=60001", "every_ms=x", "often=1"):
         assert_problem(client.get(f"/models/m/events?{query}"), 422, "invalid-query")

@@ -248,8 +248,9 @@ def test_a_request_of_which_all_was_known_is_answered_again(client):
     assert again.json() == first and again.headers["idempotency-replayed"] == "true"
 
 
-def test_older_answers_are_gone_and_the_place_is_told(serve, store):
-    client = serve(store=store, kept_answers=3)
+def test_older_answers_are_gone_and_the_place_is_told(serve, store, monkeypatch):
+    monkeypatch.setattr("service.loading.MAX_KEPT_ANSWERS", 3)
+    client = serve(store=store)
     client.put("/models/m", json=SPEC)
     firsts = [learn(client, sample(n), sample(n + 1), key=f"k{n}").json() for n in range(5)]
     for number, first in enumerate(firsts):

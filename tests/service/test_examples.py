@@ -42,9 +42,9 @@ def test_electricity_finds_the_link_that_opens(shared_server, client):
     assert "below the better baseline" in said
     rose = [event.get("rows") for event in client.timeline("electricity").events if event["rising"]]
     assert rose and rose[0] > 2000 and f"{rose[0]:,}" in said
-    windows = client.metrics("electricity-windows")["windows"]
+    windows = client.members("electricity-windows").members
     assert re.findall(r"^  (infinite|exponential|sliding) +\S+% errors", said, re.MULTILINE) == [
-        window["window"] for window in windows
+        window.name for window in windows
     ]
 
 

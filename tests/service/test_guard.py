@@ -165,8 +165,9 @@ def test_dropped_rows_are_forgotten_and_the_guard_still_knows_its_history(serve)
     assert view(client)["samples"] == 100
 
 
-def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store):
-    client = serve(store=store, snapshot_every=20, max_quarantine=100, keep_records=0)
+def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store, monkeypatch):
+    monkeypatch.setattr("service.model.MAX_QUARANTINE_RECORDS", 100)
+    client = serve(store=store, snapshot_every=20)
     client.put("/models/m", json=GUARDED)
     for first in range(0, 100, 10):
         learn(client, samples(first, first + 10))
@@ -203,8 +204,9 @@ def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store):
     assert client.get("/models/m/versions").json()["kept_from"] > held_from + 20
 
 
-def test_a_quarantine_is_full_by_its_bytes_too(serve, store):
-    clients = [serve(store=store, max_quarantine_bytes=most) for most in (2000, 10**6)]
+def test_a_quarantine_is_full_by_its_bytes_too(serve, store, monkeypatch):
+    clients = [serve(store=store) for _ in range(2)]
+    monkeypatch.setattr("service.model.MAX_QUARANTINE_BYTES", 2000)
     clients[0].put("/models/m", json=GUARDED)
     learn(clients[0], samples(0, 100))
     learn(clients[0], samples(100, 130, bad=True))
@@ -216,6 +218,7 @@ def test_a_quarantine_is_full_by_its_bytes_too(serve, store):
     held = paused(clients[0])["held_bytes"]
     assert before < held <= before + row * (n - 130) and held - row < 2000 <= held
     # It is a bound of the door alone: whoever lets in more has a journal that all apply.
+    monkeypatch.undo()
     seq = learn(clients[1], samples(n, n + 5))["seq"]
     clients[0].get(f"/models/m/predict?x=1:1&min_seq={seq}")
     one, other = map(view, clients)

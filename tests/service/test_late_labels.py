@@ -4,11 +4,13 @@ import asyncio
 import math
 import threading
 import time
+from functools import partial
 
 import httpx
 import pytest
 
 from service.demo.server_process import ServerProcess
+from service.journal.protocol import Limits
 from service.journal.record import KeyKind, make_key
 from service.late_labels import Label, Labelled, learn_labels
 from service.retained import digest_of
@@ -320,7 +322,7 @@ def test_an_expired_row_is_told_from_an_unknown_one(serve):
     assert client.get("/models/m").json()["seq"] == 0
 
 
-def test_what_cannot_wait_is_refused(model, serve, tmp_path):
+def test_what_cannot_wait_is_refused(model, serve, tmp_path, monkeypatch):
     ask = {"remember": "true"}
     predict = lambda client=model, **given: client.post("/models/m/predict", **given)  # noqa: E731
     answer = model.get("/models/m/predict", params=ask | {"x": "1:1"})
@@ -346,7 +348,8 @@ def test_what_cannot_wait_is_refused(model, serve, tmp_path):
         assert_problem(asked, 422, "invalid-query")
     asked = predict(params={"default_label": "0"}, json=row(1, id="b"))
     assert_problem(asked, 422, "invalid-query")
-    few = serve(store=f"sqlite:///{tmp_path / 'few.db'}", max_remembered=2)
+    monkeypatch.setattr("service.app.JournalLimits", partial(Limits, max_remembered=2))
+    few = serve(store=f"sqlite:///{tmp_path / 'few.db'}")
     few.put("/models/m", json=SPEC)
     remember(few, "a", "b")
     full = assert_problem(predict(few, params=ask, json=row(1, id="c")), 429, "too-many-remembered")

@@ -379,7 +379,8 @@ CHANGES = [
 
 
 def test_outcome_that_stays_unknown_is_told(serve, store, monkeypatch):
-    client = serve(store=store, append_timeout_s=0.05)
+    monkeypatch.setattr("service.model.MAX_APPEND_S", 0.05)
+    client = serve(store=store)
     client.put("/models/m", json=PAIR)
     journal = client.app._catalog.journal
     append = journal.append

@@ -183,9 +183,10 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
     assert "no longer there" in told["detail"]
 
 
-def test_what_no_snapshot_keeps_is_of_unknown_outcome(serve, store, passed):
+def test_what_no_snapshot_keeps_is_of_unknown_outcome(serve, store, passed, monkeypatch):
     """It is journalled, and nobody is told that it was done, or was refused."""
-    one, other = serve(store=store), serve(store=store, kept_answers=0)
+    monkeypatch.setattr("service.loading.MAX_KEPT_ANSWERS", 0)
+    one, other = serve(store=store), serve(store=store)
     assert one.put("/models/m", json=PAIR).status_code == 201
     passed(one, other)
     told = assert_problem(one.post("/models/m/members/steps/promote"), 503, "outcome-unknown")

@@ -206,8 +206,11 @@ def test_ids_are_those_of_posted_samples(serve, url, client):
     assert 'dualstream_input_dead_total{model="m"} 1.0' in said
 
 
-def test_messages_to_a_paused_model_are_set_aside_and_wait_where_that_is_full(serve, url, client):
-    told, free = serve(store=url, redis_input=True, max_quarantine=100), serve()
+def test_messages_to_a_paused_model_are_set_aside_and_wait_where_that_is_full(
+    serve, url, client, monkeypatch
+):
+    monkeypatch.setattr("service.model.MAX_QUARANTINE_RECORDS", 100)
+    told, free = serve(store=url, redis_input=True), serve()
     told.put("/models/m", json=GUARDED)
     free.put("/models/m", json=SPEC)
     rows = [*samples(0, 100), *samples(100, 160, bad=True), *samples(160, 300)]

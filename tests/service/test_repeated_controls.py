@@ -130,7 +130,7 @@ def test_a_member_that_another_one_added_first_is_told_again(serve, store, overt
     assert_again(first, send, one, other, serve(store=store))
 
 
-def test_what_was_done_is_told_in_full_again(serve, store):
+def test_what_was_done_is_told_in_full_again(serve, store, monkeypatch):
     one, other = serve(store=store), serve(store=store)
     one.put("/models/m", json=SPEC)
     learn(one, samples(0, 30))
@@ -144,6 +144,7 @@ def test_what_was_done_is_told_in_full_again(serve, store):
         assert again.json() == first.json() | {"duplicate": True}
         assert again.headers["idempotency-replayed"] == "true"
     # Where it is no longer kept, it is known all the same.
-    forgetful = serve(store=store, kept_answers=0)
+    monkeypatch.setattr("service.loading.MAX_KEPT_ANSWERS", 0)
+    forgetful = serve(store=store)
     told = forgetful.post("/models/m/rollback", json=to, headers=headers).json()
     assert told == first.json() | {"duplicate": True, "digest": None}

@@ -70,25 +70,3 @@ def test_a_new_model_has_no_points(client):
     client.put("/models/new", json={"features": {"kind": "indexed", "dim": 1}})
     told = client.get("/models/new/timeline").json()
     assert (told["points"], told["events"]) == ([], [])
-
-
-def test_windows_are_compared_where_the_spec_says_so(client):
-    spec = {"loss": "hinge", "compare_windows": True, "features": {"kind": "indexed", "dim": 1}}
-    assert client.put("/models/w", json=spec).json()["spec"]["compare_windows"] is True
-    client.post("/models/w/learn", json={"samples": rows_of(200, 100)})
-    told = client.get("/models/w/metrics").json()
-    windows = {one["window"]: one for one in told["windows"]}
-    assert list(windows) == ["infinite", "exponential", "sliding"]
-    assert windows["infinite"]["served"] and not windows["sliding"]["served"]
-    assert windows["infinite"]["since_start"] == told["since_start"]
-    scraped = client.get("/metrics").text
-    for name, one in windows.items():
-        loss = one["since_start"]["loss"]
-        line = f'dualstream_window_progressive_loss{{model="w",window="{name}"}} {loss!r}'
-        assert line in scraped
-    assert client.delete("/models/w/samples/a").status_code == 409
-
-
-def test_windows_of_what_has_none_are_refused(client):
-    refused = client.put("/models/w", json={"algorithm": "romma", "compare_windows": True})
-    assert refused.status_code == 422 and "compare_windows" in refused.json()["detail"]

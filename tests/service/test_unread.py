@@ -325,8 +325,8 @@ def test_where_the_store_was_away_rows_that_wait_bring_it(store, monkeypatch):
     """Two replicas of one model would each tell what was lost, or none of them."""
 
     async def scenario() -> None:
-        timeouts = {"request_timeout_s": 0.3, "append_timeout_s": 0.001}
-        async with serving(store, models_held=2, **timeouts) as catalog:
+        monkeypatch.setattr("service.model.MAX_APPEND_S", 0.001)
+        async with serving(store, models_held=2, request_timeout_s=0.3) as catalog:
             await gone(catalog)
             append, failing = catalog.journal.append, [OutcomeUnknown("planted")]
             goes_on = asyncio.Event()

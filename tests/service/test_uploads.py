@@ -312,8 +312,11 @@ def test_rows_that_are_known_by_their_ids_are_no_answer_once_more(client, key):
     assert ("idempotency-replayed" in again.headers) == (key is not None)
 
 
-def test_answers_that_are_forgotten_are_not_told_as_the_first_ones(client, serve, store):
-    client = serve(store=store, kept_answers=1)
+def test_answers_that_are_forgotten_are_not_told_as_the_first_ones(
+    client, serve, store, monkeypatch
+):
+    monkeypatch.setattr("service.loading.MAX_KEPT_ANSWERS", 1)
+    client = serve(store=store)
     learned(client, body_of(LIBSVM), key="k")
     again = send(client, body_of(LIBSVM), key="k")
     assert again.json()["duplicate"] is True and "idempotency-replayed" not in again.headers
@@ -443,8 +446,11 @@ def test_the_store_goes_away_in_mid_stream(client, store, monkeypatch):
     check_rows(store, list(range(N)))
 
 
-def test_chunks_whose_answers_are_forgotten_are_told_by_their_places(client, serve, store):
-    client = serve(store=store, kept_answers=1)
+def test_chunks_whose_answers_are_forgotten_are_told_by_their_places(
+    client, serve, store, monkeypatch
+):
+    monkeypatch.setattr("service.loading.MAX_KEPT_ANSWERS", 1)
+    client = serve(store=store)
     told = learned(client, body_of(LIBSVM), key="k")
     again = learned(client, body_of(LIBSVM), key="k")
     assert (again["seq"], again["count"], again["chunks"]) == (N, N, told["chunks"])

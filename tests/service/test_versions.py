@@ -1,6 +1,7 @@
 """Versions over HTTP: taken, listed, deleted, gone back to, and predicted by."""
 
 import time
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.controls import Rollback
-from service.journal.protocol import Trimmed, Version
+from service.journal.protocol import Limits, Trimmed, Version
 from service.requests import ControlRequest
 from service.states import Captured
 from service.time_travel import state_at
@@ -64,8 +65,9 @@ def assert_everywhere(store: str, client: TestClient) -> None:
     run(store, scenario)
 
 
-def test_versions_are_taken_listed_and_deleted(serve, store):
-    client = serve(store=store, max_versions=2)
+def test_versions_are_taken_listed_and_deleted(serve, store, monkeypatch):
+    monkeypatch.setattr("service.app.JournalLimits", partial(Limits, max_versions=2))
+    client = serve(store=store)
     client.put("/models/m", json=SPEC)
     learn(client, 0, 10)
     made = take(client, name="before", note="as we shipped it")
@@ -226,8 +228,9 @@ def test_numbers_and_names_of_rollbacks_are_taken_as_they_are(serve, store):
     assert client.get("/models/m").json()["seq"] == 5
 
 
-def test_predictions_by_a_version_are_those_of_its_moment(serve, store):
-    client = serve(store=store, versions_held=2)
+def test_predictions_by_a_version_are_those_of_its_moment(serve, store, monkeypatch):
+    monkeypatch.setattr("service.api.hot.MAX_LOADED_VERSIONS", 2)
+    client = serve(store=store)
     client.put("/models/m", json=SPEC)
     scores = {}
     for n in range(0, 40, 10):

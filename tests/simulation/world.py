@@ -91,7 +91,6 @@ def settings_of(snapshot_every: int) -> Settings:
     """Nobody is told to come again who would be answered: time passes while others are slow."""
     return Settings(
         store="memory",
-        append_timeout_s=APPEND_TIMEOUT_S,
         request_timeout_s=inf,
         snapshot_every=snapshot_every,
     )
@@ -577,6 +576,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
             (service.model, "bytes_of", _some_bytes),
             (service.known_specs, "bytes_of", _some_bytes),
             (service.catalog, "LOADED_AT_START", 0),
+            (service.model, "MAX_APPEND_S", APPEND_TIMEOUT_S),
             (service.loading, "UNREADABLE_S", UNREADABLE_S),
             (service.catalog, "resolve_spec", models.resolved_once),
             (solvers.spec, "resolve_spec", models.resolved_once),

@@ -306,7 +306,6 @@ def test_the_specification():
         ({"refit": {"method": "sdca"}}, "/refit/method"),
         ({"refit": {"every": 99}}, "/refit/every"),
         ({"scaling": "balanced"}, "/scaling"),
-        ({"compare_windows": True}, "/compare_windows"),
     ):
         with pytest.raises(InvalidSpec) as error:
             resolve_spec(spec_of() | wrong)

@@ -262,3 +262,17 @@ def test_what_follows_from_a_fixed_specification_is_worked_out_once():
     for _ in range(2):  # nothing is remembered of what is refused
         with pytest.raises(InvalidSpec):
             make_learner(FixedSpec({"algorithm": "none"}))
+
+
+def test_windows_are_compared_by_a_portfolio():
+    for value in (True, False):
+        with pytest.raises(InvalidSpec, match="portfolio whose members differ in `window`"):
+            resolve_spec({"algorithm": "dual_ascent", "compare_windows": value})
+    members = [{"window": "infinite"}, {"window": "exponential"}, {"window": "sliding"}]
+    for member in members:
+        member |= {"name": member["window"], "algorithm": "dual_ascent", "retain": 2000}
+    resolved = resolve_spec({"algorithm": "portfolio", "members": members})
+    kinds = [member["window"] for member in resolved["members"]]
+    assert [kind if isinstance(kind, str) else kind["kind"] for kind in kinds] == [
+        "infinite", "exponential", "sliding",
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-// What a model is made of: its weights, its members, its windows, the features that it uses.
+// What a model is made of: its weights, its members, the features that it uses.
 
 import { call, modelPath } from "./api.js";
 import { card, facts, h, right, svg, table } from "./dom.js";
@@ -16,24 +16,20 @@ const hasSupport = (spec) =>
 export function contents(id, spec, signal) {
   const weights = card("Largest weights");
   const members = card("Members");
-  const windows = card("Windows");
   const support = card("Features in use");
-  const optional = [members, windows, support];
+  const optional = [members, support];
   optional.forEach((one) => (one.hidden = true));
   const fill = (place, ...children) => place.replaceChildren(place.firstChild, ...children);
 
   async function refresh() {
-    const [told, found, metrics, used] = await Promise.all([
+    const [told, found, used] = await Promise.all([
       call(modelPath(id, "/weights?top=20"), { signal }),
       hasMembers(spec) ? call(modelPath(id, "/members"), { signal }) : null,
-      call(modelPath(id, "/metrics"), { signal }),
       hasSupport(spec) ? call(modelPath(id, "/support"), { signal }) : null,
     ]);
     fill(weights, weightTable(told));
     members.hidden = found === null;
     if (found) fill(members, memberTable(found.members));
-    windows.hidden = !metrics.windows;
-    if (metrics.windows) fill(windows, windowTable(metrics.windows));
     support.hidden = used === null;
     if (used) {
       fill(
@@ -100,20 +96,5 @@ function memberTable(members) {
       ...(hasErrors ? [right(percent(one.rolling.error_rate))] : []),
     ]),
     "Members and their shares",
-  );
-}
-
-function windowTable(windows) {
-  const isRegression = "mae" in windows[0].since_start;
-  const name = isRegression ? "mae" : "error_rate";
-  const show = isRegression ? number : percent;
-  return table(
-    ["window", { text: "since start", number: true }, { text: "last rows", number: true }],
-    windows.map((one) => [
-      one.served ? `${one.window} (served)` : one.window,
-      right(show(one.since_start[name])),
-      right(show(one.rolling[name])),
-    ]),
-    "The same model under each window",
   );
 }
