@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from service.appending import Appending
 from service.applying import Applying, Others
 from service.baton import Baton
+from service.concurrency import run_to_completion
 from service.controls import Verdict
 from service.groups import BULK_ROWS, GROUP_ROWS, Group, Line, is_all_there, is_bulk, next_group
 from service.journal.protocol import (
@@ -37,7 +38,6 @@ from service.journal.protocol import (
     UnknownCopy,
 )
 from service.journal.record import RecordError
-from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.receipts import Receipt, by_request, receipt_of_control, receipts_of
 from service.replica import Replica
@@ -122,7 +122,7 @@ class Committer:
 
         Raises JournalUnavailable, also once it refuses; ModelChanged, UnknownModel.
         """
-        await outliving(self._refresh(seq))
+        await run_to_completion(self._refresh(seq))
 
     async def _refresh(self, seq: int | None) -> None:
         try:

@@ -285,17 +285,17 @@ def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_pa
 
     async def scenario(bench: Bench) -> None:
         bench.replica._s_per_row = 1e-5  # so that they are learned in slices, beside the event loop
-        beside = service.replica.beside
+        run_in_thread = service.replica.run_in_thread
 
         async def answered_first(*given: Any) -> Any:
-            outcome = await beside(*given)
+            outcome = await run_in_thread(*given)
             ahead = bench.committer._ahead
             if ahead is not None and ahead.front.seq == bench.replica.seq:
                 met.append(ahead)
                 await asyncio.wait([ahead.appending])
             return outcome
 
-        monkeypatch.setattr(service.replica, "beside", answered_first)
+        monkeypatch.setattr(service.replica, "run_in_thread", answered_first)
         for told in await front_and_behind(bench):
             await told
             assert not bench.replica.is_forked
@@ -310,16 +310,16 @@ def test_a_fork_that_their_append_shows_is_known_while_the_front_is_learned(tmp_
 
     async def scenario(bench: Bench) -> None:
         bench.replica._s_per_row = 1e-5
-        beside = service.replica.beside
+        run_in_thread = service.replica.run_in_thread
 
         async def lost_first(*given: Any) -> Any:
             ahead = bench.committer._ahead
             if ahead is not None and not met:
                 await asyncio.wait([ahead.appending])
                 met.append((bench.replica.seq, bench.replica.is_forked))
-            return await beside(*given)
+            return await run_in_thread(*given)
 
-        monkeypatch.setattr(service.replica, "beside", lost_first)
+        monkeypatch.setattr(service.replica, "run_in_thread", lost_first)
         await bench.send("one")
         first = request(None, BULK_ROWS)
         first.on_journalled = lambda: (lose(tmp_path, 1), waits.append(submit(request(None, MORE))))

@@ -11,6 +11,7 @@ import pytest
 
 from service.catalog import canonical
 from service.committer import Committer
+from service.concurrency import run_to_completion
 from service.controls import Demote
 from service.groups import BULK_ROWS, GROUP_ROWS
 from service.journal import open_journal
@@ -23,7 +24,6 @@ from service.journal.protocol import (
     Place,
 )
 from service.journal.record import KeyKind, make_key
-from service.outliving import outliving
 from service.replica import Replica
 from service.requests import ControlRequest, Request
 from solvers import Batch, resolve_spec
@@ -261,7 +261,7 @@ def test_who_hears_that_rows_are_journalled_sends_the_next_before_they_are_learn
 
         async def follow() -> Any:
             await stands.wait()
-            return await outliving(submit())
+            return await run_to_completion(submit())
 
         monkeypatch.setattr(bench.replica, "_learn", learns)
         monkeypatch.setattr(bench.faulty, "append", appends)

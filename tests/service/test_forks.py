@@ -146,7 +146,7 @@ def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
         await append_elsewhere(bench, 2, 5)
         bench.replica._s_per_row = 1e-5
         monkeypatch.setattr(service.replica, "READ_BYTES", 2000)
-        read, beside, came = Replica._read, service.replica.beside, asyncio.Event()
+        read, run_in_thread, came = Replica._read, service.replica.run_in_thread, asyncio.Event()
 
         async def lost(self: Replica, journal: Any, after: int) -> Any:
             if after == 1 or came.is_set():
@@ -161,10 +161,10 @@ def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
             await came.wait()
             await asyncio.sleep(0.01)
             served.append(bench.replica.is_forked)
-            return await beside(*given)
+            return await run_in_thread(*given)
 
         monkeypatch.setattr(Replica, "_read", lost)
-        monkeypatch.setattr(service.replica, "beside", behind)
+        monkeypatch.setattr(service.replica, "run_in_thread", behind)
         await bench.committer.refresh()
         assert bench.replica.seq == 1 + MORE
         assert await is_served(bench.replica)

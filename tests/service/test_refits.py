@@ -84,7 +84,7 @@ def finished(client, job: str) -> dict[str, Any]:
 
 def is_computing(client) -> bool:
     catalog = client.app._catalog
-    return catalog.desk._turn.locked() or any(model.refits.is_busy for model in catalog)
+    return catalog.desk.turn.locked() or any(model.refits.is_busy for model in catalog)
 
 
 def controls(store: str) -> list[Control]:
@@ -219,7 +219,7 @@ def test_a_model_made_again_meanwhile_is_left_alone(serve, store):
     learn(other, 0, 210)
     deadline = time.monotonic() + 20
     while (
-        client.get("/models/m").json().get("seq") != 210 or client.app._catalog.desk._turn.locked()
+        client.get("/models/m").json().get("seq") != 210 or client.app._catalog.desk.turn.locked()
     ):
         assert time.monotonic() < deadline
         time.sleep(0.01)
