@@ -15,7 +15,7 @@ import service.replica
 from service.applying import Applying
 from service.committer import Committer
 from service.groups import BULK_ROWS
-from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.journal.protocol import AppendRequest, JournalUnavailable, OutcomeUnknown
 from service.replica import Replica
 from tests.journal.faulty import Fault
 from tests.service.test_committer import Bench, lose, request, run
@@ -110,7 +110,7 @@ def test_who_is_told_that_they_stand_elsewhere_is_known_to_be_forked(tmp_path, m
             await catch_up(applying, None)
             lose(tmp_path, 2)
             model, again = (bench.replica.id, bench.replica.incarnation), request("behind k", MORE)
-            await bench.faulty.append(*model, bytes(16), 1, again.parts)
+            await bench.faulty.append(AppendRequest(*model, bytes(16), 1, again.parts))
 
         await bench.send("one")
         monkeypatch.setattr(Applying, "catch_up", saw)
@@ -226,7 +226,7 @@ def test_who_is_told_once_more_what_he_was_told_at_first_is_not_doubted(
                 await asyncio.sleep(0)
             await asyncio.wait([bench.committer._ahead.appending])
             where = (bench.replica.id, bench.replica.incarnation, bytes(16), 10**9)
-            await bench.faulty.append(*where, request("others", 3).parts)
+            await bench.faulty.append(AppendRequest(*where, request("others", 3).parts))
 
         async def read(applying: Applying) -> None:
             await others()

@@ -18,6 +18,7 @@ from service.journal import open_journal
 from service.journal.nonces import OURS
 from service.journal.protocol import (
     DEFAULT_LIMITS,
+    AppendRequest,
     JournalUnavailable,
     NonceForgotten,
     OutcomeUnknown,
@@ -138,7 +139,9 @@ def test_rows_of_others_and_own_ones_are_learned_in_one_pass(tmp_path, monkeypat
         async def append_another(number: int) -> None:
             nonce = number.to_bytes(16, "big")
             parts = request(f"other{number}", 5).parts
-            await bench.faulty.append(replica.id, replica.incarnation, nonce, 10**9, parts)
+            await bench.faulty.append(
+                AppendRequest(replica.id, replica.incarnation, nonce, 10**9, parts)
+            )
 
         def watched(batch: Batch) -> Any:
             learned.append(len(batch))
@@ -176,7 +179,9 @@ def test_few_rows_take_no_task_behind_known_ones_or_those_that_are_told(tmp_path
         seqs = [(await one).placed.seq for one in [*map(submit, map(request, "ab"))]]
         journal, replica = bench.faulty.journal, bench.replica
         other = request("other", 5).parts
-        await journal.append(replica.id, replica.incarnation, bytes(16), 10**9, other)
+        await journal.append(
+            AppendRequest(replica.id, replica.incarnation, bytes(16), 10**9, other)
+        )
         seqs.append((await submit(request("c"))).placed.seq)
         await bench.committer.drain()
         asyncio.get_running_loop().set_task_factory(None)
@@ -219,7 +224,9 @@ def test_rows_in_bulk_are_appended_while_those_in_front_are_learned(tmp_path, mo
             learned.append(len(batch))
             if len(learned) == 2:  # what another process appends is between this one and the next
                 nonce, parts = bytes(16), request("other", 5).parts
-                await bench.faulty.append(replica.id, replica.incarnation, nonce, 10**9, parts)
+                await bench.faulty.append(
+                    AppendRequest(replica.id, replica.incarnation, nonce, 10**9, parts)
+                )
                 last.append(bench.committer.submit(sent[2]))
             if len(learned) <= 2:
                 await asyncio.wait_for(stands[len(learned)].wait(), 10)
@@ -322,7 +329,9 @@ def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_pat
             appended = await append(*given)
             for _ in range(others):
                 part = request(None).parts[0]
-                await append(record.id, record.incarnation, OURS.make(), appended.seq, [part])
+                await append(
+                    AppendRequest(record.id, record.incarnation, OURS.make(), appended.seq, [part])
+                )
             done.set()
             raise OutcomeUnknown("planted")
 
@@ -340,12 +349,11 @@ def test_where_nobody_can_tell_any_more_that_is_said_or_it_is_asked_for_by_its_k
     async def scenario(bench: Bench) -> None:
         append, asked = bench.faulty.append, list[Any]()
 
-        async def forgotten(*given: Any) -> Any:
-            *_, repeats = given
-            asked.append(repeats)
-            if repeats is not None:
+        async def forgotten(request: AppendRequest) -> Any:
+            asked.append(request.repeats)
+            if request.repeats is not None:
                 raise NonceForgotten("m")
-            appended = await append(*given)
+            appended = await append(request)
             if len(asked) == 1:
                 raise OutcomeUnknown("planted")
             return appended

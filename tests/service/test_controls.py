@@ -18,7 +18,7 @@ from service.committer import Committer
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
-from service.journal.protocol import Part
+from service.journal.protocol import AppendRequest, Part
 from service.journal.record import KeyKind, UnknownRecord, decode_merged, encode_control, make_key
 from service.replica import Replica
 from service.requests import ControlRequest, Request
@@ -70,7 +70,7 @@ class Bench:
     async def append(self, *parts: Part) -> None:
         """What another process would."""
         nonce = os.urandom(16)
-        await self.journal.append("m", self.record.incarnation, nonce, 10**9, parts)
+        await self.journal.append(AppendRequest("m", self.record.incarnation, nonce, 10**9, parts))
 
 
 @contextlib.asynccontextmanager

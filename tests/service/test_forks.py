@@ -20,7 +20,13 @@ from service.controls import Demote
 from service.follower import Follower
 from service.groups import BULK_ROWS
 from service.journal import open_journal
-from service.journal.protocol import JournalUnavailable, NotHeld, OutcomeUnknown, Place
+from service.journal.protocol import (
+    AppendRequest,
+    JournalUnavailable,
+    NotHeld,
+    OutcomeUnknown,
+    Place,
+)
 from service.model import Model
 from service.references import Found
 from service.refits import Desk
@@ -36,7 +42,9 @@ from tests.service.test_unlearning import catalog_on, learn, of_five, unlearning
 
 async def append_elsewhere(bench: Bench, nonce: int, rows: int) -> None:
     where = (bench.replica.id, bench.replica.incarnation, nonce.to_bytes(16, "big"), 10**9)
-    await bench.faulty.journal.append(*where, request(f"elsewhere {nonce}", rows).parts)
+    await bench.faulty.journal.append(
+        AppendRequest(*where, request(f"elsewhere {nonce}", rows).parts)
+    )
 
 
 async def is_served(replica: Replica) -> bool:

@@ -15,7 +15,7 @@ from service import refit_board, refits
 from service.controls import obey
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
-from service.journal.protocol import CursorMove
+from service.journal.protocol import AppendRequest, CursorMove
 from service.journal.record import Control, decode
 from service.time_travel import kept_from
 from service.what_if import replay
@@ -372,7 +372,7 @@ def age_jobs(store: str) -> None:
             for job in jobs:
                 job["updated_ms"] -= 60_000
             move = CursorMove(refit_board.CURSOR, stored, json.dumps(jobs))
-            await journal.append(*where, os.urandom(16), record.seq, (), move)
+            await journal.append(AppendRequest(*where, os.urandom(16), record.seq, (), move))
         finally:
             await journal.close()
 
