@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.applying import CommitListener
 from service.catalog import canonical
 from service.committer import Committer
 from service.concurrency import run_to_completion
@@ -36,17 +37,18 @@ SPEC = {"algorithm": "dual_ascent", "loss": "logistic", "features": {"kind": "in
 PRINT = b"f" * 16
 
 
-class Bench:
+class Bench(CommitListener):
     """A committer over a faulty journal, with the means to look behind it."""
 
     def __init__(self, journal: Any, replica: Replica, faults: list[Fault], timeout_s: float):
         self.faulty = FaultyJournal(journal, faults)
         self.replica = replica
         self.groups: list[int] = []
-        self.committer = Committer(
-            self.faulty, replica, timeout_s, on_group=lambda rows, _: self.groups.append(rows)
-        )
+        self.committer = Committer(self.faulty, replica, timeout_s, listener=self)
         self.acknowledged: list[Acknowledged] = []
+
+    def on_group(self, rows: int, seconds: float) -> None:
+        self.groups.append(rows)
 
     async def send(self, key: str, rows: int = 1) -> Any:
         receipt = await self.committer.submit(request(key, rows))
@@ -416,15 +418,13 @@ def test_same_key_with_other_rows_is_a_conflict(tmp_path):
     assert run(tmp_path, scenario).replica.seq == 1
 
 
-@pytest.mark.parametrize(
-    "broken", [("_on_group",), ("_on_advance",), ("_on_advance", "_on_failure")]
-)
+@pytest.mark.parametrize("broken", [("on_group",), ("on_advance",), ("on_advance", "on_failure")])
 def test_who_hears_of_groups_and_raises_keeps_nobody_from_his_turn(tmp_path, monkeypatch, broken):
     async def scenario(bench: Bench) -> None:
         async with asyncio.timeout(10):
             with monkeypatch.context() as planted:
                 for name in broken:
-                    planted.setattr(bench.committer, name, _breaks)
+                    planted.setattr(bench, name, _breaks)
                 await asyncio.wait([bench.committer.submit(request("first"))])
             assert (await bench.send("next")).placed.seq == 2
 
@@ -498,7 +498,7 @@ def test_snapshot_that_fails_does_not_stop_the_committer(tmp_path, caplog):
         def fail(before: int, after: int) -> None:
             raise RuntimeError("planted")
 
-        bench.committer._on_advance = fail
+        bench.on_advance = fail
         assert (await bench.send("a")).placed.seq == 1
         assert (await bench.send("b")).placed.seq == 2
 

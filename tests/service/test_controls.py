@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from service.applying import CommitListener
 from service.catalog import canonical
 from service.committer import Committer
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote
@@ -46,7 +47,7 @@ def adding(name: str | None, **fields: Any) -> MemberAdd:
     return MemberAdd(spec, name)
 
 
-class Bench:
+class Bench(CommitListener):
     """A model in a store that may be faulty: its committer and replica, the sizes of its groups."""
 
     def __init__(self, journal: Any, record: Any, faults: list[Fault], timeout_s: float) -> None:
@@ -54,9 +55,10 @@ class Bench:
         self.journal = FaultyJournal(journal, faults)
         self.replica = Replica(record)
         self.groups: list[int] = []
-        self.committer = Committer(
-            self.journal, self.replica, timeout_s, on_group=lambda n, _: self.groups.append(n)
-        )
+        self.committer = Committer(self.journal, self.replica, timeout_s, listener=self)
+
+    def on_group(self, rows: int, seconds: float) -> None:
+        self.groups.append(rows)
 
     def learn(self, count: int, seed: int = 0) -> Awaitable[Any]:
         return self.committer.submit(row_request(count, seed))

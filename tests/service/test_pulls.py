@@ -98,7 +98,7 @@ def test_a_fork_is_found_by_what_is_read_or_by_the_head(tmp_path: Path, grown: i
     """The journal ends before the replica, at its seq with other entries, or beyond it."""
 
     async def scenario(bench: Bench) -> None:
-        bench.committer._applying.on_fork = forks.append
+        bench.on_fork = forks.append
         seq = await append_elsewhere(bench, 3)
         await bench.committer.refresh(seq)
         lose_last_entry(sqlite3.connect(next(tmp_path.glob("*.db"))))
