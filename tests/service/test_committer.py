@@ -343,7 +343,7 @@ def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_pat
         assert (receipt.placed.seq, receipt.placed.duplicate) == (2, False)
         assert (await bench.faulty.get("m")).seq == others + 2
 
-    assert run(tmp_path, scenario).replica.seq == others + 2
+    assert run(tmp_path, scenario, timeout_s=60.0).replica.seq == others + 2
 
 
 @pytest.mark.parametrize("key", [None, "key"])
