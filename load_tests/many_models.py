@@ -50,7 +50,7 @@ from service.demo.adult import adult_lines
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
 from service.journal.nonces import OURS
-from service.journal.protocol import Journal, Part
+from service.journal.protocol import AppendRequest, Journal, Part
 from service.replica import Replica
 from service.requests import Request
 from solvers import Batch, resolve_spec
@@ -282,7 +282,7 @@ async def prepare(store: str, models: int, length: int) -> None:
 async def fill(journal: Journal, model: str, made: tuple[bytes, bytes], parts: list[Part]) -> None:
     record, _ = await journal.create(model, *made)
     for part in parts:
-        await journal.append(model, record.incarnation, OURS.make(), ROWS, [part])
+        await journal.append(AppendRequest(model, record.incarnation, OURS.make(), ROWS, [part]))
 
 
 # -- sending -------------------------------------------------------------------------------------

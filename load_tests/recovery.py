@@ -24,7 +24,7 @@ from service.entries import as_batch
 from service.journal import open_journal
 from service.journal.chain import next_chain
 from service.journal.nonces import OURS
-from service.journal.protocol import Entry, Journal, Part
+from service.journal.protocol import AppendRequest, Entry, Journal, Part
 from service.journal.record import decode_merged
 from service.replica import READ_BYTES, Replica
 from service.requests import Request
@@ -102,7 +102,9 @@ async def write(url: str, model: str, count: int, together: int) -> None:
         record, _ = await journal.create(model, spec, spec)
         for first in range(0, count, together):
             group = [parts[at % len(parts)] for at in range(first, min(first + together, count))]
-            await journal.append(model, record.incarnation, OURS.make(), first, group)
+            await journal.append(
+                AppendRequest(model, record.incarnation, OURS.make(), first, group)
+            )
     finally:
         await journal.close()
 

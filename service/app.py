@@ -33,9 +33,11 @@ from service.api.access import Access, not_allowed
 from service.api.arriving import BodyRefused
 from service.api.cross_origin import across_origins
 from service.api.described import OF_QUERIES
-from service.api.hot import HotPath
+from service.api.events import Events
+from service.api.hot import HotPath, LearnRoute, PredictRoute
 from service.api.http import check_query
 from service.api.openapi import describe_hot_routes
+from service.bodies import Bodies
 from service.catalog import Catalog
 from service.codecs import media_type
 from service.connections import (
@@ -58,21 +60,36 @@ from service.settings import Settings, check_binding
 from service.startup import Startup
 from service.telemetry import Telemetry
 from service.telemetry.sharing import Sharing
+from service.versions import LoadedVersions
 from solvers import SolverError
 
 
 class Application:
     """What is served: every route, behind the layers that all requests pass."""
 
-    def __init__(self, layers: ASGIApp, hot: HotPath, connections: Connections) -> None:
+    def __init__(
+        self,
+        layers: ASGIApp,
+        catalog: Catalog,
+        versions: LoadedVersions,
+        startup: Startup,
+        bodies: Bodies,
+        connections: Connections,
+        learn: LearnRoute,
+        events: Events,
+    ) -> None:
         self._layers = layers
-        self._catalog, self._versions = hot._catalog, hot._versions
-        self._telemetry = hot._telemetry
-        self.startup = hot.startup
-        self.pressure = hot.pressure
-        self.bodies = hot.bodies
+        self._catalog, self._versions = catalog, versions
+        self.startup = startup
+        self.pressure = catalog.pressure
+        self.bodies = bodies
         self.connections = connections
-        self.stop_streams = hot.stop_streams
+        self._learn, self._events = learn, events
+
+    def stop_streams(self) -> None:
+        """End streams of events at once, and uploads after the chunk that is under way."""
+        self._events.stop()
+        self._learn.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._layers(scope, receive, send)
@@ -189,9 +206,15 @@ def create_app(
     ):
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app, settings.asks_for_keys)
-    hot = HotPath(app, catalog, startup, settings, telemetry)
+    bodies = Bodies(settings.max_bodies_bytes, time.monotonic)
+    loaded = LoadedVersions(settings.versions_held, settings.versions_bytes)
+    learn = LearnRoute(catalog, settings, telemetry)
+    predict = PredictRoute(catalog, loaded, settings, telemetry)
+    events = Events(catalog, startup, settings, telemetry)
+    routes = learn, predict, events
+    hot = HotPath(app, *routes, catalog, startup, bodies, telemetry, settings.max_body_bytes)
     layers = across_origins(Access(hot, keys, rates, telemetry), settings.cors_origins)
-    return Application(layers, hot, connections)
+    return Application(layers, catalog, loaded, startup, bodies, connections, learn, events)
 
 
 async def _answer_problem(request: Request, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from service.controls import copy_named_by
 from service.groups import Group, is_guarded
 from service.journal.protocol import (
     Appended,
+    AppendRequest,
     Journal,
     JournalUnavailable,
     NonceForgotten,
@@ -52,10 +53,19 @@ class Appending:
                 place = group.front
             repeats = group.asked if cursor is None else None
             group.asked = repeats or place
-            where = (replica.id, replica.incarnation, group.nonce, place.seq)
-            return asyncio.ensure_future(
-                self._journal.append(*where, group.parts, cursor, copy, change, held, repeats)
+            request = AppendRequest(
+                replica.id,
+                replica.incarnation,
+                group.nonce,
+                place.seq,
+                group.parts,
+                cursor,
+                copy,
+                change,
+                held,
+                repeats,
             )
+            return asyncio.ensure_future(self._journal.append(request))
         except Exception as error:
             failed = asyncio.get_running_loop().create_future()
             failed.set_exception(error)

@@ -7,7 +7,7 @@ learned, the replica is thrown away for it.
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from service.entries import Content
 from service.groups import BULK_ROWS, Group, is_whole, own_entry
@@ -36,23 +36,38 @@ Others = tuple[Sequence[Entry], Content] | tuple[()]
 """Entries of others that an append has told, its own behind them, and what they hold; or none."""
 
 
+class CommitListener:
+    """Observer of a committer. Each method does nothing unless a subclass overrides it."""
+
+    def on_group(self, rows: int, seconds: float) -> None:
+        """A group was journalled, which took so long."""
+
+    def on_fork(self, model_id: str) -> None:
+        """The journal does not continue what the replica applied: the replica is rebuilt."""
+
+    def on_loss(self, lost: Lost) -> None:
+        """The replica was rebuilt, whether anything was lost or not."""
+
+    def on_advance(self, before: int, after: int) -> None:
+        """Between two groups: the replica was moved from seq `before` to seq `after`."""
+
+    def on_failure(self, error: Exception) -> None:
+        """A group or a refresh failed."""
+
+
+SILENT = CommitListener()
+
+
 class Applying:
     """Moves one replica on, for whoever sees to it that nobody else does meanwhile."""
 
-    __slots__ = ("_journal", "_replica", "_suspicions", "on_fork", "on_loss")
+    __slots__ = ("_journal", "_replica", "_suspicions", "listener")
 
-    def __init__(
-        self,
-        journal: Journal,
-        replica: Replica,
-        on_fork: Callable[[str], None],
-        on_loss: Callable[[Lost], None],
-    ) -> None:
+    def __init__(self, journal: Journal, replica: Replica, listener: CommitListener) -> None:
         self._journal = journal
         self._replica = replica
         self._suspicions = 0
-        self.on_fork = on_fork
-        self.on_loss = on_loss
+        self.listener = listener
 
     def is_next(self, appended: Appended) -> bool:
         """Whether it is durable as asked, and all that stands behind what the replica holds."""
@@ -320,7 +335,7 @@ class Applying:
             log.warning("%s; rebuilding it from the journal", cause)
             replica.trail.is_parted = True
             take_back(replica.watched)
-            self.on_fork(replica.id)
+            self.listener.on_fork(replica.id)
         elif cause is not None:
             log.warning(
                 "model %r: %s, this replica stands at seq %d; loading it anew",
@@ -334,4 +349,4 @@ class Applying:
             raise ModelChanged(replica.id) from None
         lost = await replica.rebuild(record, self._journal)
         replica.is_forked = suspicions != self._suspicions  # who suspects it looks again
-        self.on_loss(lost)
+        self.listener.on_loss(lost)

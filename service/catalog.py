@@ -10,6 +10,7 @@ import msgspec
 
 from service.auditing import SERVER, Author, told_of_spec
 from service.codecs import MAX_NONZEROS, RowLimits
+from service.concurrency import background_task
 from service.contact import Contact
 from service.errors import Problem, let_go, unavailable, unknown_model
 from service.held import Held, Pin
@@ -150,11 +151,10 @@ class Catalog:
         Raises Problem 503 when the journal does not go so far, or when it takes too long.
         """
         model = await self.get(model_id)
-        pulling = asyncio.create_task(model.refresh(seq))
+        pulling = background_task(model.refresh(seq))
         # Whoever stops waiting leaves it to its end: to cancel would cut an apply in two.
         done, _ = await asyncio.wait([pulling], timeout=REACH_S)
         if not done:
-            pulling.add_done_callback(lambda task: task.cancelled() or task.exception())
             detail = f"the replica of {model_id!r} stands at seq {model.replica.seq}, not at {seq}"
             raise Problem(503, "min-seq-not-reached", detail, retry_after_s=1)
         try:

@@ -15,6 +15,7 @@ from service.committer import Committer
 from service.errands import Errand
 from service.identity import Identity, OtherIdentity
 from service.journal.protocol import (
+    AppendRequest,
     Conflict,
     CursorMove,
     CursorMoved,
@@ -149,7 +150,9 @@ class CleanUp(Errand):
         move = CursorMove(CURSOR, before, str(max(seq, int(before or 0))))
         with contextlib.suppress(CursorMoved):  # by another worker: it is looked at again
             nonce = self._outside.nonce()
-            await self._journal.append(*self._where, nonce, self._replica.seq, (), move)
+            await self._journal.append(
+                AppendRequest(*self._where, nonce, self._replica.seq, (), move)
+            )
 
 
 async def clean_up(

@@ -19,8 +19,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from service.appending import Appending
-from service.applying import Applying, Others
+from service.applying import SILENT, Applying, CommitListener, Others
 from service.baton import Baton
+from service.concurrency import run_to_completion
 from service.controls import Verdict
 from service.groups import BULK_ROWS, GROUP_ROWS, Group, Line, is_all_there, is_bulk, next_group
 from service.journal.protocol import (
@@ -37,12 +38,10 @@ from service.journal.protocol import (
     UnknownCopy,
 )
 from service.journal.record import RecordError
-from service.outliving import outliving
 from service.outside import REAL, Outside
 from service.receipts import Receipt, by_request, receipt_of_control, receipts_of
 from service.replica import Replica
 from service.requests import AnyRequest, ControlRequest, Request
-from service.trail import Lost
 from solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
@@ -55,10 +54,6 @@ SENDING_TURNS = 2
 """So many take those to be on their way to the store."""
 
 
-def _nobody(*told: object) -> None:
-    """Who hears of what nobody is to be told."""
-
-
 class Committer:
     """Appends one model's requests in their order of arrival."""
 
@@ -67,20 +62,14 @@ class Committer:
         journal: Journal,
         replica: Replica,
         append_timeout_s: float,
-        on_group: Callable[[int, float], None] = _nobody,
-        on_fork: Callable[[str], None] = _nobody,
-        on_loss: Callable[[Lost], None] = _nobody,
-        on_advance: Callable[[int, int], None] = _nobody,
-        on_failure: Callable[[Exception], None] = _nobody,
+        listener: CommitListener = SILENT,
         outside: Outside = REAL,
     ) -> None:
         self._replica = replica
         self._appending = Appending(journal, replica, append_timeout_s, outside)
-        self._applying = Applying(journal, replica, on_fork, on_loss)
-        self._on_group = on_group
-        self._on_advance = on_advance
-        self._on_failure = on_failure
-        self._on_late: Callable[[Appended], None] = _nobody
+        self._applying = Applying(journal, replica, listener)
+        self._listener = listener
+        self._on_late: Callable[[Appended], None] | None = None
         self._outside = outside
         self._waiting: Line = deque()
         # From the first request that waits until there is none, and what tells of that.
@@ -122,14 +111,14 @@ class Committer:
 
         Raises JournalUnavailable, also once it refuses; ModelChanged, UnknownModel.
         """
-        await outliving(self._refresh(seq))
+        await run_to_completion(self._refresh(seq))
 
     async def _refresh(self, seq: int | None) -> None:
         try:
             await self._catch_up(seq)
         except Exception as error:
             self._doubt_after(error)
-            self._on_failure(error)
+            self._tell_failed(error)
             raise
 
     async def _catch_up(self, seq: int | None) -> None:
@@ -141,7 +130,7 @@ class Committer:
                 return
             before = replica.seq
             await self._applying.catch_up(seq)
-            self._on_advance(before, replica.seq)
+            self._listener.on_advance(before, replica.seq)
 
     async def see_what_is_lost(self, place: Place) -> None:
         """The store does not hold `place`: nobody is served of what it has lost with that."""
@@ -165,17 +154,16 @@ class Committer:
 
     def tell_nobody(self) -> None:
         """Let go of those who were to hear of groups, forks, losses and failures."""
-        self._on_group = self._on_advance = self._on_failure = _nobody
-        self._applying.on_fork = self._applying.on_loss = _nobody
+        self._listener = self._applying.listener = SILENT
 
-    def refuse(self, why: str, on_late: Callable[[Appended], None] = _nobody) -> None:
+    def refuse(self, why: str, on_late: Callable[[Appended], None] | None = None) -> None:
         """Take nothing on any more: whoever waits, or comes yet, is told that nothing was done.
 
         For a replica in whose place another one is loaded. The group that has its turn is brought
         to its end; of one appended behind it nobody hears what came of it, and `on_late` what its
         append was answered.
         """
-        self._refusal, self._on_failure, self._on_late = why, _nobody, on_late
+        self._refusal, self._on_late = why, on_late
         while self._waiting:
             _, future = self._waiting.popleft()
             if not future.done():
@@ -358,7 +346,7 @@ class Committer:
             before = self._replica.seq
             with contextlib.suppress(JournalError):  # it is let go of, then
                 await self._applying.catch_up(None)
-                self._on_advance(before, self._replica.seq)
+                self._listener.on_advance(before, self._replica.seq)
 
     def _has_lost(self, request: AnyRequest) -> bool:
         assert isinstance(request, ControlRequest)
@@ -367,7 +355,7 @@ class Committer:
     async def _journal_ahead(self, group: Group, front: Place) -> Appended:
         appended = await self._journal_group(group)
         self._applying.look_ahead(appended, front, is_learning=self._learned_to is front)
-        if self._refusal is not None:
+        if self._on_late is not None:
             self._on_late(appended)
         return appended
 
@@ -409,7 +397,7 @@ class Committer:
     # -- who hears of it -------------------------------------------------------------------------
 
     def _tell_journalled(self, group: Group, appended: Appended) -> None:
-        self._on_group(group.rows, self._outside.clock() - group.began)
+        self._listener.on_group(group.rows, self._outside.clock() - group.began)
         for request in group.requests:
             if isinstance(request, Request) and request.on_journalled is not None:
                 if is_all_there(appended):
@@ -419,14 +407,18 @@ class Committer:
         for future, receipt in zip(group.futures, receipts, strict=True):
             if not future.done():
                 future.set_result(receipt)
-        self._on_advance(before, self._replica.seq)
+        self._listener.on_advance(before, self._replica.seq)
+
+    def _tell_failed(self, error: Exception) -> None:
+        if self._refusal is None:  # else another replica has taken the place of this one
+            self._listener.on_failure(error)
 
     def _fail(self, group: Group, error: Exception, before: int) -> None:
         self._doubt_after(error)
         try:
-            self._on_failure(error)
+            self._tell_failed(error)
             if isinstance(error, NotReplicated):
-                self._on_advance(before, self._replica.seq)
+                self._listener.on_advance(before, self._replica.seq)
         except Exception:  # whoever hears of it keeps nobody from his turn
             log.exception("model %r: what follows a group that failed", self._replica.id)
         if isinstance(error, RecordError):  # met behind the append

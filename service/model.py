@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence, Sized
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from service.applying import CommitListener
 from service.clean_up import LEFT_TO_OTHERS_S, CleanUp
 from service.codecs import Door, Intake, ListedRows
 from service.committer import Committer
@@ -80,7 +81,7 @@ class Measured(NamedTuple):
     """From this seq on it is another one, and measured again."""
 
 
-class Model:
+class Model(CommitListener):
     """One model as this process serves it."""
 
     def __init__(
@@ -103,11 +104,7 @@ class Model:
             catalog.journal,
             replica,
             MAX_APPEND_S,
-            on_group=catalog.telemetry.saw_group,
-            on_fork=self._on_fork,
-            on_loss=self._on_loss,
-            on_advance=self._on_advance,
-            on_failure=self._let_go_after,
+            listener=self,
             outside=catalog.outside,
         )
         self.outside = catalog.outside
@@ -280,7 +277,7 @@ class Model:
         if not self.is_read.done():
             self.is_read.set_result(None)
 
-    def _let_go_after(self, error: Exception) -> None:
+    def on_failure(self, error: Exception) -> None:
         """A model that is gone, or forked and not rebuilt, is loaded by the next request.
 
         So is one that was to be read by this append. Of two replicas that go on none would be right
@@ -344,7 +341,10 @@ class Model:
         """
         self.committer.tell_nobody()
 
-    def _on_fork(self, model_id: str) -> None:
+    def on_group(self, rows: int, seconds: float) -> None:
+        self._catalog.telemetry.saw_group(rows, seconds)
+
+    def on_fork(self, model_id: str) -> None:
         """The lost entries may have held the names that this process has told, and snapshots."""
         self._catalog.telemetry.saw_fork(model_id)
         self.door.tell_names_again()
@@ -371,7 +371,7 @@ class Model:
         if trail is not None:
             self.count_lost(trail.lost_in(self.replica.trail))
 
-    def _on_loss(self, lost: Lost) -> None:
+    def on_loss(self, lost: Lost) -> None:
         """Called once it was rebuilt, whether anything was lost or not."""
         self.count_lost(lost)
         if self.is_read.done():
@@ -382,7 +382,7 @@ class Model:
         if self.replica.retained.unlearned_seq:
             self.clean_up.begin(LEFT_TO_OTHERS_S)
 
-    def _on_advance(self, before: int, after: int) -> None:
+    def on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""
         if self.replica.is_bare:
             self._catalog.openings.learned_bare(self)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from service.concurrency import background_task
 from service.errors import Problem
 from service.journal.leasing import Bucket, Lease, Leasing, take
 from service.journal.protocol import JournalError
@@ -43,9 +44,8 @@ class Store:
 
     async def lease(self, bucket: str, rate: int, needed: int, most: int) -> Lease:
         if self.clock() >= self._alone_until:
-            asking = asyncio.ensure_future(self._store.lease(bucket, rate, needed, most))
             # Whoever waits no longer leaves it to its end: it has a connection in use.
-            asking.add_done_callback(lambda one: one.cancelled() or one.exception())
+            asking = background_task(self._store.lease(bucket, rate, needed, most))
             done, _ = await asyncio.wait([asking], timeout=PATIENCE_S)
             try:
                 if done:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.concurrency import background_task
 from service.errands import Errand
 from service.journal.protocol import Place
 from service.refits import Desk
@@ -83,18 +84,16 @@ class References(Errand):
         if found is not None and found.place == replica.place and not replica.is_forked:
             return found
         if self._finding is None:
-            self._finding = asyncio.create_task(self._find(model))
+            self._finding = background_task(self._find(model))
             self._finding.add_done_callback(self._end)
         return await asyncio.shield(self._finding)
 
-    def _end(self, task: "asyncio.Task[Found]") -> None:
+    def _end(self, _: "asyncio.Task[Found]") -> None:
         self._finding = None
-        if not task.cancelled():
-            task.exception()
 
     async def _find(self, model: "Model") -> Found:
         replica = model.replica
-        async with self._desk.turn():
+        async with self._desk.turn:
             while True:
                 async with model.committer.between_groups():
                     place = replica.place

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from service.journal.protocol import Change, CursorMove, CursorMoved, Journal
+from service.journal.protocol import AppendRequest, Change, CursorMove, CursorMoved, Journal
 from service.outside import REAL, Outside
 from service.replica import Replica
 
@@ -142,7 +142,9 @@ class Board:
             move = CursorMove(CURSOR, before, msgspec.json.encode(jobs).decode())
             nonce = self._outside.nonce()
             try:
-                await self._journal.append(*where, nonce, replica.seq, (), move, None, told)
+                await self._journal.append(
+                    AppendRequest(*where, nonce, replica.seq, (), move, change=told)
+                )
                 return
             except CursorMoved:
                 continue

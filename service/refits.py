@@ -12,15 +12,13 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from service.auditing import Author
+from service.concurrency import SingleThread
 from service.controls import Refit, records_of
 from service.errands import Errand
-from service.giving_way import give_way
 from service.journal.protocol import (
     Journal,
     JournalError,
@@ -72,25 +70,13 @@ class RecordsLost(Exception):
     """The journal no longer has what a refit was computed of."""
 
 
-class Desk:
-    """Where a process computes refits: one after the other, in a thread of low priority."""
+class Desk(SingleThread):
+    """Low-priority thread in which a process computes one refit after another."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "refit", initializer=give_way, initargs=(NICENESS,))
-        self._turn = asyncio.Lock()
-
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """While held, no other refit is computed in this process."""
-        async with self._turn:
-            yield
-
-    async def run(self, work: Callable[..., Any], *args: Any) -> Any:
-        """What `work` returns, done in the thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        super().__init__("refit", NICENESS)
+        self.turn = asyncio.Lock()
+        """Held for the whole of a refit, which runs several pieces of work in the thread."""
 
 
 class Refits(Errand):
@@ -247,7 +233,7 @@ class Refits(Errand):
         model = self._model
         name = model.record.id
         try:
-            async with self._desk.turn():
+            async with self._desk.turn:
                 job.status = "running"
                 await self._compute(job, ending, by)
         except asyncio.CancelledError:

@@ -14,7 +14,7 @@ import numpy as np
 
 from service.answers import MAX_KEPT_ANSWERS, Asked, AskedIn
 from service.bare import Bare
-from service.beside import beside
+from service.concurrency import background_task, run_in_thread
 from service.controls import Verdict, check_control, stands_alone
 from service.entries import Content, content_beyond, parted_at
 from service.journal.chain import next_chain
@@ -333,7 +333,7 @@ class Replica(PlacedState):
             step = max(1, int(SLICE_S / self._s_per_row))
             async with self._turn:
                 piece = batch[done : done + step]
-                outcomes.append(await beside(self._learn_slice, piece))
+                outcomes.append(await run_in_thread(self._learn_slice, piece))
             done += step
         return Outcome.joined(outcomes)
 
@@ -382,17 +382,13 @@ class Replica(PlacedState):
             try:
                 if size_of(entries) > READ_BYTES // 2 and not is_last:
                     self._applying = entries
-                    ahead = asyncio.create_task(self._read_behind(journal, entries))
+                    # Left to its end where these cannot be applied.
+                    ahead = background_task(self._read_behind(journal, entries))
                     # In one turn of the event loop it asks, in the next one that is sent: the store
                     # is at work while these are applied, which leaves the loop no turn.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 await self.apply(entries, journal)
-            except BaseException:
-                if ahead is not None:
-                    # Left to its end, with nobody to wait for it.
-                    ahead.add_done_callback(lambda task: task.cancelled() or task.exception())
-                raise
             finally:
                 self._applying = ()
             if is_last:

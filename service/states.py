@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from service.beside import beside
+from service.concurrency import run_in_thread
 from service.feature_names import FeatureNames
 from service.guarding import Guarding
 from service.journal.protocol import Snapshot
@@ -106,7 +106,7 @@ class Captured:
         whoever predicts by their models, would wait for it.
         """
         is_short = sum(array.nbytes for array in self.arrays.values()) <= SHORT_BYTES
-        return await (beside if is_short else asyncio.to_thread)(self.encode)
+        return await (run_in_thread if is_short else asyncio.to_thread)(self.encode)
 
     def as_copy(self) -> Snapshot:
         """The state alone, without the answers kept beside it: equal states give equal bytes."""

@@ -36,7 +36,7 @@ from service.cuts import CHUNK_BYTES, CUTTERS, Chunking
 from service.demo.adult import adult_lines
 from service.journal import open_journal
 from service.journal.nonces import OURS
-from service.journal.protocol import Part, Placed
+from service.journal.protocol import AppendRequest, Part, Placed
 from service.receipts import receipts_of
 from service.receiving import BodyProtocol
 from service.requests import Request
@@ -240,7 +240,9 @@ async def _append(url: str, spec: dict[str, Any], parts: list[Part], repeats: in
         count, began = sum(part.count for part in parts), time.process_time()
         for done in range(repeats):
             known = done * count
-            await journal.append("stages", record.incarnation, OURS.make(), known, parts)
+            await journal.append(
+                AppendRequest("stages", record.incarnation, OURS.make(), known, parts)
+            )
         spent = (time.process_time() - began) / repeats
         await journal.delete("stages")
         return spent

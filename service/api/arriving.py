@@ -1,9 +1,7 @@
 """A request's body on its way in; the sender waits while nobody asks for more of it."""
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
@@ -11,8 +9,8 @@ from starlette.types import Message, Receive, Scope
 from service.api.http import Head
 from service.bodies import body_of, is_held
 from service.codecs.inflate import Inflating
+from service.concurrency import SingleThread
 from service.errors import Problem
-from service.giving_way import give_way
 
 # Of a compressed body so much is inflated at once: bytes that come out, and pieces that they are.
 # What is more goes on in a thread. There is one for all bodies: however many come at the same time,
@@ -20,7 +18,7 @@ from service.giving_way import give_way
 _STEP_BYTES = 256 * 1024
 _STEP_PIECES = 256
 _INFLATED_INLINE = 4096
-_INFLATER = ThreadPoolExecutor(1, "inflate", initializer=give_way, initargs=(5,))
+_INFLATER = SingleThread("inflate", niceness=5)
 
 
 class BodyRefused(HTTPException):
@@ -91,7 +89,7 @@ async def arriving(
     if size > limit:
         raise _too_large(limit)
     held = body_of(scope)
-    size, goes_on, loop = 0, True, asyncio.get_running_loop()
+    size, goes_on = 0, True
     while goes_on:
         message = await held.receive(receive)
         if message["type"] == "http.disconnect":
@@ -110,7 +108,7 @@ async def arriving(
             held.hold(len(some))
             yield some
         while not is_over:
-            some, is_over = await loop.run_in_executor(_INFLATER, _step, pieces)
+            some, is_over = await _INFLATER.run(_step, pieces)
             held.hold(len(some))
             yield some
         held.let_go(len(piece))

@@ -5,7 +5,7 @@ bytes go back. Errors have the one shape of service.errors.
 """
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -70,41 +70,38 @@ REPLAYED = (b"idempotency-replayed", b"true")
 _encode = msgspec.json.Encoder().encode
 
 
+Endpoint = Callable[[str, Scope, Receive], Awaitable[Any]]
+"""Takes a model's id and a request, returns a body (bytes, or lines as they come) and headers."""
+
+
 class HotPath:
-    """Serves learn and predict itself and hands every other request to `app`."""
+    """Routes requests: learn, predict and events are served here, all others by `app`."""
 
     def __init__(
         self,
         app: ASGIApp,
+        learn: "LearnRoute",
+        predict: "PredictRoute",
+        events: Events,
         catalog: Catalog,
         startup: Startup,
-        settings: Settings,
+        bodies: Bodies,
         telemetry: Telemetry,
+        max_body_bytes: int,
     ) -> None:
         self._app = app
+        self._learn, self._predict, self._events = learn, predict, events
         self._catalog = catalog
-        self._versions = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
-        self.startup = startup
-        self.pressure = catalog.pressure
-        self._max_body_bytes = settings.max_body_bytes
-        self._max_upload_bytes = settings.max_upload_bytes
-        self.bodies = Bodies(settings.max_bodies_bytes, time.monotonic)
+        self._startup = startup
+        self._bodies = bodies
         self._telemetry = telemetry
-        self._uploads: set[Upload] = set()
-        self._events = Events(catalog, startup, telemetry)
-
-    def stop_streams(self) -> None:
-        """Let bodies that are learned as they arrive end after the chunk that is under way, and
-        streams of events at once."""
-        self._events.stop()
-        for upload in self._uploads:
-            upload.stop()
+        self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self.bodies.may_be_held_for(scope)
+        self._bodies.may_be_held_for(scope)
         path: str = scope["path"]
         if path.startswith("/models/"):
             model_id, _, action = path[8:].partition("/")
@@ -113,14 +110,16 @@ class HotPath:
                 return
             with self._catalog.pinned(model_id):
                 if action == "learn":
-                    await self._serve("learn", self._learn, model_id, scope, receive, send)
+                    await self._serve("learn", self._learn.learn, model_id, scope, receive, send)
                 elif action == "predict":
-                    await self._serve("predict", self._predict, model_id, scope, receive, send)
+                    await self._serve(
+                        "predict", self._predict.predict, model_id, scope, receive, send
+                    )
                 else:
                     await self._pass_on(scope, receive, send)
             return
         if path == "/predict":
-            await self._serve("predict", self._predict_by_query, "", scope, receive, send)
+            await self._serve("predict", self._predict.by_query, "", scope, receive, send)
             return
         if path == LIVEZ and scope["method"] == "GET":
             await answer(send, LIVES, [], scope)
@@ -131,7 +130,7 @@ class HotPath:
     async def _serve(
         self,
         route: str,
-        endpoint: Any,
+        endpoint: Endpoint,
         model_id: str,
         scope: Scope,
         receive: Receive,
@@ -141,7 +140,7 @@ class HotPath:
         status = 200
         body = None
         try:
-            self.startup.check_ready()
+            self._startup.check_ready()
             body, headers = await endpoint(model_id, scope, receive)
             if not isinstance(body, bytes):
                 status = await answer_lines(send, body, headers, scope)
@@ -174,15 +173,29 @@ class HotPath:
             route = getattr(scope.get("route"), "path", "unknown")
             self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
-    # -- learn -----------------------------------------------------------------------------------
 
-    async def _learn(self, model_id: str, scope: Scope, receive: Receive) -> Any:
+class LearnRoute:
+    """POST /models/{id}/learn."""
+
+    def __init__(self, catalog: Catalog, settings: Settings, telemetry: Telemetry) -> None:
+        self._catalog = catalog
+        self._max_body_bytes = settings.max_body_bytes
+        self._max_upload_bytes = settings.max_upload_bytes
+        self._telemetry = telemetry
+        self._uploads: set[Upload] = set()
+
+    def stop(self) -> None:
+        """End each body that is learned as it arrives, after the chunk that is under way."""
+        for upload in self._uploads:
+            upload.stop()
+
+    async def learn(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         check_method(scope, "POST")
         head = read_head(scope)
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
         model = self._catalog.held(model_id) or await self._catalog.to_learn(model_id)
-        headers = [(b"dualstream-durability", self.startup.durability)]
+        headers = [(b"dualstream-durability", self._catalog.contact.durability)]
         if self._may_be_cut(head):
             pieces = arriving(receive, head, self._max_upload_bytes, scope)
             body, is_long = await up_to(CHUNK_BYTES, pieces)
@@ -203,7 +216,7 @@ class HotPath:
                 return await _as_wanted(head, upload, told_of, headers)
         else:
             body = await read_body(receive, head, self._max_body_bytes, scope)
-        self.pressure.check(LEARN)
+        self._catalog.pressure.check(LEARN)
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt, limited = None, limited_of(scope)
@@ -280,9 +293,24 @@ class HotPath:
         if intake.errors and (atomic or not intake.places):
             raise refusal(intake, intake.errors)
 
-    # -- predict ---------------------------------------------------------------------------------
 
-    async def _predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
+class PredictRoute:
+    """GET and POST /models/{id}/predict, and GET /predict."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        versions: LoadedVersions,
+        settings: Settings,
+        telemetry: Telemetry,
+    ) -> None:
+        self._catalog = catalog
+        self._versions = versions
+        self._max_body_bytes = settings.max_body_bytes
+        self._remember_s = settings.remember_s
+        self._telemetry = telemetry
+
+    async def predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         if scope["method"] == "GET":
             query = read_query(scope, ("x", "min_seq", "version"), named="x.")
             await _let_in(scope, 1)
@@ -292,7 +320,7 @@ class HotPath:
         query = read_query(scope, ("min_seq", "version", *OF_WAITING))
         model = await self._found(model_id, query)
         body = await read_body(receive, head, self._max_body_bytes, scope)
-        wait = read_wait(query, model, self._catalog.settings.remember_s)
+        wait = read_wait(query, model, self._remember_s)
         if wait is None:
             intake = await parse(model, head, body, labelled=False)
         else:
@@ -307,7 +335,7 @@ class HotPath:
             await let_wait(self._catalog.journal, model, intake, answered, wait)
         return _encode(answered), headers
 
-    async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
+    async def by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
         """The model, too, is named in the query."""
         check_method(scope, "GET")
         query = read_query(scope, ("model", "x", "min_seq", "version"), named="x.")

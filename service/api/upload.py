@@ -8,10 +8,9 @@ whole, and who repeats it under its key goes on from there.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from msgspec import structs
 
@@ -20,17 +19,15 @@ from service.api.learned import RowsRefused, first_errors
 from service.api.learning import INLINE_BYTES, fingerprint_of, learned_of
 from service.catalog import Catalog
 from service.codecs import CHUNK_BYTES, Chunk, Intake, parse_chunk
+from service.concurrency import background_task
 from service.errors import Problem, RowError, as_problem
 from service.journal.protocol import ModelChanged
 from service.journal.record import KeyKind, make_key
 from service.model import Model
-from service.outliving import outliving
 from service.rates import Limited
 from service.requests import Request
 from service.schemas import Learned, LearnedChunk, LearnedStream
 from service.totals import Totals
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -133,7 +130,7 @@ class Upload:
         learned: _Learning | None = None  # in the journal
         learning: _Learning | None = None
         while True:
-            reading = self._reading = _watched(self._read_next(chunks))
+            reading = self._reading = background_task(self._read_next(chunks))
             try:
                 if learned is not None:
                     yield await self._told(learned)
@@ -164,11 +161,11 @@ class Upload:
             learning = self._begin(read)
 
     async def _read_next(self, chunks: AsyncIterator[Chunk]) -> _Read | None:
-        coming = self._coming or _watched(_next_of(chunks))
+        coming = self._coming or background_task(_next_of(chunks))
         chunk = await coming
         if chunk is None:
             return None
-        self._coming = _watched(_next_of(chunks))
+        self._coming = background_task(_next_of(chunks))
         read = await self._read(chunk, self._likely_key(chunk.number))
         if self._limited is not None:
             await self._limited.wait_for_rows(read.intake.count)
@@ -185,7 +182,7 @@ class Upload:
         if read.request is not None:
             self._opens(read.chunk.number)  # now: the next one is read for a key of its number then
         journalled = asyncio.Event()
-        task = _watched(outliving(self._submit(read, journalled)))
+        task = background_task(self._submit(read, journalled))
         task.add_done_callback(lambda done: journalled.set())
         return _Learning(read, journalled, task)
 
@@ -254,7 +251,7 @@ class Upload:
         """What became of a chunk; to be asked of one after the other."""
         read = learning.read
         try:
-            told, is_replayed = await learning.task
+            told, is_replayed = await asyncio.shield(learning.task)
         except RowsRefused as refused:
             told = self._none_of(read, refused)
         else:
@@ -311,13 +308,6 @@ class Upload:
             told = await learned_of(model, intake, request, receipt, self._wants_scores)
             self._incarnation = model.record.incarnation
             return told
-
-
-def _watched(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """A task whose error nobody has to look at, once its upload has ended otherwise."""
-    task = asyncio.create_task(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return task
 
 
 async def _next_of(chunks: AsyncIterator[Chunk]) -> Chunk | None:

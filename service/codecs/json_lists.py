@@ -12,7 +12,7 @@ from msgspec import UNSET
 from service.codecs.door import BadRow, Door
 from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.json_rows import parse_exactly, plain_label, plain_sample
-from service.codecs.records import FEW_BYTES
+from service.codecs.records import FEW_BYTES, is_utf8
 from service.codecs.row_arrays import RowArrays
 from service.errors import RowError
 from solvers.text import (
@@ -77,7 +77,7 @@ class _Rows:
         self._door, self._body, self._labelled = door, body, labelled
         # No white space for the kernels but the line feed at the end; in a string both are none.
         self._text = np.frombuffer(body.replace(b"\n", b"\r") + b"\n", np.uint8)
-        self._ascii_only = body.isascii() or not _is_utf8(body)
+        self._ascii_only = body.isascii() or not is_utf8(body)
         rows = len(body) // self.shortest + 1
         # A feature by name is `"":0` at least, and one of a list a digit and its comma.
         entries = len(body) // (4 if door.is_hashed else 2) + 1
@@ -257,11 +257,3 @@ class _Columns(_Rows):
             a.told, a.seen, a.name_places, a.name_ends, a.names, a.counts,
             a.label_slots, a.label_ends, a.label_text, a.buffer, a.memo, a.at,
         )  # fmt: skip
-
-
-def _is_utf8(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -84,7 +84,7 @@ def parse_quickly(
     arrays = RowArrays(door, labelled, count_lines(body), entries, len(body) + _MORE_NAMES)
     arrays.at[:2] = reader.start, body.count(b"\n", 0, reader.start)
     text = np.frombuffer(body, np.uint8)
-    ascii_only = body.isascii() or not _is_utf8(body)
+    ascii_only = body.isascii() or not is_utf8(body)
     errors: list[RowError] = []
     while kernel(arrays, text, ascii_only):
         start, line, place, _ = arrays.at.tolist()
@@ -138,7 +138,8 @@ def features_of(
     raise BadRow("", f"{quoted(twice)} is there twice")
 
 
-def _is_utf8(body: bytes) -> bool:
+def is_utf8(body: bytes) -> bool:
+    """Whether the body is valid UTF-8."""
     try:
         body.decode()
     except UnicodeDecodeError:

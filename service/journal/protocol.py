@@ -255,6 +255,21 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     chain: str
 
 
+class AppendRequest(msgspec.Struct, frozen=True, gc=False):
+    """One append to the log of `model`; `Journal.append` tells what each of these does."""
+
+    model: str
+    incarnation: str
+    nonce: bytes
+    known_seq: int
+    parts: Sequence[Part]
+    cursor: CursorMove | None = None
+    copy: str | None = None
+    change: Change | None = None
+    held: Place | None = None
+    repeats: Place | None = None
+
+
 class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
     """A store of models and their logs.
 
@@ -392,20 +407,10 @@ class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
         when the log does not end `at` the place that is given.
         """
 
-    def append(
-        self,
-        model: str,
-        incarnation: str,
-        nonce: bytes,
-        known_seq: int,
-        parts: Sequence[Part],
-        cursor: CursorMove | None = None,
-        copy: str | None = None,
-        change: Change | None = None,
-        held: Place | None = None,
-        repeats: Place | None = None,
-    ) -> Awaitable[Appended]:
-        """Make the new ones of `parts` durable as one entry, all or none; say where each stands.
+    def append(self, request: AppendRequest) -> Awaitable[Appended]:
+        """Make the new ones of `request.parts` durable as one entry, all or none.
+
+        Say where each stands.
 
         One atomic step that checks the incarnation; answers a repeated nonce (the last 1,000 are
         kept; a repeat carries the same parts) as the first time, looking for one that is no longer

@@ -1,11 +1,8 @@
 """What a process counts of its own doing; that of several workers on one port is summed."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from service.telemetry.shown import OTHER, Shown
 
@@ -31,60 +28,6 @@ COUNTED_PER_SHOWN = 4
 """Models come and go: for each one shown so many are counted on their own, the rest together."""
 
 
-class Observed:
-    """What a histogram is told of together, as it is read: to tell it of one takes microseconds."""
-
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram, self._bounds = histogram, histogram._upper_bounds
-        self._forget()
-
-    def _forget(self) -> None:
-        self._counts, self._sum = [0] * len(self._bounds), 0.0
-
-    def see(self, amount: float) -> None:
-        self._counts[bisect_left(self._bounds, amount)] += 1
-        self._sum += amount
-
-    def tell(self) -> None:
-        """The histogram knows all that was seen."""
-        counts, total = self._counts, self._sum
-        self._forget()
-        for bucket, count in zip(self._histogram._buckets, counts, strict=True):
-            if count:
-                bucket.inc(count)
-        self._histogram._sum.inc(total)
-
-
-class Summed:
-    """What a counter is told of together, as it is read."""
-
-    def __init__(self, counter: Counter) -> None:
-        self._counter, self._sum = counter, 0.0
-
-    def see(self, amount: float) -> None:
-        self._sum += amount
-
-    def tell(self) -> None:
-        """The counter knows all that was seen."""
-        amount, self._sum = self._sum, 0.0
-        self._counter.inc(amount)
-
-
-class _Telling(Collector):
-    """Comes before the histograms and counters, and lets them be told."""
-
-    def __init__(self) -> None:
-        self.observed: list[Observed | Summed] = []
-
-    def describe(self) -> Iterable[Metric]:
-        return []
-
-    def collect(self) -> Iterable[Metric]:
-        for one in self.observed:
-            one.tell()
-        return []
-
-
 class ProcessCounts:
     """Counters and histograms, each told of what happens by a `saw_...`.
 
@@ -96,8 +39,6 @@ class ProcessCounts:
     def __init__(self, shown: Shown, outlives: bool) -> None:
         self._shown, self._outlives = shown, outlives
         self._registry = registry = CollectorRegistry()
-        self._telling = _Telling()
-        registry.register(self._telling)
         self._requests = Histogram(
             "dualstream_request_seconds",
             "Time to answer a request.",
@@ -175,41 +116,28 @@ class ProcessCounts:
             for name, text in BY_MODEL.items()
         }
         self._delays_of: dict[str, tuple[int, float]] = {}
-        self._see_group = self._observer(self._groups)
-        self._see_append = self._observer(self._appends)
-        self._see_load = self._observer(self._loads)
-        self._see_eviction = self._observer(self._evictions)
-        self._see_bare_group = self._observer(self._bare_groups)
         self._by_request: dict[tuple[str, int], Callable[[float], None]] = {}
         self._of_model: dict[tuple[str, str], Counter] = {}
-
-    def _observer(self, metric: Histogram | Counter) -> Callable[[float], None]:
-        """What shows it one amount after the other. Files are read by others at any time."""
-        if self._outlives:
-            return metric.inc if isinstance(metric, Counter) else metric.observe
-        observed = Summed(metric) if isinstance(metric, Counter) else Observed(metric)
-        self._telling.observed.append(observed)
-        return observed.see
 
     def saw_request(self, route: str, status: int, seconds: float) -> None:
         see = self._by_request.get((route, status))
         if see is None:
-            see = self._observer(self._requests.labels(route, str(status)))
+            see = self._requests.labels(route, str(status)).observe
             self._by_request[route, status] = see
         see(seconds)
 
     def saw_group(self, rows: int, seconds: float) -> None:
-        self._see_group(rows)
-        self._see_append(seconds)
+        self._groups.observe(rows)
+        self._appends.observe(seconds)
 
     def saw_load(self, seconds: float) -> None:
-        self._see_load(seconds)
+        self._loads.observe(seconds)
 
     def saw_eviction(self) -> None:
-        self._see_eviction(1)
+        self._evictions.inc()
 
     def saw_bare_group(self) -> None:
-        self._see_bare_group(1)
+        self._bare_groups.inc()
 
     def saw_closed(self, reason: str) -> None:
         self._closed.labels(reason).inc()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from service.concurrency import background_task
 from service.errors import Problem
 from service.journal.protocol import Head, JournalError, JournalUnavailable
 from service.telemetry.holdings import Holdings, Waiting
@@ -117,15 +118,14 @@ class Telemetry(ProcessCounts):
         except JournalError:
             return [model for model in models if not model.lag.at(model.replica.seq).records]
         waits = {
-            asyncio.create_task(model.refresh(head.seq)): model
+            background_task(model.refresh(head.seq)): model
             for model, head in zip(models, heads, strict=True)
             if isinstance(head, Head) and head.seq > model.replica.seq
         }
         late = set()
         if waits:
             done, pending = await asyncio.wait(waits, timeout=CATCH_UP_S)
-            for task in pending:  # left to its end: to cancel would cut an apply in two
-                task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            # Those are left to their end: to cancel would cut an apply in two.
             late = {waits[task] for task in pending}
             late |= {waits[task] for task in done if task.exception() is not None}
         return [model for model in models if model not in late]

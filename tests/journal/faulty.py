@@ -1,19 +1,16 @@
 """A journal with faults: it loses answers, answers late, or refuses, when told to."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from service.journal.protocol import (
     Appended,
-    Change,
-    CursorMove,
+    AppendRequest,
     Journal,
     JournalUnavailable,
     OutcomeUnknown,
-    Part,
-    Place,
 )
 
 
@@ -41,19 +38,7 @@ class FaultyJournal:
         self.faults = iter(faults)
         self.delay_s = delay_s
 
-    async def append(
-        self,
-        model: str,
-        incarnation: str,
-        nonce: bytes,
-        known_seq: int,
-        parts: Sequence[Part],
-        cursor: CursorMove | None = None,
-        copy: str | None = None,
-        change: Change | None = None,
-        held: Place | None = None,
-        repeats: Place | None = None,
-    ) -> Appended:
+    async def append(self, request: AppendRequest) -> Appended:
         fault = next(self.faults, Fault.NONE)
         if fault is Fault.REFUSED:
             raise JournalUnavailable("planted: refused")
@@ -61,8 +46,7 @@ class FaultyJournal:
             raise OutcomeUnknown("planted: lost on the way there")
         if fault is Fault.DELAYED:
             await asyncio.sleep(self.delay_s)
-        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change, held, repeats)
-        appended = await self.journal.append(*given)
+        appended = await self.journal.append(request)
         if fault is Fault.UNANSWERED:
             raise OutcomeUnknown("planted: lost on the way back")
         if fault is Fault.LATE:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from service.journal.nonces import OURS
-from service.journal.protocol import Appended, Journal, ModelRecord, Part, Placed
+from service.journal.protocol import Appended, AppendRequest, Journal, ModelRecord, Part, Placed
 from service.journal.record import (
     KeyKind,
     Rows,
@@ -85,7 +85,9 @@ class Log:
     async def append(self, *parts: Part, nonce: bytes | None = None, **options: Any) -> Appended:
         known = options.pop("known_seq", self.known_seq)
         appended = await self.journal.append(
-            self.model, self.incarnation, nonce or OURS.make(), known, parts, **options
+            AppendRequest(
+                self.model, self.incarnation, nonce or OURS.make(), known, parts, **options
+            )
         )
         self.known_seq = max(self.known_seq, appended.seq or 0)
         return appended

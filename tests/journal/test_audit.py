@@ -9,6 +9,7 @@ import pytest
 
 from service.journal.audit import Audited
 from service.journal.protocol import (
+    AppendRequest,
     Change,
     Conflict,
     CursorMove,
@@ -51,7 +52,9 @@ async def test_what_is_done_is_told_once_and_what_is_not_done_is_not(journal: Jo
     with pytest.raises(CursorMoved):
         await append(5, cursor=move, change=change("late"))
     with pytest.raises(ModelChanged):
-        await journal.append("m", "0" * 32, b"n" * 16, 0, [rows(4)], change=change("other"))
+        await journal.append(
+            AppendRequest("m", "0" * 32, b"n" * 16, 0, [rows(4)], change=change("other"))
+        )
     digest = await journal.copy_put(*where, b"state")
     named = Version("v", 3, (await journal.get("m")).chain, digest, 5)
     for action in ("version", "version again"):

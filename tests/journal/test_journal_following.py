@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.journal.nonces import OURS
-from service.journal.protocol import Announced, Head, Journal, JournalUnavailable
+from service.journal.protocol import Announced, AppendRequest, Head, Journal, JournalUnavailable
 from service.journal.sqlite.watching import ASKED_S, SETTLED_S, LogWatch, data_version
 from tests.journal.conftest import Store
 from tests.journal.groups import Log, rows
@@ -74,7 +74,9 @@ async def test_a_revision_tells_of_every_commit_and_of_nothing_else(store: Store
             return
         assert await here.heads([log.model]) and await here.revision() == before
         for journal in (here, there):
-            appended = journal.append(log.model, log.incarnation, os.urandom(16), 0, [rows(1)])
+            appended = journal.append(
+                AppendRequest(log.model, log.incarnation, os.urandom(16), 0, [rows(1)])
+            )
             await appended
             told = await here.revision()
             assert told != before and told == await here.revision()

@@ -11,6 +11,7 @@ import pytest
 from service.journal import open_journal
 from service.journal.moving import Staged
 from service.journal.protocol import (
+    AppendRequest,
     Conflict,
     CopyUse,
     Limits,
@@ -34,7 +35,7 @@ async def written(journal, entries: int = 5) -> ModelRecord:
     record, _ = await journal.create(MODEL, SPEC, GIVEN)
     for number in range(entries):
         parts = [keyed(f"request {number}", number), rows(10 + number, id=f"id {number}")]
-        await journal.append(MODEL, record.incarnation, os.urandom(16), 10**9, parts)
+        await journal.append(AppendRequest(MODEL, record.incarnation, os.urandom(16), 10**9, parts))
     return await journal.get(MODEL)
 
 
@@ -85,7 +86,7 @@ async def test_returned_model_knows_keys_and_nonces_and_goes_on(journal):
     appends = await journal.kept_appends(MODEL, record.incarnation)
     parts = [keyed("request 4", 4), rows(14, id="id 4")]
     again = (MODEL, record.incarnation, entries[-1].nonce, record.seq, parts)
-    first = await journal.append(*again)
+    first = await journal.append(AppendRequest(*again))
     await journal.delete(MODEL)
     staged = await journal.stage(record, 0)
     await journal.stage_entries(*staged.own, entries, [])
@@ -93,10 +94,12 @@ async def test_returned_model_knows_keys_and_nonces_and_goes_on(journal):
     await journal.stage_rest(*staged.own, appends, {})
     await journal.unstage(record)
     # The append of a known nonce is answered as the first time
-    assert await journal.append(*again) == first
+    assert await journal.append(AppendRequest(*again)) == first
     # A known key is a duplicate, with another payload in conflict, a new one is new
     parts = [rows(12, id="id 2"), rows(9, id="id 3", payload="other"), rows(20, id="id 20")]
-    appended = await journal.append(MODEL, record.incarnation, os.urandom(16), record.seq, parts)
+    appended = await journal.append(
+        AppendRequest(MODEL, record.incarnation, os.urandom(16), record.seq, parts)
+    )
     places = [(p.seq, p.duplicate, p.conflict) for p in appended.placed]
     assert places == [(6, True, False), (8, False, True), (11, False, False)]
     assert appended.previous == record.chain
@@ -198,7 +201,7 @@ async def test_staged_model_is_not_written_to_by_who_knew_it_before(journal):
     staged = await journal.stage(record, 0, Place(record.seq, record.chain))
     own = MODEL, record.incarnation
     with pytest.raises(ModelChanged):
-        await journal.append(*own, os.urandom(16), record.seq, [rows(1)])
+        await journal.append(AppendRequest(*own, os.urandom(16), record.seq, [rows(1)]))
     with pytest.raises(ModelChanged):
         await journal.remember(*own, [ToRemember(b"\6a", b"row")])
     with pytest.raises(ModelChanged):
@@ -271,7 +274,9 @@ async def test_trimmed_log_goes_on_from_where_it_was_trimmed(journal, through):
         await journal.stage_entries(*staged.own, kept, [])
     await journal.unstage(record)
     assert list(await journal.read(MODEL, record.incarnation, through)) == kept
-    following = await journal.append(MODEL, record.incarnation, b"n" * 16, 10, [rows(1)])
+    following = await journal.append(
+        AppendRequest(MODEL, record.incarnation, b"n" * 16, 10, [rows(1)])
+    )
     assert (following.previous, following.seq) == (record.chain, 11)
 
 

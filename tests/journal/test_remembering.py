@@ -7,6 +7,7 @@ import pytest
 
 from service.journal.protocol import (
     DEFAULT_LIMITS,
+    AppendRequest,
     AwaitingLabels,
     Journal,
     Limits,
@@ -41,7 +42,9 @@ async def made(journal: Journal) -> ModelRecord:
 
 
 async def append(journal: Journal, record: ModelRecord, *parts: Part):
-    return await journal.append(MODEL, record.incarnation, os.urandom(16), 10**9, parts)
+    return await journal.append(
+        AppendRequest(MODEL, record.incarnation, os.urandom(16), 10**9, parts)
+    )
 
 
 async def bodies(journal: Journal, record: ModelRecord, *ids: str) -> list[bytes | None]:

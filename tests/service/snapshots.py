@@ -13,7 +13,7 @@ import redis
 from service.catalog import canonical
 from service.committer import Committer
 from service.journal import open_journal
-from service.journal.protocol import Journal, ModelRecord, Trimmed
+from service.journal.protocol import AppendRequest, Journal, ModelRecord, Trimmed
 from service.replica import Replica
 from service.requests import Request
 from solvers import Batch, resolve_spec
@@ -47,7 +47,7 @@ class Kept:
     async def append(self, count: int, seed: int = 0) -> None:
         """What another process would."""
         part = Request.of(rows(count, seed), None, None).part
-        await self.journal.append(*self.where, os.urandom(16), 10**9, [part])
+        await self.journal.append(AppendRequest(*self.where, os.urandom(16), 10**9, [part]))
 
     async def write(self, replaces: bool = False) -> bool:
         """A snapshot of the replica as it is."""

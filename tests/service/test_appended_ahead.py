@@ -15,7 +15,7 @@ import service.replica
 from service.applying import Applying
 from service.committer import Committer
 from service.groups import BULK_ROWS
-from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from service.journal.protocol import AppendRequest, JournalUnavailable, OutcomeUnknown
 from service.replica import Replica
 from tests.journal.faulty import Fault
 from tests.service.test_committer import Bench, lose, request, run
@@ -110,7 +110,7 @@ def test_who_is_told_that_they_stand_elsewhere_is_known_to_be_forked(tmp_path, m
             await catch_up(applying, None)
             lose(tmp_path, 2)
             model, again = (bench.replica.id, bench.replica.incarnation), request("behind k", MORE)
-            await bench.faulty.append(*model, bytes(16), 1, again.parts)
+            await bench.faulty.append(AppendRequest(*model, bytes(16), 1, again.parts))
 
         await bench.send("one")
         monkeypatch.setattr(Applying, "catch_up", saw)
@@ -226,7 +226,7 @@ def test_who_is_told_once_more_what_he_was_told_at_first_is_not_doubted(
                 await asyncio.sleep(0)
             await asyncio.wait([bench.committer._ahead.appending])
             where = (bench.replica.id, bench.replica.incarnation, bytes(16), 10**9)
-            await bench.faulty.append(*where, request("others", 3).parts)
+            await bench.faulty.append(AppendRequest(*where, request("others", 3).parts))
 
         async def read(applying: Applying) -> None:
             await others()
@@ -285,17 +285,17 @@ def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_pa
 
     async def scenario(bench: Bench) -> None:
         bench.replica._s_per_row = 1e-5  # so that they are learned in slices, beside the event loop
-        beside = service.replica.beside
+        run_in_thread = service.replica.run_in_thread
 
         async def answered_first(*given: Any) -> Any:
-            outcome = await beside(*given)
+            outcome = await run_in_thread(*given)
             ahead = bench.committer._ahead
             if ahead is not None and ahead.front.seq == bench.replica.seq:
                 met.append(ahead)
                 await asyncio.wait([ahead.appending])
             return outcome
 
-        monkeypatch.setattr(service.replica, "beside", answered_first)
+        monkeypatch.setattr(service.replica, "run_in_thread", answered_first)
         for told in await front_and_behind(bench):
             await told
             assert not bench.replica.is_forked
@@ -310,16 +310,16 @@ def test_a_fork_that_their_append_shows_is_known_while_the_front_is_learned(tmp_
 
     async def scenario(bench: Bench) -> None:
         bench.replica._s_per_row = 1e-5
-        beside = service.replica.beside
+        run_in_thread = service.replica.run_in_thread
 
         async def lost_first(*given: Any) -> Any:
             ahead = bench.committer._ahead
             if ahead is not None and not met:
                 await asyncio.wait([ahead.appending])
                 met.append((bench.replica.seq, bench.replica.is_forked))
-            return await beside(*given)
+            return await run_in_thread(*given)
 
-        monkeypatch.setattr(service.replica, "beside", lost_first)
+        monkeypatch.setattr(service.replica, "run_in_thread", lost_first)
         await bench.send("one")
         first = request(None, BULK_ROWS)
         first.on_journalled = lambda: (lose(tmp_path, 1), waits.append(submit(request(None, MORE))))

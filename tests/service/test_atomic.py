@@ -95,9 +95,9 @@ def test_others_of_its_group_are_learned_as_ever(client, serve, store, monkeypat
     journal, groups = client.app._catalog.journal, []
     append = journal.append
 
-    def watched(model, incarnation, nonce, known_seq, parts, *given):
-        groups.append(parts)
-        return append(model, incarnation, nonce, known_seq, parts, *given)
+    def watched(request):
+        groups.append(request.parts)
+        return append(request)
 
     monkeypatch.setattr(journal, "append", watched)
     bad = [sample(1, "b"), sample(1, "a"), sample(2)]

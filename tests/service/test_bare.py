@@ -64,7 +64,6 @@ async def learned(catalog: Catalog, first: int, last: int, key: str | None = Non
 
 def groups(catalog: Catalog) -> int:
     """How many were learned bare."""
-    list(catalog.telemetry._telling.collect())
     return int(catalog.telemetry._bare_groups._value.get())
 
 

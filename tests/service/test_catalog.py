@@ -9,7 +9,7 @@ import pytest
 from service.catalog import Catalog
 from service.errors import Problem
 from service.follower import Follower
-from service.journal.protocol import Base, ModelChanged
+from service.journal.protocol import AppendRequest, Base, ModelChanged
 from service.replica import Replica
 from service.trail import Trail
 from service.versions import LoadedVersions, take_version
@@ -169,7 +169,9 @@ def test_a_model_that_moves_on_while_it_is_deleted_by_its_place_stays(
                 record = await catalog.journal.get("m")
                 if meanwhile == "it learned":
                     nonce = b"n" * 16
-                    await catalog.journal.append("m", record.incarnation, nonce, 0, [rows(1)])
+                    await catalog.journal.append(
+                        AppendRequest("m", record.incarnation, nonce, 0, [rows(1)])
+                    )
                 else:
                     await delete("m")
                     await catalog.journal.create("m", record.spec, record.given)
@@ -198,7 +200,7 @@ def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
                     record = await catalog.journal.get("m")
                     nonce = bytes([len(learned)]) * 16
                     place = ("m", record.incarnation, nonce, 0, [rows(len(learned) + 1)])
-                    learned.append(await catalog.journal.append(*place))
+                    learned.append(await catalog.journal.append(AppendRequest(*place)))
                 return await replace(*given)
 
             monkeypatch.setattr(catalog.journal, "replace", late)

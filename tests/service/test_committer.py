@@ -9,21 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.applying import CommitListener
 from service.catalog import canonical
 from service.committer import Committer
+from service.concurrency import run_to_completion
 from service.controls import Demote
 from service.groups import BULK_ROWS, GROUP_ROWS
 from service.journal import open_journal
 from service.journal.nonces import OURS
 from service.journal.protocol import (
     DEFAULT_LIMITS,
+    AppendRequest,
     JournalUnavailable,
     NonceForgotten,
     OutcomeUnknown,
     Place,
 )
 from service.journal.record import KeyKind, make_key
-from service.outliving import outliving
 from service.replica import Replica
 from service.requests import ControlRequest, Request
 from solvers import Batch, resolve_spec
@@ -35,17 +37,18 @@ SPEC = {"algorithm": "dual_ascent", "loss": "logistic", "features": {"kind": "in
 PRINT = b"f" * 16
 
 
-class Bench:
+class Bench(CommitListener):
     """A committer over a faulty journal, with the means to look behind it."""
 
     def __init__(self, journal: Any, replica: Replica, faults: list[Fault], timeout_s: float):
         self.faulty = FaultyJournal(journal, faults)
         self.replica = replica
         self.groups: list[int] = []
-        self.committer = Committer(
-            self.faulty, replica, timeout_s, on_group=lambda rows, _: self.groups.append(rows)
-        )
+        self.committer = Committer(self.faulty, replica, timeout_s, listener=self)
         self.acknowledged: list[Acknowledged] = []
+
+    def on_group(self, rows: int, seconds: float) -> None:
+        self.groups.append(rows)
 
     async def send(self, key: str, rows: int = 1) -> Any:
         receipt = await self.committer.submit(request(key, rows))
@@ -138,7 +141,9 @@ def test_rows_of_others_and_own_ones_are_learned_in_one_pass(tmp_path, monkeypat
         async def append_another(number: int) -> None:
             nonce = number.to_bytes(16, "big")
             parts = request(f"other{number}", 5).parts
-            await bench.faulty.append(replica.id, replica.incarnation, nonce, 10**9, parts)
+            await bench.faulty.append(
+                AppendRequest(replica.id, replica.incarnation, nonce, 10**9, parts)
+            )
 
         def watched(batch: Batch) -> Any:
             learned.append(len(batch))
@@ -176,7 +181,9 @@ def test_few_rows_take_no_task_behind_known_ones_or_those_that_are_told(tmp_path
         seqs = [(await one).placed.seq for one in [*map(submit, map(request, "ab"))]]
         journal, replica = bench.faulty.journal, bench.replica
         other = request("other", 5).parts
-        await journal.append(replica.id, replica.incarnation, bytes(16), 10**9, other)
+        await journal.append(
+            AppendRequest(replica.id, replica.incarnation, bytes(16), 10**9, other)
+        )
         seqs.append((await submit(request("c"))).placed.seq)
         await bench.committer.drain()
         asyncio.get_running_loop().set_task_factory(None)
@@ -219,7 +226,9 @@ def test_rows_in_bulk_are_appended_while_those_in_front_are_learned(tmp_path, mo
             learned.append(len(batch))
             if len(learned) == 2:  # what another process appends is between this one and the next
                 nonce, parts = bytes(16), request("other", 5).parts
-                await bench.faulty.append(replica.id, replica.incarnation, nonce, 10**9, parts)
+                await bench.faulty.append(
+                    AppendRequest(replica.id, replica.incarnation, nonce, 10**9, parts)
+                )
                 last.append(bench.committer.submit(sent[2]))
             if len(learned) <= 2:
                 await asyncio.wait_for(stands[len(learned)].wait(), 10)
@@ -261,7 +270,7 @@ def test_who_hears_that_rows_are_journalled_sends_the_next_before_they_are_learn
 
         async def follow() -> Any:
             await stands.wait()
-            return await outliving(submit())
+            return await run_to_completion(submit())
 
         monkeypatch.setattr(bench.replica, "_learn", learns)
         monkeypatch.setattr(bench.faulty, "append", appends)
@@ -322,7 +331,9 @@ def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_pat
             appended = await append(*given)
             for _ in range(others):
                 part = request(None).parts[0]
-                await append(record.id, record.incarnation, OURS.make(), appended.seq, [part])
+                await append(
+                    AppendRequest(record.id, record.incarnation, OURS.make(), appended.seq, [part])
+                )
             done.set()
             raise OutcomeUnknown("planted")
 
@@ -332,7 +343,7 @@ def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_pat
         assert (receipt.placed.seq, receipt.placed.duplicate) == (2, False)
         assert (await bench.faulty.get("m")).seq == others + 2
 
-    assert run(tmp_path, scenario).replica.seq == others + 2
+    assert run(tmp_path, scenario, timeout_s=60.0).replica.seq == others + 2
 
 
 @pytest.mark.parametrize("key", [None, "key"])
@@ -340,12 +351,11 @@ def test_where_nobody_can_tell_any_more_that_is_said_or_it_is_asked_for_by_its_k
     async def scenario(bench: Bench) -> None:
         append, asked = bench.faulty.append, list[Any]()
 
-        async def forgotten(*given: Any) -> Any:
-            *_, repeats = given
-            asked.append(repeats)
-            if repeats is not None:
+        async def forgotten(request: AppendRequest) -> Any:
+            asked.append(request.repeats)
+            if request.repeats is not None:
                 raise NonceForgotten("m")
-            appended = await append(*given)
+            appended = await append(request)
             if len(asked) == 1:
                 raise OutcomeUnknown("planted")
             return appended
@@ -408,15 +418,13 @@ def test_same_key_with_other_rows_is_a_conflict(tmp_path):
     assert run(tmp_path, scenario).replica.seq == 1
 
 
-@pytest.mark.parametrize(
-    "broken", [("_on_group",), ("_on_advance",), ("_on_advance", "_on_failure")]
-)
+@pytest.mark.parametrize("broken", [("on_group",), ("on_advance",), ("on_advance", "on_failure")])
 def test_who_hears_of_groups_and_raises_keeps_nobody_from_his_turn(tmp_path, monkeypatch, broken):
     async def scenario(bench: Bench) -> None:
         async with asyncio.timeout(10):
             with monkeypatch.context() as planted:
                 for name in broken:
-                    planted.setattr(bench.committer, name, _breaks)
+                    planted.setattr(bench, name, _breaks)
                 await asyncio.wait([bench.committer.submit(request("first"))])
             assert (await bench.send("next")).placed.seq == 2
 
@@ -490,7 +498,7 @@ def test_snapshot_that_fails_does_not_stop_the_committer(tmp_path, caplog):
         def fail(before: int, after: int) -> None:
             raise RuntimeError("planted")
 
-        bench.committer._on_advance = fail
+        bench.on_advance = fail
         assert (await bench.send("a")).placed.seq == 1
         assert (await bench.send("b")).placed.seq == 2
 

@@ -13,12 +13,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from service.applying import CommitListener
 from service.catalog import canonical
 from service.committer import Committer
 from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
-from service.journal.protocol import Part
+from service.journal.protocol import AppendRequest, Part
 from service.journal.record import KeyKind, UnknownRecord, decode_merged, encode_control, make_key
 from service.replica import Replica
 from service.requests import ControlRequest, Request
@@ -46,7 +47,7 @@ def adding(name: str | None, **fields: Any) -> MemberAdd:
     return MemberAdd(spec, name)
 
 
-class Bench:
+class Bench(CommitListener):
     """A model in a store that may be faulty: its committer and replica, the sizes of its groups."""
 
     def __init__(self, journal: Any, record: Any, faults: list[Fault], timeout_s: float) -> None:
@@ -54,9 +55,10 @@ class Bench:
         self.journal = FaultyJournal(journal, faults)
         self.replica = Replica(record)
         self.groups: list[int] = []
-        self.committer = Committer(
-            self.journal, self.replica, timeout_s, on_group=lambda n, _: self.groups.append(n)
-        )
+        self.committer = Committer(self.journal, self.replica, timeout_s, listener=self)
+
+    def on_group(self, rows: int, seconds: float) -> None:
+        self.groups.append(rows)
 
     def learn(self, count: int, seed: int = 0) -> Awaitable[Any]:
         return self.committer.submit(row_request(count, seed))
@@ -70,7 +72,7 @@ class Bench:
     async def append(self, *parts: Part) -> None:
         """What another process would."""
         nonce = os.urandom(16)
-        await self.journal.append("m", self.record.incarnation, nonce, 10**9, parts)
+        await self.journal.append(AppendRequest("m", self.record.incarnation, nonce, 10**9, parts))
 
 
 @contextlib.asynccontextmanager

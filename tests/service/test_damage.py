@@ -14,7 +14,7 @@ from service.catalog import canonical
 from service.errors import Problem
 from service.follower import Follower
 from service.journal import open_journal
-from service.journal.protocol import Part
+from service.journal.protocol import AppendRequest, Part
 from service.recovery import NoBase
 from service.replica import Replica
 from service.requests import Request
@@ -328,7 +328,7 @@ def test_whoever_follows_stops_in_front_of_a_damaged_entry(serve, store):
             record = await journal.get("m")
             (entry,) = await journal.read("m", record.incarnation, 0)
             part = Part(flipped(entry.body, 100), 4)
-            await journal.append("m", record.incarnation, b"n" * 16, 4, [part])
+            await journal.append(AppendRequest("m", record.incarnation, b"n" * 16, 4, [part]))
         finally:
             await journal.close()
 

@@ -20,7 +20,13 @@ from service.controls import Demote
 from service.follower import Follower
 from service.groups import BULK_ROWS
 from service.journal import open_journal
-from service.journal.protocol import JournalUnavailable, NotHeld, OutcomeUnknown, Place
+from service.journal.protocol import (
+    AppendRequest,
+    JournalUnavailable,
+    NotHeld,
+    OutcomeUnknown,
+    Place,
+)
 from service.model import Model
 from service.references import Found
 from service.refits import Desk
@@ -36,7 +42,9 @@ from tests.service.test_unlearning import catalog_on, learn, of_five, unlearning
 
 async def append_elsewhere(bench: Bench, nonce: int, rows: int) -> None:
     where = (bench.replica.id, bench.replica.incarnation, nonce.to_bytes(16, "big"), 10**9)
-    await bench.faulty.journal.append(*where, request(f"elsewhere {nonce}", rows).parts)
+    await bench.faulty.journal.append(
+        AppendRequest(*where, request(f"elsewhere {nonce}", rows).parts)
+    )
 
 
 async def is_served(replica: Replica) -> bool:
@@ -146,7 +154,7 @@ def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
         await append_elsewhere(bench, 2, 5)
         bench.replica._s_per_row = 1e-5
         monkeypatch.setattr(service.replica, "READ_BYTES", 2000)
-        read, beside, came = Replica._read, service.replica.beside, asyncio.Event()
+        read, run_in_thread, came = Replica._read, service.replica.run_in_thread, asyncio.Event()
 
         async def lost(self: Replica, journal: Any, after: int) -> Any:
             if after == 1 or came.is_set():
@@ -161,10 +169,10 @@ def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
             await came.wait()
             await asyncio.sleep(0.01)
             served.append(bench.replica.is_forked)
-            return await beside(*given)
+            return await run_in_thread(*given)
 
         monkeypatch.setattr(Replica, "_read", lost)
-        monkeypatch.setattr(service.replica, "beside", behind)
+        monkeypatch.setattr(service.replica, "run_in_thread", behind)
         await bench.committer.refresh()
         assert bench.replica.seq == 1 + MORE
         assert await is_served(bench.replica)

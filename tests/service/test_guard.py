@@ -15,6 +15,7 @@ from service.appending import Appending
 from service.controls import Pause
 from service.demo.server_process import ServerProcess
 from service.groups import Group
+from service.journal.protocol import AppendRequest
 from service.journal.record import Control, KeyKind, decode_merged, make_key
 from service.pausing import Pausing
 from service.replica import Replica
@@ -436,7 +437,9 @@ def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monk
         if is_seen:
             await model.submit(request)
         else:  # by another worker
-            await catalog.journal.append(*where, bytes(16), model.replica.seq, request.parts)
+            await catalog.journal.append(
+                AppendRequest(*where, bytes(16), model.replica.seq, request.parts)
+            )
         put.append(await copy_put(*given))
         return put[-1]
 

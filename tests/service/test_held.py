@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.beside import beside
+from service.concurrency import run_in_thread
 from service.held import Held
 from service.states import SHORT_BYTES, Captured
 
@@ -114,30 +114,9 @@ def test_what_was_used_but_once_goes_first_and_the_last_one_stays():
 
 
 @pytest.mark.anyio
-async def test_work_beside_the_event_loop_is_done_one_after_the_other():
-    under_way, most, threads = 0, 0, set()
-
-    def work(number: int) -> int:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        threads.add(threading.get_ident())
-        threading.Event().wait(0.001)
-        under_way -= 1
-        if number == 3:
-            raise ValueError(number)
-        return number
-
-    told = await asyncio.gather(*(beside(work, n) for n in range(8)), return_exceptions=True)
-    assert most == 1 and threading.get_ident() not in threads
-    assert [n for n in told if isinstance(n, int)] == [0, 1, 2, 4, 5, 6, 7]
-    assert isinstance(told[3], ValueError)
-
-
-@pytest.mark.anyio
 async def test_a_large_state_is_encoded_while_the_thread_beside_the_loop_is_busy():
     free = threading.Event()
-    busy = asyncio.create_task(beside(free.wait))
+    busy = asyncio.create_task(run_in_thread(free.wait))
     numbers = np.arange(SHORT_BYTES // 8 + 1)
     large = Captured(1, "0" * 40, {"numbers": numbers}, {"seq": "1"})
     small = Captured(1, "0" * 40, {"numbers": numbers[:9]}, {"seq": "1"})

@@ -7,7 +7,6 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from service.telemetry import text
-from service.telemetry.process import Observed, Summed
 from service.telemetry.shown import Folded, Shown
 from solvers import Progressive
 from tests.service.conftest import SPEC
@@ -76,25 +75,6 @@ def test_a_summary_is_computed_once_for_a_model_and_scrape(model, monkeypatch):
     monkeypatch.setattr(Progressive, "summary", lambda of: calls.append(1) or summary(of))
     assert model.get("/metrics").status_code == 200
     assert len(calls) == 1
-
-
-def test_what_is_told_together_counts_as_if_it_were_told_at_once():
-    amounts = [0.0, 1.0, 1.5, 2.0, 700.0, float("inf")]
-    told = []
-    for is_together in (False, True):
-        registry = CollectorRegistry()
-        histogram = Histogram("h", "x", buckets=(1, 2), registry=registry)
-        counter = Counter("c", "x", registry=registry)
-        observed, summed = Observed(histogram), Summed(counter)
-        for amount in amounts:
-            (observed.see if is_together else histogram.observe)(amount)
-            (summed.see if is_together else counter.inc)(amount)
-        for _ in range(2):
-            observed.tell()
-            summed.tell()
-        text_of_it = generate_latest(registry).splitlines()
-        told.append([line for line in text_of_it if b"_created" not in line])
-    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("name", ["dualstream_predictions", "dualstream_request_seconds"])

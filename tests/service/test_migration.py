@@ -17,6 +17,7 @@ from service import cli
 from service.app import create_app
 from service.journal import open_journal
 from service.journal.protocol import (
+    AppendRequest,
     Change,
     CursorMove,
     JournalUnavailable,
@@ -145,7 +146,7 @@ async def grown(journal, model: str, *texts: bytes):
     record, _ = await journal.create(model, b"{}", b"{}")
     for text in texts:
         parts = [Part(text, 1)]
-        await journal.append(model, record.incarnation, os.urandom(16), 10**9, parts)
+        await journal.append(AppendRequest(model, record.incarnation, os.urandom(16), 10**9, parts))
     return await journal.get(model)
 
 
@@ -463,7 +464,7 @@ class Cleaned:
         await self.journal.copy_delete(*self.own, self.unnamed)
         assert await self.journal.scrub(*self.own)
         move = CursorMove("unlearned", None, "2")
-        await self.journal.append(*self.own, os.urandom(16), 2, (), move)
+        await self.journal.append(AppendRequest(*self.own, os.urandom(16), 2, (), move))
 
 
 @pytest.mark.parametrize(
@@ -532,11 +533,11 @@ class Besides:
     async def move(self) -> None:
         before = await self.journal.cursor(*self.own, "a cursor")
         move = CursorMove("a cursor", before, str(self.count))
-        await self.journal.append(*self.own, os.urandom(16), self.place[0], (), move)
+        await self.journal.append(AppendRequest(*self.own, os.urandom(16), self.place[0], (), move))
 
     async def repeat(self) -> None:
         parts = request(f"key {self.count}", rows(1, id="id"))
-        await self.journal.append(*self.own, os.urandom(16), self.place[0], parts)
+        await self.journal.append(AppendRequest(*self.own, os.urandom(16), self.place[0], parts))
 
     async def keep(self) -> None:
         data = b"state %d" % self.count
@@ -553,7 +554,9 @@ BESIDES = ("remember", "name", "move", "repeat", "rename")
 
 async def beside_of(journal, model: str) -> Besides:
     record, _ = await journal.create(model, b"{}", b"{}")
-    await journal.append(model, record.incarnation, os.urandom(16), 0, [rows(1, id="id")])
+    await journal.append(
+        AppendRequest(model, record.incarnation, os.urandom(16), 0, [rows(1, id="id")])
+    )
     return Besides(journal, await journal.get(model))
 
 

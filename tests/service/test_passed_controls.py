@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from service.clean_up import CleanUp
+from service.journal.protocol import AppendRequest
 from tests.service.conftest import assert_problem
 from tests.service.snapshots import SPEC
 from tests.service.test_guard import GUARDED, learn, paused, samples
@@ -47,13 +48,13 @@ def passed(monkeypatch):
             where = ("m", model.record.incarnation)
             await other.app._catalog.journal.trim(*where, model.replica.seq, behind=0)
 
-        async def late(*given: Any) -> Any:
-            is_cursor = not given[4]
+        async def late(request: AppendRequest) -> Any:
+            is_cursor = not request.parts
             if is_cursor:
-                return await append(*given)
+                return await append(request)
             monkeypatch.setattr(journal, "append", append)
             await asyncio.to_thread(in_front)
-            appended = await append(*given)
+            appended = await append(request)
             await asyncio.to_thread(other.portal.call, write_snapshot)
             assert appended.more
             return appended

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.journal.protocol import ModelChanged
+from service.journal.protocol import AppendRequest, ModelChanged
 from tests.service.test_committer import Bench, request, run
 from tests.service.test_replica import lose_last_entry
 
@@ -30,7 +30,9 @@ async def append_elsewhere(bench: Bench, times: int, first: int = 0) -> int:
     for number in range(first, first + times):
         where = (bench.replica.id, bench.replica.incarnation)
         nonce = number.to_bytes(16, "big")
-        appended = await bench.faulty.append(*where, nonce, 10**9, request(f"other {number}").parts)
+        appended = await bench.faulty.append(
+            AppendRequest(*where, nonce, 10**9, request(f"other {number}").parts)
+        )
         seq = appended.seq or seq
     return seq
 
@@ -96,7 +98,7 @@ def test_a_fork_is_found_by_what_is_read_or_by_the_head(tmp_path: Path, grown: i
     """The journal ends before the replica, at its seq with other entries, or beyond it."""
 
     async def scenario(bench: Bench) -> None:
-        bench.committer._applying.on_fork = forks.append
+        bench.on_fork = forks.append
         seq = await append_elsewhere(bench, 3)
         await bench.committer.refresh(seq)
         lose_last_entry(sqlite3.connect(next(tmp_path.glob("*.db"))))

@@ -13,7 +13,14 @@ import redis.asyncio
 from service.catalog import canonical
 from service.journal import open_journal
 from service.journal.pages import Page
-from service.journal.protocol import Entry, Journal, JournalUnavailable, Part, Trimmed
+from service.journal.protocol import (
+    AppendRequest,
+    Entry,
+    Journal,
+    JournalUnavailable,
+    Part,
+    Trimmed,
+)
 from service.journal.record import CorruptRecord, encode_rows
 from service.journal.redis import scripts, store as redis_store
 from service.recovery import Forked
@@ -40,7 +47,7 @@ async def three_entries(url: str) -> AsyncIterator[tuple[Journal, Replica]]:
         part = Part(encode_rows([0, 1], [3], [1.0], [1.0]), 1)
         for number in range(3):
             nonce = number.to_bytes(16, "big")
-            await journal.append("m", record.incarnation, nonce, 10**9, [part])
+            await journal.append(AppendRequest("m", record.incarnation, nonce, 10**9, [part]))
         yield journal, Replica(record)
     finally:
         await journal.close()

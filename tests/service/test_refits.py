@@ -15,7 +15,7 @@ from service import refit_board, refits
 from service.controls import obey
 from service.demo.server_process import ServerProcess
 from service.journal import open_journal
-from service.journal.protocol import CursorMove
+from service.journal.protocol import AppendRequest, CursorMove
 from service.journal.record import Control, decode
 from service.time_travel import kept_from
 from service.what_if import replay
@@ -84,7 +84,7 @@ def finished(client, job: str) -> dict[str, Any]:
 
 def is_computing(client) -> bool:
     catalog = client.app._catalog
-    return catalog.desk._turn.locked() or any(model.refits.is_busy for model in catalog)
+    return catalog.desk.turn.locked() or any(model.refits.is_busy for model in catalog)
 
 
 def controls(store: str) -> list[Control]:
@@ -219,7 +219,7 @@ def test_a_model_made_again_meanwhile_is_left_alone(serve, store):
     learn(other, 0, 210)
     deadline = time.monotonic() + 20
     while (
-        client.get("/models/m").json().get("seq") != 210 or client.app._catalog.desk._turn.locked()
+        client.get("/models/m").json().get("seq") != 210 or client.app._catalog.desk.turn.locked()
     ):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -372,7 +372,7 @@ def age_jobs(store: str) -> None:
             for job in jobs:
                 job["updated_ms"] -= 60_000
             move = CursorMove(refit_board.CURSOR, stored, json.dumps(jobs))
-            await journal.append(*where, os.urandom(16), record.seq, (), move)
+            await journal.append(AppendRequest(*where, os.urandom(16), record.seq, (), move))
         finally:
             await journal.close()
 

@@ -10,7 +10,7 @@ import pytest
 from service.catalog import canonical
 from service.demo.adult import adult_lines
 from service.journal import open_journal
-from service.journal.protocol import JournalUnavailable, ModelRecord, Part
+from service.journal.protocol import AppendRequest, JournalUnavailable, ModelRecord, Part
 from service.journal.record import encode_control
 from service.outside import Outside
 from service.replica import Replica
@@ -277,7 +277,7 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
         journal = await open_journal(store)
         record = await journal.get("m")
         part = Part(encode_control("pause", {"why": "test"}), 1)
-        await journal.append("m", record.incarnation, b"n" * 16, 0, [part])
+        await journal.append(AppendRequest("m", record.incarnation, b"n" * 16, 0, [part]))
         await journal.close()
 
     asyncio.run(append_control())
@@ -320,7 +320,9 @@ def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
             for number, part in enumerate(np.array_split(np.arange(500), pieces)):
                 request = Request.of(rows[int(part[0]) : int(part[-1]) + 1], None, None)
                 nonce = number.to_bytes(16, "big")
-                await journal.append("m", record.incarnation, nonce, 10**9, [request.part])
+                await journal.append(
+                    AppendRequest("m", record.incarnation, nonce, 10**9, [request.part])
+                )
             replica = Replica(record)
             await replica.load(journal)
             return replica

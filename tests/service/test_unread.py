@@ -14,6 +14,7 @@ from service.demo.server_process import ServerProcess
 from service.errors import Problem
 from service.journal import open_journal
 from service.journal.protocol import (
+    AppendRequest,
     JournalUnavailable,
     ModelChanged,
     ModelRecord,
@@ -369,7 +370,7 @@ def test_of_one_that_cannot_be_read_it_is_told_that_the_rows_are_journalled(serv
         journal = await open_journal(store)
         record = await journal.get("m")
         part = Part(encode_control("of a later version", {}), 1)
-        await journal.append("m", record.incarnation, b"n" * 16, 0, [part])
+        await journal.append(AppendRequest("m", record.incarnation, b"n" * 16, 0, [part]))
         await journal.close()
 
     asyncio.run(damage())

@@ -12,10 +12,10 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     Announced,
     Appended,
+    AppendRequest,
     AwaitingLabels,
     Base,
     Change,
-    CursorMove,
     Entry,
     Head,
     JournalError,
@@ -128,8 +128,8 @@ class Network:
         """
         if name != "append" or result is None:
             return self.scheduler.steps
-        _, incarnation, nonce = given[:3]
-        return self._appended.setdefault((incarnation, nonce, result.chain), self.scheduler.steps)
+        where = (given[0].incarnation, given[0].nonce, result.chain)
+        return self._appended.setdefault(where, self.scheduler.steps)
 
     def announce(self, model: str, seq: int) -> None:
         """Tell all who listen of an append; while there are faults, some do not hear of it."""
@@ -205,24 +205,12 @@ class Connection:
         self._network, self._loop = network, loop
         self._at = network.scheduler.at
 
-    def append(
-        self,
-        model: str,
-        incarnation: str,
-        nonce: bytes,
-        known_seq: int,
-        parts: Sequence[Part],
-        cursor: CursorMove | None = None,
-        copy: str | None = None,
-        change: Change | None = None,
-        held: Place | None = None,
-        repeats: Place | None = None,
-    ) -> "asyncio.Future[Appended]":
-        asked_for = (tuple(parts), cursor, copy, change, held, repeats)
-        given = (model, incarnation, nonce, known_seq, *asked_for)
+    def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
+        parts, held, incarnation = request.parts, request.held, request.incarnation
+        given = msgspec.structs.replace(request, parts=tuple(parts))
         asked, told = self._network.scheduler.steps, self._loop.create_future()
-        lag = self._lag_of(_kind_of(parts, held), model)
-        answer = self._sent(_APPEND, "append", *given, lag=lag)
+        lag = self._lag_of(_kind_of(parts, held), request.model)
+        answer = self._sent(_APPEND, "append", given, lag=lag)
 
         def see(_: object) -> None:
             if told.cancelled():
@@ -480,7 +468,7 @@ class Connection:
             error = refusal
         self._tell(name, error or result, given)
         if name == "append" and result is not None and result.seq is not None:
-            self._network.announce(given[0], result.seq)
+            self._network.announce(given[0].model, result.seq)
         if answer is not None:
             done = (result, self._network.done_at(name, given, result))
             if back:
@@ -520,6 +508,8 @@ def _short(value: Any) -> str:
             return f"{value.count} under {_short(value.key)}" if value.key else str(value.count)
         case Entry():
             return f"{value.first_seq}-{value.seq} {value.chain[:8]}"
+        case AppendRequest():
+            return _short(msgspec.structs.astuple(value))
         case Appended():
             entries = _short(value.entries)
             return f"{value.seq}: {value.previous[:8]} -> {value.chain[:8]}, before it {entries}"

@@ -15,12 +15,12 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     ENTRY_OVERHEAD,
     Appended,
+    AppendRequest,
     Audited,
     AwaitingLabels,
     Base,
     Change,
     Conflict,
-    CursorMove,
     CursorMoved,
     Entry,
     Head,
@@ -136,28 +136,17 @@ class Store:
         self._keep(log, log.seq, change)
         self.gone.append(self.logs.pop(model))
 
-    def append(
-        self,
-        model: str,
-        incarnation: str,
-        nonce: bytes,
-        known_seq: int,
-        parts: Sequence[Part],
-        cursor: CursorMove | None = None,
-        copy: str | None = None,
-        change: Change | None = None,
-        held: Place | None = None,
-        repeats: Place | None = None,
-    ) -> Appended:
+    def append(self, request: AppendRequest) -> Appended:
+        nonce, known_seq, parts = request.nonce, request.known_seq, request.parts
         check_parts(nonce, parts)
-        if isinstance(cursor, InputMove):
+        if isinstance(request.cursor, InputMove):
             raise ValueError("this store has no inputs")
-        log = self.log(model, incarnation)
-        done = self._done(log, nonce, parts, repeats)
+        log = self.log(request.model, request.incarnation)
+        done = self._done(log, nonce, parts, request.repeats)
         if done is None:
-            done = self._append_new(log, nonce, known_seq, parts, cursor, copy, held)
+            done = self._append_new(log, request)
             if done.entry is not None or not parts:
-                done.change = self._keep(log, done.seq, change)
+                done.change = self._keep(log, done.seq, request.change)
         entries, more = self._between(log, known_seq, done.before)
         if known_seq < log.trimmed:
             entries, more = [], True
@@ -191,16 +180,9 @@ class Store:
                 return done
         return None
 
-    def _append_new(
-        self,
-        log: Log,
-        nonce: bytes,
-        known: int,
-        parts: Sequence[Part],
-        cursor: CursorMove | None,
-        copy: str | None,
-        held: Place | None,
-    ) -> Operation:
+    def _append_new(self, log: Log, request: AppendRequest) -> Operation:
+        nonce, parts = request.nonce, request.parts
+        cursor, copy, held = request.cursor, request.copy, request.held
         if cursor is not None:
             stands = log.cursors.get(cursor.name)
             if stands != cursor.expected:
@@ -226,7 +208,7 @@ class Store:
             log.ends.append(chain)
         done = Operation(
             nonce,
-            known,
+            request.known_seq,
             log.seq,
             sorting.seq,
             log.chain,

@@ -8,7 +8,7 @@ import pytest
 
 from service.committer import Committer
 from service.controls import Rollback
-from service.journal.protocol import ModelRecord, Trimmed
+from service.journal.protocol import AppendRequest, ModelRecord, Trimmed
 from service.recovery import REPLAYS, NoBase
 from service.replica import Replica
 from service.requests import ControlRequest
@@ -44,7 +44,7 @@ class Vanishing:
 def append(store: Store, log: Log) -> None:
     nonce = (1000 * len(log.cut) + len(log.entries)).to_bytes(16, "big")
     part = models.learn_request(3, None).part
-    store.append(log.id, log.incarnation, nonce, log.seq, [part])
+    store.append(AppendRequest(log.id, log.incarnation, nonce, log.seq, [part]))
 
 
 def loaded(times: int) -> tuple[Replica, Log, Store]:
@@ -104,7 +104,9 @@ def test_a_copy_that_went_with_the_record_that_names_it_is_no_lost_one(is_plante
     replica, log, store = loaded(0)
     digest = store.copy_put(log.id, log.incarnation, replica.capture().as_copy().data)
     parts = ControlRequest.of(Rollback(digest, replica.seq)).parts
-    store.append(log.id, log.incarnation, bytes(range(16)), log.seq, parts, copy=digest)
+    store.append(
+        AppendRequest(log.id, log.incarnation, bytes(range(16)), log.seq, parts, copy=digest)
+    )
     journal: Any = TrimmedMeanwhile(store, log, 0)
     with bug.planted() if is_planted else contextlib.nullcontext():
         with pytest.raises(UnreadableCopy if is_planted else Trimmed):

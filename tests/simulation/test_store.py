@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.journal import open_journal
-from service.journal.protocol import Appended, NotHeld, Part, Place
+from service.journal.protocol import Appended, AppendRequest, NotHeld, Part, Place
 from tests.journal.groups import GIVEN, SPEC, keyed, places, rows
 from tests.journal.test_journal_stores_agree import some_group
 from tests.journal.test_remembering import key, label, waits
@@ -28,7 +28,9 @@ def made() -> tuple[Store, Log]:
 
 
 def append(store: Store, log: Log, *parts: Part, nonce: int = 0, known_seq: int = 0) -> Appended:
-    return store.append("m", log.incarnation, nonce.to_bytes(16, "big"), known_seq, parts)
+    return store.append(
+        AppendRequest("m", log.incarnation, nonce.to_bytes(16, "big"), known_seq, parts)
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -43,7 +45,7 @@ async def test_the_same_appends_have_the_same_answers(tmp_path: Path, seed: int)
         nonce += chance.random() < 0.9
         mine = append(store, log, *group, nonce=nonce, known_seq=known_seq)
         theirs = await journal.append(
-            "m", other.incarnation, nonce.to_bytes(16, "big"), known_seq, group
+            AppendRequest("m", other.incarnation, nonce.to_bytes(16, "big"), known_seq, group)
         )
         assert mine.placed == theirs.placed
         assert (mine.first_seq, mine.seq, mine.more) == (
@@ -71,13 +73,19 @@ async def test_the_same_places_are_held(tmp_path: Path, seed: int):
         seq += chance.randrange(2)
         given = nonce.to_bytes(16, "big"), 0, [rows(*range(chance.randint(1, 3)))]
         try:
-            appended = store.append("m", log.incarnation, *given, held=Place(seq, mine))
+            appended = store.append(
+                AppendRequest("m", log.incarnation, *given, held=Place(seq, mine))
+            )
         except NotHeld:
             refused += 1
             with pytest.raises(NotHeld):
-                await journal.append("m", other.incarnation, *given, held=Place(seq, theirs))
+                await journal.append(
+                    AppendRequest("m", other.incarnation, *given, held=Place(seq, theirs))
+                )
             continue
-        told = await journal.append("m", other.incarnation, *given, held=Place(seq, theirs))
+        told = await journal.append(
+            AppendRequest("m", other.incarnation, *given, held=Place(seq, theirs))
+        )
         assert told.seq == appended.seq == log.seq
         stood.append((log.seq, log.chain, told.chain))
     assert 10 < refused < 30

@@ -17,6 +17,7 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     Announced,
     Appended,
+    AppendRequest,
     Base,
     Change,
     Conflict,
@@ -232,19 +233,10 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         if await self._others.call("EXISTS", keys_of(model).spec):
             await self._others.call("ZADD", MODELS, 0, model)
 
-    async def append(
-        self,
-        model: str,
-        incarnation: str,
-        nonce: bytes,
-        known_seq: int,
-        parts: Sequence[Part],
-        cursor: CursorMove | None = None,
-        copy: str | None = None,
-        change: Change | None = None,
-        held: Place | None = None,
-        repeats: Place | None = None,
-    ) -> Appended:
+    async def append(self, request: AppendRequest) -> Appended:
+        model, nonce, parts = request.model, request.nonce, request.parts
+        cursor, copy, change = request.cursor, request.copy, request.change
+        held, repeats = request.held, request.repeats
         may_be_left = check_parts(nonce, parts)
         keys = keys_of(model)
         body = b"".join([part.body for part in parts])
@@ -253,9 +245,9 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
             command = ("SET", keys.body(nonce), body, "PX", _BODY_MS, "NX")
             before, body = (b"*%d\r\n" % len(command), *pack(command)), b""
         arguments = (
-            incarnation,
+            request.incarnation,
             nonce,
-            known_seq,
+            request.known_seq,
             body,
             sum([part.count for part in parts]),
             *(_packed_parts(parts) if may_be_left else (b"", b"")),
@@ -287,7 +279,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
         except TooFewReplicas as short:
             answer, shortfall = short.answer, str(short)
         if isinstance(answer, bytes):
-            appended = _appended(nonce, known_seq, parts, answer, shortfall)
+            appended = _appended(nonce, request.known_seq, parts, answer, shortfall)
             if appended.seq is not None:
                 self._announcer.tell(model, appended.seq)
             return appended

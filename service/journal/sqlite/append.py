@@ -8,13 +8,12 @@ from service.journal.chain import next_chain
 from service.journal.nonces import OURS
 from service.journal.protocol import (
     Appended,
-    Change,
+    AppendRequest,
     CursorMove,
     CursorMoved,
     Limits,
     NotHeld,
     Part,
-    Place,
     UnknownCopy,
 )
 from service.journal.sqlite import answers, audit, copies, entries, remembering
@@ -26,28 +25,19 @@ from service.journal.sqlite.transactions import Task
 
 
 def append(
-    model: str,
-    incarnation: str,
-    nonce: bytes,
-    known_seq: int,
-    parts: Sequence[Part],
-    cursor: CursorMove | None,
-    copy: str | None,
-    change: Change | None,
-    held: Place | None,
-    repeats: Place | None,
-    limits: Limits,
-    now_ms: Callable[[], int],
-    heads: KnownHeads,
+    request: AppendRequest, limits: Limits, now_ms: Callable[[], int], heads: KnownHeads
 ) -> Task[Appended]:
     """The task behind `Journal.append`, to be run in a write transaction."""
+    model, nonce, parts = request.model, request.nonce, request.parts
+    cursor, copy, change, held = request.cursor, request.copy, request.change, request.held
     may_be_left = check_parts(nonce, parts)
     is_first = OURS.is_first(nonce)
     is_alone = cursor is None and copy is None and change is None and held is None
     if is_first and is_alone and parts and not may_be_left:
-        return PlainAppend(model, incarnation, nonce, known_seq, parts, limits, now_ms, heads)
+        return PlainAppend(request, limits, now_ms, heads)
 
     def task(connection: sqlite3.Connection) -> Appended:
+        incarnation, repeats = request.incarnation, request.repeats
         head = find_head(connection, model, incarnation)
         result = None
         if not is_first:
@@ -68,7 +58,7 @@ def append(
             if change is not None and (result.seq > result.before or not parts):
                 place = (model, incarnation, result.seq)
                 audit.keep(connection, *place, change, limits, now_ms())
-        return answers.answer(connection, head, result, known_seq, parts)
+        return answers.answer(connection, head, result, request.known_seq, parts)
 
     return task
 

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from service.giving_way import give_way
+from service.concurrency import lower_priority
 from service.journal.protocol import JournalUnavailable
 from service.journal.sqlite.transactions import Task
 from service.journal.sqlite.watching import log_of
@@ -61,7 +61,7 @@ class Checkpointer:
 
     async def start(self) -> None:
         await self._worker.start()
-        await self._worker.run(lambda connection: give_way(NICENESS))
+        await self._worker.run(lambda connection: lower_priority(NICENESS))
 
     async def stop(self) -> None:
         if self._running is not None:

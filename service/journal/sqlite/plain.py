@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
 from service.journal.chain import next_chain
-from service.journal.protocol import Appended, Limits, ModelChanged, Part
+from service.journal.protocol import Appended, AppendRequest, Limits, ModelChanged
 from service.journal.sqlite.answers import Result, answer, keep
 from service.journal.sqlite.heads import Head, KnownHeads
 from service.journal.sqlite.keys import keep_keys
@@ -29,21 +29,16 @@ _NONE = "", Head(0, 0, "", 0, 0, 0, 0)
 class PlainAppend(Joined[Appended]):
     """The task behind `Journal.append` of parts without keys, at least one, under a first nonce."""
 
-    __slots__ = "heads", "incarnation", "known_seq", "limits", "model", "nonce", "now_ms", "parts"
+    __slots__ = "heads", "limits", "now_ms", "request"
 
     def __init__(
         self,
-        model: str,
-        incarnation: str,
-        nonce: bytes,
-        known_seq: int,
-        parts: Sequence[Part],
+        request: AppendRequest,
         limits: Limits,
         now_ms: Callable[[], int],
         heads: KnownHeads,
     ) -> None:
-        self.model, self.incarnation = model, incarnation
-        self.nonce, self.known_seq, self.parts = nonce, known_seq, parts
+        self.request = request
         self.limits, self.now_ms, self.heads = limits, now_ms, heads
 
     def undone(self) -> None:
@@ -54,32 +49,33 @@ class PlainAppend(Joined[Appended]):
         connection: sqlite3.Connection, tasks: "Sequence[PlainAppend]"
     ) -> list[Appended | BaseException]:
         known = tasks[0].heads
-        found = known.find(connection, [task.model for task in tasks])
+        found = known.find(connection, [task.request.model for task in tasks])
         time_ms = tasks[0].now_ms()
         entries: list[tuple[object, ...]] = []
         results: list[tuple[Head, Result] | None] = []
         moved: dict[str, tuple[str, Head]] = {}
         for task in tasks:
-            incarnation, head = found.get(task.model, _NONE)
-            if incarnation != task.incarnation:
+            asked = task.request
+            incarnation, head = found.get(asked.model, _NONE)
+            if incarnation != asked.incarnation:
                 results.append(None)
                 continue
-            _, head = moved.get(task.model, (incarnation, head))
-            seq = head.seq + sum([part.count for part in task.parts])
-            chain = next_chain(head.chain, task.nonce)
-            body = b"".join([part.body for part in task.parts])
-            entries.append((head.model, seq, head.seq + 1, task.nonce, chain, time_ms, body))
+            _, head = moved.get(asked.model, (incarnation, head))
+            seq = head.seq + sum([part.count for part in asked.parts])
+            chain = next_chain(head.chain, asked.nonce)
+            body = b"".join([part.body for part in asked.parts])
+            entries.append((head.model, seq, head.seq + 1, asked.nonce, chain, time_ms, body))
             result = Result(head.seq, seq, head.chain, chain, [])
             results.append((head, result))
-            keep(connection, head, task.nonce, result, task.limits)
+            keep(connection, head, asked.nonce, result, task.limits)
             following = _moved(connection, head, seq, chain, task.limits, time_ms)
-            moved[task.model] = incarnation, following
+            moved[asked.model] = incarnation, following
         _write(connection, entries, [head for _, head in moved.values()])
         known.keep(connection, moved)
         return [
-            ModelChanged(task.model)
+            ModelChanged(task.request.model)
             if result is None
-            else answer(connection, *result, task.known_seq, task.parts)
+            else answer(connection, *result, task.request.known_seq, task.request.parts)
             for task, result in zip(tasks, results, strict=True)
         ]
 

@@ -14,12 +14,12 @@ from service.journal.protocol import (
     ENTRY_BYTES,
     Announced,
     Appended,
+    AppendRequest,
     Audited,
     AwaitingLabels,
     Base,
     Change,
     CopyUse,
-    CursorMove,
     Entry,
     Head,
     Known,
@@ -27,7 +27,6 @@ from service.journal.protocol import (
     Limits,
     ModelRecord,
     Overdue,
-    Part,
     Place,
     Remembered,
     Revision,
@@ -210,23 +209,11 @@ class SqliteJournal(SqliteMoving):
         await self._write(task)
         await self._sweep()
 
-    def append(
-        self,
-        model: str,
-        incarnation: str,
-        nonce: bytes,
-        known_seq: int,
-        parts: Sequence[Part],
-        cursor: CursorMove | None = None,
-        copy: str | None = None,
-        change: Change | None = None,
-        held: Place | None = None,
-        repeats: Place | None = None,
-    ) -> "asyncio.Future[Appended]":
-        if isinstance(cursor, InputMove):
+    def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
+        if isinstance(request.cursor, InputMove):
             raise ValueError("SQLite has no inputs")
-        given = (model, incarnation, nonce, known_seq, parts, cursor, copy, change, held, repeats)
-        task = append.append(*given, self._limits, _now_ms, self._heads)
+        task = append.append(request, self._limits, _now_ms, self._heads)
+        parts = request.parts
         size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
         appended = self._writer.write(task, size)
         self._checkpointer.wrote(size)

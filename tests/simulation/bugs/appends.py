@@ -16,7 +16,7 @@ from service.applying import Applying
 from service.committer import Committer
 from service.entries import as_batch
 from service.groups import next_group
-from service.journal.protocol import OutcomeUnknown, Part
+from service.journal.protocol import AppendRequest, OutcomeUnknown, Part
 from service.journal.record import Control, Rows, decode_merged
 from service.replica import Replica
 from service.requests import Request
@@ -40,23 +40,23 @@ def _anew(true: Any, self: Appending, group: Any) -> Any:
     return true(self, group)
 
 
-def _keys_seen(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> Any:
+def _keys_seen(true: Any, self: Store, request: AppendRequest) -> Any:
     """Keys are held against what the appender has seen, not in the append."""
-    log = self.log(model, incarnation)
-    unseen = {key: known for key, known in log.keys.items() if known.seq > given[1]}
+    log = self.log(request.model, request.incarnation)
+    unseen = {key: known for key, known in log.keys.items() if known.seq > request.known_seq}
     for key in unseen:
         del log.keys[key]
-    appended = true(self, model, incarnation, *given)
+    appended = true(self, request)
     log.keys = unseen | log.keys
     return appended
 
 
-def _in_part(true: Any, self: Store, *given: Any) -> Any:
+def _in_part(true: Any, self: Store, request: AppendRequest) -> Any:
     """What is to be taken whole or not at all is taken part by part."""
-    *where, parts, cursor, copy, change, held, repeats = given
+    replace, parts = msgspec.structs.replace, request.parts
     if any(part.whole for part in parts):
-        parts = [msgspec.structs.replace(part, whole=False, continues=False) for part in parts]
-    return true(self, *where, parts, cursor, copy, change, held, repeats)
+        parts = [replace(part, whole=False, continues=False) for part in parts]
+    return true(self, replace(request, parts=parts))
 
 
 def _as_it_is_now(true: Any, labels: Any, waiting: Any, *given: Any) -> Any:

@@ -12,6 +12,7 @@ import service.time_travel
 import service.versions
 from service.controls import Refit, why_forgotten
 from service.guarding import Guarding
+from service.journal.protocol import AppendRequest
 from service.journal.record import KeyKind, make_key
 from service.model import Model
 from service.refit_board import Job
@@ -44,17 +45,16 @@ def _journalled_first(true: Any, *given: Any) -> None:
     """That there is no way back is found out once the rollback is in the journal."""
 
 
-def _whatever_was_lost(true: Any, self: Store, *given: Any) -> Any:
+def _whatever_was_lost(true: Any, self: Store, request: AppendRequest) -> Any:
     """A control enters behind anything."""
-    *others, _, repeats = given
-    return true(self, *others, repeats=repeats)
+    return true(self, msgspec.structs.replace(request, held=None))
 
 
-def _pauses_whatever_was_lost(true: Any, self: Store, *given: Any) -> Any:
+def _pauses_whatever_was_lost(true: Any, self: Store, request: AppendRequest) -> Any:
     """The rollback of a pause does, and uses up the key of the next pause at its seq."""
-    key = given[4][0].key if given[4] else None
+    key = request.parts[0].key if request.parts else None
     of_pause = key is not None and key[0] == KeyKind.PAUSE
-    return _whatever_was_lost(true, self, *given) if of_pause else true(self, *given)
+    return _whatever_was_lost(true, self, request) if of_pause else true(self, request)
 
 
 def _still_to_come(true: Any, subject: Any, seq: int) -> str | None:

@@ -62,7 +62,7 @@ async def _looked_once(true: Any, self: Applying, read_already: bool) -> None:
 async def _served_meanwhile(true: Any, self: Applying, fork: Exception) -> None:
     """A fork is served until the rebuilding begins."""
     if isinstance(fork, Forked):
-        self.on_fork(self._replica.id)
+        self.listener.on_fork(self._replica.id)
     record = await self._journal.get(self._replica.id)
     if record.incarnation != self._replica.incarnation:
         raise ModelChanged(self._replica.id)

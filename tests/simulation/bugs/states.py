@@ -150,7 +150,7 @@ BUGS = {
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
     "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
     "store taken for clean too early": Bug([(service.clean_up, "clean_up", _promised)]),
-    "nothing cleaned behind a rebuilding": Bug([(Model, "_on_loss", _as_it_was)]),
+    "nothing cleaned behind a rebuilding": Bug([(Model, "on_loss", _as_it_was)]),
     "snapshot without who is in it": Bug([(RetainedIds, "restore", _forgotten)]),
     "ids out of step with their rows": Bug([(RetainedIds, "_close_up", _by_seq)]),
     "trim past the older snapshot": Bug([(Store, "trim", _to_the_newest)]),
