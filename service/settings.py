@@ -172,12 +172,6 @@ class Settings(BaseSettings):
     models_held: int | None = Field(
         None, ge=1, description="Most models in memory, per worker; unset leaves it to their bytes."
     )
-    bare_bytes: int | None = Field(
-        None,
-        ge=0,
-        description="Memory, of that for models, for what those that left it learn by, per worker; "
-        "unset is an eighth of it.",
-    )
     keep_records: int = Field(
         0, ge=0, description="Keep at least so many of the last records of a journal."
     )

@@ -93,7 +93,6 @@ def serve(
     snapshot_every: Annotated[int | None, flag("snapshot-every", help_of("snapshot_every"))] = None,
     models_bytes: Annotated[int | None, flag("models-bytes", help_of("models_bytes"))] = None,
     models_held: Annotated[int | None, flag("models-held", help_of("models_held"))] = None,
-    bare_bytes: Annotated[int | None, flag("bare-bytes", help_of("bare_bytes"))] = None,
     keep_records: Annotated[int | None, flag("keep-records", help_of("keep_records"))] = None,
     max_versions: Annotated[int | None, flag("max-versions", help_of("max_versions"))] = None,
     versions_held: Annotated[int | None, flag("versions-held", help_of("versions_held"))] = None,

@@ -188,11 +188,6 @@ class Door:
         return self._places, self._told, self._told_places.slots, self._place_of
 
     @property
-    def names_told(self) -> int:
-        """How many names stand in the journal, as far as known."""
-        return len(self._told)
-
-    @property
     def reads_exactly(self) -> bool:
         """Whether bodies are read row by row: kernels know of no shorter names than the longest."""
         return self.is_hashed and self.limits.name_length < LONGEST_NAME

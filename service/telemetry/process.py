@@ -128,11 +128,6 @@ class ProcessCounts:
             "Models that left memory to make room.",
             registry=registry,
         )
-        self._bare_groups = Counter(
-            "dualstream_bare_groups",
-            "Groups that models learned which did not come into memory for it.",
-            registry=registry,
-        )
         self._label_delays = Histogram(
             "dualstream_label_delay_seconds",
             "Time from a prediction that remembered its row to the label, of labels learned here.",
@@ -179,7 +174,6 @@ class ProcessCounts:
         self._see_append = self._observer(self._appends)
         self._see_load = self._observer(self._loads)
         self._see_eviction = self._observer(self._evictions)
-        self._see_bare_group = self._observer(self._bare_groups)
         self._by_request: dict[tuple[str, int], Callable[[float], None]] = {}
         self._of_model: dict[tuple[str, str], Counter] = {}
 
@@ -207,9 +201,6 @@ class ProcessCounts:
 
     def saw_eviction(self) -> None:
         self._see_eviction(1)
-
-    def saw_bare_group(self) -> None:
-        self._see_bare_group(1)
 
     def saw_closed(self, reason: str) -> None:
         self._closed.labels(reason).inc()
