@@ -1,18 +1,16 @@
-"""Ten thousand models in the memory that 500 of them take, chosen by a Zipf law, against one model.
+"""Ten thousand models with memory for 500 of them, chosen by a Zipf law, against one model.
 
 Each has learned 2,000 rows before, appended to the journal directly. Samples come one a request
 over 64 connections: as fast as they are answered, which measures how many are answered a second
 more than how long one takes, as 64 are always under way; and when they are due, as many a second
 to both sides, a fifth and half of what many models sustain. Latency counts from the due time then,
 and waiting behind others is part of it. Before the first measured round the server is run in, until
-what is asked for often is in memory; what is asked for seldom learns bare, by the weights that are
-kept of what left, or comes from its journal, or from the snapshot that it left with. Whole models
-and bare learners together may take no more than 500 whole ones would. Afterwards the journals of a
-sample of models are held against what was answered.
+what is asked for often is in memory; what is asked for seldom is loaded from its journal, or from
+the snapshot that it left with. Afterwards the journals of a sample of models are held against what
+was answered.
 
 A third side has as many models of one row each, which have next to nothing to replay: what they
-cost more than one model is the rest of a miss, and that every request is a group of its own. A
-fourth keeps 500 whole models and nothing of others: every miss is a load.
+cost more than one model is the rest of a miss, and that every request is a group of its own.
 """
 
 import asyncio
@@ -44,7 +42,6 @@ from load_tests.http import (
     wrk as path_of_wrk,
 )
 from load_tests.measure import Row, cpu_seconds, interleaved
-from load_tests.soak import resident_bytes
 from service.catalog import canonical
 from service.demo.adult import adult_lines
 from service.demo.server_process import ServerProcess
@@ -57,8 +54,8 @@ from solvers import Batch, resolve_spec
 
 TITLE = "Many models"
 MODELS, ROWS, ENTRY_ROWS = 10_000, 2000, 500
-HELD, WHOLE = 500, 395
-"""So many models' memory there is: for so many whole ones, and the bare learners of the others."""
+HELD = 500
+"""Models in memory at most."""
 EXPONENT = 1.1
 SHARES = (0.2, 0.5)
 """Of the requests that many models are answered a second, that come a second when due."""
@@ -89,7 +86,6 @@ class Run:
     loads: float
     load_s: float
     evictions: float
-    bare: float
     cpu_s: float
 
     @property
@@ -109,7 +105,6 @@ class Side:
     models: int
     length: int
     """Rows that each has learned before."""
-    keeps_bare: bool = True
     runs: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
     acks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     void: str = ""
@@ -118,8 +113,7 @@ class Side:
     def counted(self) -> str:
         """The models, in words."""
         of = f" of {self.length:,} row" if self.length < ROWS else ""
-        without = "" if self.keeps_bare else ", none of them bare"
-        return f"{self.models:,} model{'s' * (self.models > 1)}{of}{without}"
+        return f"{self.models:,} model{'s' * (self.models > 1)}{of}"
 
 
 def rows() -> Iterator[Row]:
@@ -130,25 +124,21 @@ def rows() -> Iterator[Row]:
         sides = {}
         for name, models, length in (
             ("many", MODELS, ROWS),
-            ("whole", MODELS, ROWS),
             ("one", 1, ROWS),
             ("new", MODELS, 1),
         ):
             store = f"sqlite:///{folder}/{name}.db"
             asyncio.run(prepare(store, models, length))
             # The whole journals are held against the answers afterwards.
-            flags = ["--keep-records", "1000000000", "--models-held"]
-            keeps_bare = name != "whole"
-            flags += [str(WHOLE if keeps_bare else HELD)]
-            module = "service" if keeps_bare else "load_tests.whole_server"
-            with ServerProcess(store, flags, module=module):
+            flags = ["--keep-records", "1000000000", "--models-held", str(HELD)]
+            with ServerProcess(store, flags):
                 pass  # what was written just before is on the disk now, and kernels are compiled
             began = time.perf_counter()
             server = stack.enter_context(
-                ServerProcess(store, flags, prefix=pinned(SERVER_CORE), module=module)
+                ServerProcess(store, flags, prefix=pinned(SERVER_CORE))
             )
             where = (server.url, server.process.pid)
-            sides[name] = Side(name, store, *where, models, length, keeps_bare)
+            sides[name] = Side(name, store, *where, models, length)
             _about.append(
                 f"Start with {sides[name].counted()} until ready: "
                 f"{time.perf_counter() - began:.2f} s."
@@ -159,11 +149,9 @@ def rows() -> Iterator[Row]:
         figures = interleaved(
             {name: partial(send, bodies, side, CLOSED, SECONDS) for name, side in sides.items()}
         )
-        check_memory(many, sides["whole"])
         yield compare(CLOSED, sides, figures)
         yield compare(CLOSED, sides, figures, "new")
-        yield compare(CLOSED, sides, figures, "whole")
-        del sides["new"], sides["whole"]
+        del sides["new"]
         for share in SHARES:
             rate = share * statistics.median(run.per_s for run in many.runs[CLOSED])
             load = f"{rate:,.0f} requests/s, sent when due"
@@ -176,21 +164,6 @@ def rows() -> Iterator[Row]:
             yield compare(load, sides, figures)
 
 
-def check_memory(many: Side, whole: Side) -> None:
-    """Void a side whose models, whole or bare, take more memory than the other's whole ones."""
-    told = {side.name: scrape(side.url) for side in (many, whole)}
-    taken, most = (of["dualstream_models_bytes"] for of in told.values())
-    held, bare = (told["many"][f'dualstream_models{{state="{kind}"}}'] for kind in ("held", "bare"))
-    _about.append(
-        f"Memory of models, as measured by the server: {taken / 1e6:,.0f} MB for {held:,.0f} whole "
-        f"ones and {bare:,.0f} bare learners, {most / 1e6:,.0f} MB for {HELD} whole ones alone. "
-        f"Resident are {resident_bytes(many.server) / 1e6:,.0f} MB of the one server and "
-        f"{resident_bytes(whole.server) / 1e6:,.0f} MB of the other."
-    )
-    if taken > most:
-        many.void = f"it takes more memory than {HELD} whole models"
-
-
 def compare(
     load: str, sides: dict[str, Side], figures: dict[str, list[float]], name: str = "many"
 ) -> Row:
@@ -200,9 +173,8 @@ def compare(
     for side in (many, one) if has_gate else (many,):
         _about.append(f"{load}: {told(side, side.runs[load])}")
     length = f"{many.length:,} row{'s' * (many.length > 1)} each"
-    memory = f"memory of {HELD}" if many.keeps_bare else f"{HELD} in memory, nothing of others"
     return Row(
-        f"learn p99, {MODELS:,} models (dim 123, retain 1,000, {length}), {memory}, "
+        f"learn p99, {MODELS:,} models (dim 123, retain 1,000, {length}), {HELD} in memory, "
         f"Zipf({EXPONENT}), {CONNECTIONS} connections, {load}, SQLite normal",
         "ms",
         figures[name],
@@ -220,7 +192,6 @@ def told(side: Side, runs: list[Run]) -> str:
     """What the runs of a side came to."""
     requests = sum(run.requests for run in runs)
     loads, load_s = sum(run.loads for run in runs), sum(run.load_s for run in runs)
-    bare = sum(run.bare for run in runs)
     text = (
         f"{side.counted()}: "
         f"p50 {statistics.median(run.p50_ms for run in runs):.3g} ms, "
@@ -232,8 +203,7 @@ def told(side: Side, runs: list[Run]) -> str:
         return text
     evictions = sum(run.evictions for run in runs)
     return (
-        f"{text}; {loads + bare:,.0f} misses ({(loads + bare) / requests:.1%}), {bare:,.0f} of "
-        f"them learned bare and {loads:,.0f} loaded ({loads / requests:.1%}), "
+        f"{text}; {loads:,.0f} loads ({loads / requests:.1%} of the requests), "
         f"{load_s / loads * 1000:.2f} ms a load, {evictions:,.0f} evictions"
     )
 
@@ -247,10 +217,8 @@ def about() -> list[str]:
         "each is an append of its own, and a fifth find their model missing. What a client of a "
         f"stream waits is in the rows of requests sent when due, {SHARES[0]:.0%} and "
         f"{SHARES[1]:.0%} of what many models sustain, the same to both sides. Misses are part of "
-        "every figure: a model that is not in memory learns bare, by its weights, or is loaded, "
-        "every 25th time and where nothing of it was kept. Whole models and bare learners take "
-        f"no more memory in all than {HELD} whole models. Models of one row each have next to "
-        "nothing to replay: what they cost beyond one model is the rest of a miss, as reading, "
+        "every figure: a model that is not in memory is loaded. Models of one row each have next "
+        "to nothing to replay: what they cost beyond one model is the rest of a miss, as reading, "
         "making and dropping a model, and a group for every request. "
         f"The history of {CHECKED} models is checked after each load, and {REPLAYED} of them are "
         "replayed without snapshots and compared bit for bit."
@@ -369,17 +337,16 @@ def counting(side: Side, load: str) -> Iterator[Found]:
         side.void = f"{found.bad:.0f} requests failed"
     elif len(found.acks) < found.requests:
         side.void = f"{found.requests - len(found.acks)} answers name no seq"
-    loads, load_s, evictions, bare = (
+    loads, load_s, evictions = (
         after[name] - before[name]
         for name in (
             "dualstream_model_load_seconds_count",
             "dualstream_model_load_seconds_sum",
             "dualstream_model_evictions_total",
-            "dualstream_bare_groups_total",
         )
     )
     seen = (found.requests, found.seconds, found.p50_ms, found.p99_ms)
-    side.runs[load].append(Run(*seen, loads, load_s, evictions, bare, cpu_s))
+    side.runs[load].append(Run(*seen, loads, load_s, evictions, cpu_s))
 
 
 def scrape(url: str) -> dict[str, float]:

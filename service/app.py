@@ -60,7 +60,7 @@ from service.settings import Settings, check_binding
 from service.startup import Startup
 from service.telemetry import Telemetry
 from service.telemetry.sharing import Sharing
-from service.versions import LoadedVersions
+from service.versions import MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES, LoadedVersions
 from solvers import SolverError
 
 
@@ -207,7 +207,7 @@ def create_app(
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app, settings.asks_for_keys)
     bodies = Bodies(settings.max_bodies_bytes, time.monotonic)
-    loaded = LoadedVersions(settings.versions_held, settings.versions_bytes)
+    loaded = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
     learn = LearnRoute(catalog, settings, telemetry)
     predict = PredictRoute(catalog, loaded, settings, telemetry)
     events = Events(catalog, startup, settings, telemetry)

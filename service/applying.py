@@ -6,7 +6,6 @@ learned, the replica is thrown away for it.
 """
 
 import logging
-import sys
 from collections.abc import Sequence
 
 from service.entries import Content
@@ -22,7 +21,7 @@ from service.journal.protocol import (
     Trimmed,
 )
 from service.parting import may_have_parted, parts_at
-from service.receipts import is_left, new_of
+from service.receipts import new_of
 from service.recovery import REPLAYS, Forked
 from service.replica import Replica
 from service.requests import ControlRequest
@@ -86,10 +85,6 @@ class Applying:
                 follows = self.is_next(appended)
             else:
                 follows = appended.shortfall is None and is_whole(group, appended)
-            if replica.is_bare:
-                # What was left out was answered before, and a bare replica does not know how.
-                is_all_new = not any(map(is_left, appended.placed))
-                follows = follows and is_all_new and seq < replica.bare_until
             if follows and replica.learns_at_once(seq - replica.seq):
                 return self._told(group, appended) if appended.entries else ()
         if parts_at(appended, self.place):
@@ -181,18 +176,6 @@ class Applying:
         The group's nonce is watched. Raises OutcomeUnknown when the journal has lost it again.
         """
         replica, requests, nonce = self._replica, group.requests, group.nonce
-        if replica.is_bare:
-            # Once the whole model is there, it has learned the group.
-            learned = await self._learned_bare(group, appended, placed)
-            was_forked = replica.is_forked
-            parted = f"model {replica.id!r}: the journal does not go on from seq {replica.seq}"
-            try:
-                await self._rebuild(Forked(parted) if was_forked else None)
-            except Exception:
-                replica.is_forked = was_forked
-                raise
-            self._check_kept(appended)
-            return replica.watched[nonce] or learned
         try:
             if appended.entries:
                 unseen = [e for e in appended.entries if e.seq > replica.seq]
@@ -200,12 +183,7 @@ class Applying:
                     # One pass over rows of others and own ones takes less than two.
                     unseen.append(own_entry(group, appended))
                 await replica.apply(unseen, self._journal)
-            if appended.more and not replica.seq:
-                await replica.load(self._journal)  # there may be a snapshot to begin from
-                if appended.seq is not None and replica.restored_seq >= appended.seq:
-                    self._check_kept(appended)
-                    return None  # even one of what was appended since, whose rows it has learned
-            elif appended.more:
+            if appended.more:
                 await replica.catch_up(self._journal)
             handed_over = replica.watched[nonce]
             if handed_over is not None:
@@ -249,30 +227,12 @@ class Applying:
         """
         replica = self._replica
         leads_on = appended.entries or appended.more or self.is_next(appended)
-        if replica.is_bare or (leads_on and not replica.is_forked):
+        if leads_on and not replica.is_forked:
             return await self.apply(group, appended, placed)
         self.doubt(appended)
         await self.catch_up(None)
         self._check_kept(appended)
         return replica.watched[group.nonce]
-
-    async def _learned_bare(
-        self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
-    ) -> Outcome | None:
-        """What became of a group whose only fault is that the whole model is due.
-
-        It may come by a snapshot that others wrote behind the group, which does not tell.
-        """
-        replica, requests = self._replica, group.requests
-        replica.bare_until = sys.maxsize
-        others = self.at_once(group, appended)
-        if others is not None:
-            return self.learn(group, appended, placed, others)
-        is_of_rows = not isinstance(requests[0], ControlRequest)
-        if not is_of_rows or any(map(is_left, appended.placed)) or not self.is_next(appended):
-            return None
-        assert appended.seq is not None
-        return await replica.apply_own(appended.seq, appended.chain, *new_of(requests, placed))
 
     def _check_kept(self, appended: Appended) -> None:
         """Raise OutcomeUnknown when the journal, just read to its end, has lost what it said."""
@@ -323,7 +283,7 @@ class Applying:
         told = f"the journal ends at seq {replica.seq}, before its head"
         raise Forked(f"model {replica.id!r}: {told}")
 
-    async def _rebuild(self, cause: Forked | Trimmed | None) -> None:
+    async def _rebuild(self, cause: Forked | Trimmed) -> None:
         """Throw the replica's state away for the journal's. Raises ModelChanged.
 
         One that was overtaken by the trimming may have been forked as well: nobody is served of
@@ -336,7 +296,7 @@ class Applying:
             replica.trail.is_parted = True
             take_back(replica.watched)
             self.listener.on_fork(replica.id)
-        elif cause is not None:
+        else:
             log.warning(
                 "model %r: %s, this replica stands at seq %d; loading it anew",
                 replica.id,

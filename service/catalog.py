@@ -24,7 +24,7 @@ from service.journal.protocol import (
     Place,
     UnknownModel,
 )
-from service.known_specs import KnownSpec, KnownSpecs
+from service.known_specs import KnownSpecs
 from service.loading import Loads
 from service.memory import bytes_before_rows
 from service.model import Model
@@ -34,7 +34,6 @@ from service.refits import Desk
 from service.settings import Settings
 from service.stored_specs import DamagedSpec, check_spec, read_spec
 from service.telemetry import Telemetry
-from service.unread import Openings, Unread
 from solvers import resolve_spec
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -43,9 +42,6 @@ REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
 LOADED_AT_START = 100
 """So many models at most are in memory before the process serves; others come when asked for."""
-SHORT_SEQ = 4096
-"""A model that stands there at most may learn before it is read; of others it is known once they
-were in memory."""
 REPLACED_IN = 50
 """Looks at a model that is to be replaced wherever it stands, and learns between each two steps."""
 NOBODYS = "-"
@@ -53,7 +49,7 @@ NOBODYS = "-"
 
 
 class Catalog:
-    """Finds, makes and drops models; those it does not hold yet are loaded, or learn unread."""
+    """Finds, makes and drops models; those that are not in memory are loaded."""
 
     def __init__(
         self,
@@ -82,7 +78,6 @@ class Catalog:
         self._held = Held(settings.models_bytes, settings.models_held, self._saw_eviction)
         self._specs = KnownSpecs(limits)
         self.loads = Loads(self, self._held, self._specs)
-        self.openings = Openings(self, self._held)
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._held)
@@ -116,34 +111,17 @@ class Catalog:
         return model
 
     async def get(self, model_id: str) -> Model:
-        """The model, loaded from the journal when needed. Raises Problem 404.
-
-        And 503 where rows that came before bring it into memory, and the store keeps them waiting.
-        """
+        """The model, loaded from the journal when needed. Raises Problem 404."""
         model = self.held(model_id)
         if model is not None:
             return model
-        clock = asyncio.get_running_loop().time
-        until = clock() + self.settings.request_timeout_s
-        while (opening := self.openings.under_way(model_id)) is not None:
-            await asyncio.wait([opening.is_read], timeout=until - clock())
-            model = self.held(model_id)
-            if model is not None:
-                return model
-            if clock() >= until:
-                raise unavailable(f"model {model_id!r} is being read from its journal")
         if not MODEL_ID.fullmatch(model_id):
             raise unknown_model(model_id)
         return await self.loads.get(model_id)
 
-    async def to_learn(self, model_id: str) -> Model | Unread:
-        """What rows are checked by, and submitted to; as `get`, where that is in memory."""
-        return self.held(model_id) or self.openings.find(model_id) or await self.get(model_id)
-
     def _saw_eviction(self, model: Model) -> None:
         self.telemetry.saw_eviction()
-        if not self.loads.has_forked(model.record.id):
-            self.openings.keep(model)
+        self.loads.remember_trail(model)
 
     async def reach(self, model_id: str, seq: int) -> Model:
         """The model at `seq` or beyond, as soon as its replica is there.
@@ -175,37 +153,31 @@ class Catalog:
         broken: dict[bytes, Exception] = {}
         first: list[str] = []
         async for record in self.records():
-            spec = await self._known_spec(record, broken)
-            if spec is None:
-                continue
-            if len(first) < LOADED_AT_START:
+            if await self._has_kernels(record, broken) and len(first) < LOADED_AT_START:
                 first.append(record.id)
-            if record.seq <= SHORT_SEQ and self._held.find(record.id) is None:
-                self.openings.know(record, spec)
         for model_id in first:
             if not self._held.has_room:
                 return
             with suppress(Problem, ModelChanged):  # set aside, or gone meanwhile
                 await self.get(model_id)
 
-    async def _known_spec(
-        self, record: ModelRecord, broken: dict[bytes, Exception]
-    ) -> KnownSpec | None:
-        """What is known of its spec, its kernels loaded; None for a model that is set aside.
+    async def _has_kernels(self, record: ModelRecord, broken: dict[bytes, Exception]) -> bool:
+        """Load the kernels of its spec; False for a model that is set aside.
 
         `broken` are the specs that cannot be read: each is tried once.
         """
         try:
             check_spec(record)
             if record.spec not in broken:
-                return await self._specs.get(record.spec)
+                await self._specs.get(record.spec)
+                return True
         except DamagedSpec as error:
             self.loads.set_aside(record.id, error)
-            return None
+            return False
         except Exception as error:
             broken[record.spec] = error
         self.loads.set_aside(record.id, broken[record.spec])
-        return None
+        return False
 
     async def records(self) -> Any:
         """All models of the store, in the order of their ids."""
@@ -256,7 +228,6 @@ class Catalog:
                 raise _other_spec(model_id)
         if created:
             self.loads.forget(model_id)
-            self.openings.forget(model_id, made=record.incarnation)
         held = self._held.find(model_id)
         if held is not None and held.record.incarnation != record.incarnation:
             self.forget(held)
@@ -366,7 +337,7 @@ class Catalog:
             if may_delete is None:
                 raise
             raise _stands_elsewhere(model_id) from None
-        self.forget_gone(model_id, incarnation)
+        self.forget_gone(model_id)
         model = self._held.find(model_id)
         if model is not None and model.record.incarnation == incarnation:
             self._held.drop(model)
@@ -398,10 +369,9 @@ class Catalog:
         if self._held.drop(model) and model.replica.is_forked:
             self.loads.remember_fork(model)
 
-    def forget_gone(self, model_id: str, incarnation: str | None = None) -> None:
+    def forget_gone(self, model_id: str) -> None:
         """Keep nothing of a model that is no longer in the store, not even a load under way."""
         self.loads.forget_gone(model_id)
-        self.openings.forget(model_id, gone=incarnation)
         self.telemetry.saw_delete(model_id)
 
     def weigh(self, model: Model, before: int) -> None:
@@ -410,7 +380,7 @@ class Catalog:
 
     async def close(self) -> None:
         """Answer what is under way and finish the snapshots being written."""
-        for model in [*self, *self.openings]:
+        for model in self:
             await model.close()
         self.desk.close()
         self.reference_desk.close()

@@ -174,11 +174,6 @@ class Committer:
         """Whether nobody waits here, and nobody moves the replica."""
         return not self._is_at_work and not self._moving.is_held
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether requests wait for the next group, or are in it."""
-        return bool(self._waiting) or self._ahead is not None
-
     @contextlib.asynccontextmanager
     async def between_groups(self) -> AsyncIterator[None]:
         """While held, nobody moves the replica on: its state is that of where it stands.

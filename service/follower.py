@@ -177,7 +177,7 @@ class Follower:
                 log.info("model %r was deleted or made again elsewhere", model.record.id)
                 self._catalog.forget(model)
                 if head is None:
-                    self._catalog.forget_gone(model.record.id, model.record.incarnation)
+                    self._catalog.forget_gone(model.record.id)
                 continue
             model.lag.correct(head.seq, asked_at)
             if head.seq > model.replica.seq:

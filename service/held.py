@@ -93,8 +93,6 @@ class Held:
         on_eviction: Callable[[Model], None] = lambda model: None,
     ) -> None:
         self.bytes = 0
-        self.bytes_beside = 0
-        """What is kept of models that are not held takes of the budget."""
         self.pins: dict[str, int] = {}
         self._budget_bytes, self._most = budget_bytes, most
         self._on_eviction = on_eviction
@@ -192,7 +190,7 @@ class Held:
 
     def _staying(self) -> tuple[int, int]:
         """How many are held and what they take, those on their way out not counted."""
-        count, size = len(self._new) + len(self._proven), self.bytes + self.bytes_beside
+        count, size = len(self._new) + len(self._proven), self.bytes
         if self._leaving:
             count -= len(self._leaving)
             size -= sum(model.bytes for model in self._leaving.values())
@@ -207,7 +205,7 @@ class Held:
     def has_room(self) -> bool:
         """Whether another model as large as the mean of them would have room."""
         count = len(self)
-        size = self.bytes + self.bytes_beside + (self.bytes // count if count else 0)
+        size = self.bytes + (self.bytes // count if count else 0)
         return not self._is_over(count + 1, size)
 
     def make_room(self) -> None:

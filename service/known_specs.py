@@ -16,31 +16,16 @@ S_PER_ROW = 1e-6
 class KnownSpec:
     """What follows from a specification, and what its models have shown.
 
-    first_bytes   what a learner takes before its first row
-    s_per_row     about what learning a row takes, in seconds
-    bare_bytes    what is kept of one that learns while it is not in memory takes, beside names; 0
-                  until there is one
-    learns_first  whether a model may learn before its journal is read
+    first_bytes  what a learner takes before its first row
+    s_per_row    about what learning a row takes, in seconds
     """
 
-    __slots__ = (
-        "_door",
-        "_limits",
-        "_spec",
-        "bare_bytes",
-        "first_bytes",
-        "learns_first",
-        "s_per_row",
-    )
+    __slots__ = ("_door", "_limits", "_spec", "first_bytes", "s_per_row")
 
     def __init__(self, spec: FixedSpec, first_bytes: int, limits: RowLimits) -> None:
         self._spec, self._limits = spec, limits
         self.first_bytes = first_bytes
         self.s_per_row = S_PER_ROW
-        self.bare_bytes = 0
-        # While a guard pauses it may take no rows; and what a refit is due by is how many rows the
-        # model had learned before these.
-        self.learns_first = "guard" not in spec and spec.get("refit") is None
         door = Door(spec, limits)
         self._door = None if door.is_hashed else door
 

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from service.model import Model
 from service.recovery import Forked
 from service.replica import Replica
 from service.stored_specs import DamagedSpec, check_spec
-from service.trail import Trail
+from service.trail import KEPT_OUTSIDE, Trail
 
 if TYPE_CHECKING:
     from service.catalog import Catalog
@@ -27,6 +29,8 @@ UNREADABLE_S = 10.0
 """How long a model that could not be read is left alone before a request tries it again."""
 LOADS_AT_ONCE = 8
 """Each takes the event loop a millisecond or more at a time: others are answered in between."""
+MAX_TRAILS = 10_000
+"""Trails kept of models that left memory, about half a kilobyte each."""
 REMADE_MEANWHILE = 3
 """So often a model may be made anew while it is read; whoever asked for it asked for any."""
 
@@ -66,14 +70,12 @@ class Loads:
         self._held, self._specs = held, specs
         self._at_once = asyncio.Semaphore(LOADS_AT_ONCE)
         self._under_way: dict[str, Loading] = {}
-        # Where forks came by that could not be rebuilt, with their incarnations.
+        # Where forks came by that could not be rebuilt, with their incarnations; and the ends of
+        # the trails of models that left memory.
         self._forked: dict[str, tuple[str, Trail]] = {}
+        self._left: OrderedDict[str, tuple[str, Trail]] = OrderedDict()
         # Reasons, and when to try again.
         self._unreadable: dict[str, tuple[str, float]] = {}
-
-    def __contains__(self, model_id: str) -> bool:
-        """Whether it is on its way."""
-        return model_id in self._under_way
 
     async def get(self, model_id: str) -> Model:
         """A model that is not in memory, loaded here or by who is at it. Raises Problem."""
@@ -121,20 +123,19 @@ class Loads:
         self._unreadable[model_id] = reason, time.monotonic() + UNREADABLE_S
         return unreadable(reason)
 
-    # -- those that had forked -------------------------------------------------------------------
+    # -- what replicas had applied before --------------------------------------------------------
 
     def remember_fork(self, model: Model) -> None:
         """Where it came by, for whoever loads it next."""
         self._forked[model.record.id] = model.record.incarnation, model.replica.trail
 
-    def has_forked(self, model_id: str) -> bool:
-        """Whether a replica of this id was forked when it was forgotten here."""
-        return model_id in self._forked
-
-    def _forked_trail(self, record: ModelRecord) -> Trail | None:
-        """Where a replica of this model came by that was forked when it was forgotten here."""
-        incarnation, trail = self._forked.get(record.id, ("", None))
-        return trail if incarnation == record.incarnation else None
+    def remember_trail(self, model: Model) -> None:
+        """Keep the end of an evicted model's trail: the next load counts what was lost since."""
+        trail = model.replica.trail.trimmed(KEPT_OUTSIDE)
+        self._left[model.record.id] = model.record.incarnation, trail
+        self._left.move_to_end(model.record.id)
+        if len(self._left) > MAX_TRAILS:
+            self._left.popitem(last=False)
 
     # -- loading ---------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class Loads:
                 check_spec(record)
                 spec = await self._specs.get(record.spec)
                 replica = Replica(record, MAX_KEPT_ANSWERS, catalog.outside, spec.s_per_row)
-                if self._forked_trail(record) is not None:
+                if _of_same(record, self._forked) is not None:
                     replica.trail = Trail(kept=None)
                 await replica.load(catalog.journal, catalog.settings.adopt, base)
                 spec.s_per_row = replica.s_per_row
@@ -191,13 +192,19 @@ class Loads:
             return await catalog.get(model_id)
         self._unreadable.pop(model_id, None)
         model = Model(catalog, record, replica, spec, spec.door())
-        forked = self._forked_trail(record)
+        forked, left = _of_same(record, self._forked), _of_same(record, self._left)
         self._forked.pop(model_id, None)
-        model.count_lost_since(forked or catalog.openings.left_at(record))
+        self._left.pop(model_id, None)
+        model.count_lost_since(forked or left)
         if forked is not None:
             replica.trail = replica.trail.trimmed()
         # Who joined now would be given it even where it has left memory again.
         self._end(model_id, loading)
-        catalog.openings.came(model_id)
         self._held.put(model)
         return model
+
+
+def _of_same(record: ModelRecord, trails: Mapping[str, tuple[str, Trail]]) -> Trail | None:
+    """The trail kept of this incarnation of a model."""
+    incarnation, trail = trails.get(record.id, ("", None))
+    return trail if incarnation == record.incarnation else None

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence, Sized
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from service.applying import CommitListener
 from service.clean_up import LEFT_TO_OTHERS_S, CleanUp
@@ -23,7 +23,6 @@ from service.journal.protocol import (
     ModelChanged,
     ModelRecord,
     NotHeld,
-    NotReplicated,
     OutcomeUnknown,
     Place,
     UnknownModel,
@@ -73,14 +72,6 @@ REPLAYED_ENTRY_S, REPLAYED_ROW_S = 3.5e-6, 2e-7
 WRITTEN_S, WRITTEN_BYTE_S, RESTORED_BYTE_S = 0.0007, 4e-9, 2e-9
 
 
-class Measured(NamedTuple):
-    """What a model took of memory when its journal had just been read."""
-
-    bytes: int
-    until: int
-    """From this seq on it is another one, and measured again."""
-
-
 class Model(CommitListener):
     """One model as this process serves it."""
 
@@ -91,8 +82,6 @@ class Model(CommitListener):
         replica: Replica,
         spec: KnownSpec,
         door: Door,
-        is_read: bool = True,
-        measured: Measured | None = None,
     ) -> None:
         self._catalog = catalog
         self.record = record
@@ -111,39 +100,22 @@ class Model(CommitListener):
         self._errands: list[Errand] = []
         self.reference: Found | None = None
         """The last one that was found."""
-        self._names_since = 0
+        self._names_since = replica.names_since
+        if self._names_since:
+            door.tell_names_again(self._names_since)
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
-        self._snapshot_seq = 0
+        self._snapshot_seq = replica.restored_seq
         self._snapshot_not_before = float("-inf")
         self.bytes = 0
         """Of memory, as it was measured last."""
         self._measured_again_at = 0
-        self.measured = measured
-        """As it was read, for whoever reads it next; None where it has grown since."""
-        self.is_read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once the replica has read its journal; or could not, where that began here."""
-        self._began = catalog.outside.clock()
-        if is_read:
-            self._begin()
-
-    def _begin(self) -> None:
-        """Do what follows from the state that was read."""
-        self._names_since = self.replica.names_since
-        if self._names_since:
-            self.door.tell_names_again(self._names_since)
-        self._snapshot_seq = self.replica.restored_seq
-        if self.measured is None or self.replica.seq >= self.measured.until:
-            self._measure()
-            self.measured = Measured(self.bytes, self._measured_again_at)
-        else:  # to look at all of it takes longer than the row that most come for
-            self.bytes, self._measured_again_at = self.measured
+        self._measure()
         self._see_to_clean_up()
-        if self.replica.spec.get("refit") is not None:
+        if replica.spec.get("refit") is not None:
             self.refits.came_by()
-        if self.replica.guarding is not None:
+        if replica.guarding is not None:
             self.pausing.came_by()
-        self.is_read.set_result(None)
 
     # -- errands ---------------------------------------------------------------------------------
 
@@ -191,7 +163,7 @@ class Model(CommitListener):
         control of which nobody knows any more what became of it; and what the append raises.
         """
         self._catalog.identity.check()
-        if isinstance(request, Request) and self.is_read.done():
+        if isinstance(request, Request):
             self._check_room()
         future = self.committer.submit(request)
         if isinstance(request, ControlRequest):
@@ -272,21 +244,13 @@ class Model(CommitListener):
         age_s = time.monotonic() - self.lag.fresh_at
         return age_s if age_s > STALE_S else None
 
-    def hold_nobody(self) -> None:
-        """Let go of those who wait for its journal to be read here: they load it."""
-        if not self.is_read.done():
-            self.is_read.set_result(None)
-
     def on_failure(self, error: Exception) -> None:
         """A model that is gone, or forked and not rebuilt, is loaded by the next request.
 
-        So is one that was to be read by this append. Of two replicas that go on none would be right
-        about what was lost: this one takes nothing on any more.
+        Two live replicas would both miscount losses, so this one stops accepting requests.
         """
         is_gone = isinstance(error, ModelChanged | UnknownModel)
         is_let_go = self.replica.is_forked or isinstance(error, RecordError)
-        if not self.is_read.done() and not isinstance(error, NotReplicated):
-            is_let_go |= self._catalog.openings.failed(self, error)
         if isinstance(error, JournalUnavailable | OutcomeUnknown):
             self._catalog.contact.failed(error)
         if isinstance(error, RecordError):
@@ -374,8 +338,7 @@ class Model(CommitListener):
     def on_loss(self, lost: Lost) -> None:
         """Called once it was rebuilt, whether anything was lost or not."""
         self.count_lost(lost)
-        if self.is_read.done():
-            self._see_to_clean_up()
+        self._see_to_clean_up()
 
     def _see_to_clean_up(self) -> None:
         """Of what it was read with: whoever was asked may have died over it."""
@@ -384,12 +347,6 @@ class Model(CommitListener):
 
     def on_advance(self, before: int, after: int) -> None:
         """Called between two groups: a snapshot falls due when `after` passed a multiple."""
-        if self.replica.is_bare:
-            self._catalog.openings.learned_bare(self)
-            return
-        if not self.is_read.done():
-            self._begin()
-            self._catalog.openings.succeeded(self, self.outside.clock() - self._began)
         every = self._catalog.settings.snapshot_every
         is_bulk = after - before >= BULK_ROWS
         if after // every > before // every and self._snapshot is None:
@@ -420,7 +377,6 @@ class Model(CommitListener):
     def _weigh(self) -> None:
         before = self.bytes
         self._measure()
-        self.measured = None
         self._catalog.weigh(self, before)
 
     # -- snapshots -------------------------------------------------------------------------------
@@ -432,18 +388,6 @@ class Model(CommitListener):
         entries = self.replica.trail.entries_after(self._snapshot_seq)
         replay_s = rows * (REPLAYED_ROW_S + self.replica.s_per_row) + entries * REPLAYED_ENTRY_S
         return replay_s > WRITTEN_S + self.bytes * (WRITTEN_BYTE_S + RESTORED_BYTE_S)
-
-    @property
-    def comes_by_its_journal(self) -> bool:
-        """Whether its journal alone, and a short one, is what it comes back by to learn more."""
-        if self._snapshot_seq or self.bytes > self._most_bytes:
-            return False
-        return not self.is_worth_a_snapshot
-
-    @property
-    def may_learn_bare(self) -> bool:
-        """Whether it may learn rows while it is not in memory."""
-        return self.spec.learns_first and self.bytes <= self._most_bytes
 
     def start_snapshot(self, on_end: Callable[[], None] = lambda: None) -> None:
         """Write a snapshot of the state as it is now; to be called between two groups."""

@@ -1,39 +1,29 @@
 """A model's state and where it stands in the journal, with what is kept beside it.
 
 Nothing here reads the journal or learns: a `Replica` does, and moves it on. It is made of nothing,
-of a snapshot, of a copy that a control names, or of what is kept of a model out of memory; and
-snapshots are made of it.
+of a snapshot, or of a copy that a control names; and snapshots are made of it.
 """
 
 from copy import copy
-from typing import Self, cast
+from typing import Self
 
 import numpy as np
 
 from service.answers import MAX_KEPT_ANSWERS, Answers
-from service.bare import NOTHING, Bare
 from service.journal.chain import first_chain
 from service.journal.protocol import ModelRecord, Snapshot
 from service.served_losses import ServedLosses
 from service.states import Captured, ModelState, by_part, header_of, read_state
 from service.stored_specs import check_spec, fixed_spec
-from service.trail import KEPT_OUTSIDE, Trail
+from service.trail import Trail
 from service.verdicts import Verdicts
-from solvers import (
-    BareLearner,
-    CorruptState,
-    Learner,
-    bare as bare_learner,
-    check_arrays,
-    width_of,
-)
+from solvers import CorruptState, check_arrays, width_of
 
 
 class PlacedState:
     """What spec and journal make of a model up to some seq.
 
     kept_answers   to so many requests with a key the answers are kept, beside the state
-    bare           what it goes on from without a state
     spec           instead of the model's own
 
     Raises DamagedSpec.
@@ -48,27 +38,21 @@ class PlacedState:
     """... or of one that has learned the rows in quarantine, so many of them."""
     names_since = 0
     """Names that were told by records up to this one may be missing from the state."""
-    is_bare = False
 
     def __init__(
         self,
         record: ModelRecord,
         kept_answers: int = MAX_KEPT_ANSWERS,
-        bare: Bare | None = None,
         spec: bytes | None = None,
     ) -> None:
         self.id = record.id
         self.incarnation = record.incarnation
-        if bare is None:
-            check_spec(record)
+        check_spec(record)
         self.spec = fixed_spec(bytes(record.spec) if spec is None else spec)
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers
         self.trail = Trail()
-        if bare is None:
-            self._begin()
-        else:
-            self._go_on_from(bare)
+        self._begin()
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -81,28 +65,7 @@ class PlacedState:
         self.restored_seq = 0
         self._begin_at(0, first_chain(self.incarnation))
 
-    def _go_on_from(self, bare: Bare) -> None:
-        self._hold(ModelState(cast(Learner, bare.learner), NOTHING, NOTHING, NOTHING))
-        self.is_bare = True
-        self.answers = self.verdicts = self.losses = NOTHING
-        self.restored_seq = 0
-        self.seq, self.chain, self.trail = bare.seq, bare.chain, bare.trail
-
-    def bare(self, groups: int = 0) -> Bare | None:
-        """What it may go on from without its state; None where its learner cannot.
-
-        A bare one goes on by the same learner: it is of no use itself any more.
-        """
-        if self.is_bare:
-            learner, trail = cast(BareLearner | None, self.learner), self.trail
-        else:
-            learner, trail = bare_learner(self.learner), self.trail.trimmed(KEPT_OUTSIDE)
-        if learner is None:
-            return None
-        return Bare(learner, self.seq, self.chain, trail, groups)
-
     def _hold(self, state: ModelState) -> None:
-        self.is_bare = False
         self.learner = state.learner
         self.progress = state.progress
         self.names = state.names

@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 
 from service.answers import MAX_KEPT_ANSWERS, Asked, AskedIn
-from service.bare import Bare
 from service.concurrency import background_task, run_in_thread
 from service.controls import Verdict, check_control, stands_alone
 from service.entries import Content, content_beyond, parted_at
@@ -59,14 +58,11 @@ class Replica(PlacedState):
     """A model's state that is moved on along the journal, and served.
 
     s_per_row   about what learning a row takes, as far as it is known, in seconds
-    bare        what it goes on from without a state; rows are all that it applies then
     spec        instead of the model's own
     """
 
     is_forked = False
     """Nobody is served: the journal does not lead here, or may not. Whoever moves it on sees."""
-    bare_until = 0
-    """A bare one does not come to this seq: what is due there takes the whole model."""
     _applying: Sequence[Entry] = ()
     """Entries behind which the next ones are being read."""
     certificate: Certificate | None = None
@@ -78,10 +74,9 @@ class Replica(PlacedState):
         kept_answers: int = MAX_KEPT_ANSWERS,
         outside: Outside = REAL,
         s_per_row: float = 1e-6,
-        bare: Bare | None = None,
         spec: bytes | None = None,
     ) -> None:
-        super().__init__(record, kept_answers, bare, spec)
+        super().__init__(record, kept_answers, spec)
         self._as_served: AsServed | None = as_served(self.spec)
         # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
         # this replica by another way than the committer's own hands.

@@ -30,7 +30,6 @@ REMOVED = {
     "body_timeout_s": "30",
     "append_timeout_s": "5",
     "max_listeners": "100",
-    "bare_bytes": "an eighth of MODELS_BYTES",
     "max_versions": "100",
     "versions_held": "8",
     "versions_bytes": "268435456",

@@ -1,7 +1,6 @@
 """Online learners for linear models, with duality certificates where a dual exists."""
 
 from solvers._jit import APPLY_VERSION, compiled_signatures, numeric_identity
-from solvers.bare import BareLearner, bare
 from solvers.batch import (
     LARGEST,
     MAX_DIM,
@@ -93,7 +92,6 @@ __all__ = [
     "AsServed",
     "BadLine",
     "BalancedForm",
-    "BareLearner",
     "Batch",
     "Certificate",
     "ClassMixture",
@@ -149,7 +147,6 @@ __all__ = [
     "WorkedOut",
     "are_shared_ones",
     "as_served",
-    "bare",
     "begin_refit",
     "certificates_of_members",
     "check_arrays",

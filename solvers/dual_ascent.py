@@ -54,10 +54,9 @@ from solvers._odca import (
 )
 from solvers._refit import take_in
 from solvers._unlearn import take_out
-from solvers.bare_ascent import NO_RING, BareAscent, unknown_label
 from solvers.batch import Batch
 from solvers.certificate import Certificate, relative_gap, row_sums
-from solvers.errors import RefitError, UnlearningError
+from solvers.errors import InvalidRow, RefitError, UnlearningError
 from solvers.features import Features
 from solvers.fixed_spec import WorkedOut, worked_out_once
 from solvers.learner import Outcome, State, check_arrays, count_nonzeros
@@ -88,6 +87,8 @@ STATE_INTS = {
 _AHEAD = 65_536
 # So many rows at once are in bulk.
 _BULK_ROWS = 256
+# The arrays of a ring, for a kernel that leaves them alone.
+_NO_RING = (np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0), np.empty((0, 3)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,9 @@ class DualAscent:
             if row == n:
                 return Outcome(scores, losses, updated, rejected)
             if row < 0:
-                raise unknown_label(-1 - row, batch, self._ints)
+                bad = -1 - row
+                label, is_binary = float(batch.labels[bad]), bool(self._ints[BINARY])
+                raise InvalidRow.of_label(bad, label, is_binary)
             self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
 
     def _learn_rows(
@@ -220,7 +223,7 @@ class DualAscent:
             if is_bulk:
                 saved = np.empty(n)
                 saved.fill(np.nan)
-            starts, indices, values, rows = NO_RING if is_bulk else ring.arrays
+            starts, indices, values, rows = _NO_RING if is_bulk else ring.arrays
             stopped: int = _odca.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
                 scores, losses, updated, rejected, self._w, self._floats, self._ints,
@@ -270,12 +273,6 @@ class DualAscent:
         ring.make_room(first, last, entries)
         self._ints[FIRST], self._ints[LAST] = 0, last - first
         self._fit_saved()
-
-    def bare(self) -> BareAscent | None:
-        """See bare.py."""
-        if not self._is_plain or self._window.length:
-            return None
-        return BareAscent(self._features, self._w.copy(), self._floats.copy(), self._ints.copy())
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""

@@ -21,7 +21,7 @@ since, to the row. Nothing is missed, and nothing is done per row for weights th
 
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -140,10 +140,6 @@ class DualAveraging(TableLearner):
         served = np.empty(self._features.width)
         current_weights(self._w, self._floats, self._ints, served)
         return served
-
-    def bare(self) -> Self | None:
-        """See bare.py; RDA+ solves its local phase over the rows that it retains."""
-        return None if self._ring.retain else super().bare()
 
     def state(self) -> State:
         """See Learner."""

@@ -4,8 +4,8 @@ What they share in Python: labels are checked before any row is learned, and a s
 and its numbers by name.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -75,13 +75,6 @@ class TableLearner:
         out = Outcome(np.empty(n), np.empty(n), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
         self._learn_rows(batch, out)
         return out
-
-    def bare(self) -> Self | None:
-        """See bare.py; it retains no rows."""
-        make: Callable[[Mapping[str, Any]], Self] = type(self)
-        learner = make(self.spec)
-        learner.restore(self.state())
-        return learner
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """See Learner."""

@@ -81,8 +81,7 @@ class Events:
         scope[LISTENS] = True
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            with self._catalog.openings.listened_to(model_id):
-                await _send_all(told, every_s, ending, receive, send)
+            await _send_all(told, every_s, ending, receive, send)
         finally:
             self._listeners.discard(ending)
 

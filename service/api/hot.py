@@ -6,7 +6,7 @@ bytes go back. Errors have the one shape of service.errors.
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -57,12 +57,7 @@ from service.schemas import Learned
 from service.settings import Settings
 from service.startup import Startup
 from service.telemetry import Telemetry
-from service.unread import Unread
-from service.versions import (
-    MAX_LOADED_VERSIONS,
-    MAX_LOADED_VERSIONS_BYTES,
-    LoadedVersions,
-)
+from service.versions import LoadedVersions
 from solvers import Batch
 from solvers.text import count_lines
 
@@ -194,7 +189,7 @@ class LearnRoute:
         head = read_head(scope)
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
-        model = self._catalog.held(model_id) or await self._catalog.to_learn(model_id)
+        model = await self._catalog.get(model_id)
         headers = [(b"dualstream-durability", self._catalog.contact.durability)]
         if self._may_be_cut(head):
             pieces = arriving(receive, head, self._max_upload_bytes, scope)
@@ -221,19 +216,16 @@ class LearnRoute:
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt, limited = None, limited_of(scope)
         while receipt is None:
-            model, intake = await self._read_rows(model, head, body)
+            intake = await parse(model, head, body, labelled=True)
             self._refuse_if_nothing_to_learn(model, intake, atomic)
             if limited is not None:
                 await limited.let_rows_in(intake.count)
                 limited = None
             request = await request_of(intake, key, fingerprint, is_whole=atomic)
             try:
-                if isinstance(model, Unread):
-                    model = await model.opened()
                 receipt = await model.submit(request)
             except ModelChanged:  # it was sent to one that is gone
                 model = await self._catalog.get(model_id)
-        assert isinstance(model, Model)  # who has answered
         wants_scores = wants_scores or intake.single
         told, is_replayed = await learned_of(model, intake, request, receipt, wants_scores)
         if is_replayed:
@@ -241,22 +233,6 @@ class LearnRoute:
         if head.wants_lines:
             return one_line(told), headers
         return _encode(told), headers
-
-    async def _read_rows(
-        self, model: Model | Unread, head: Head, body: bytes
-    ) -> tuple[Model | Unread, Intake]:
-        """The rows of a body, and the model that has checked them.
-
-        Of one that is not in memory nobody tells that it was deleted, or made anew with another
-        spec: so it refuses nothing before it is read.
-        """
-        if isinstance(model, Unread):
-            with suppress(Problem):
-                intake = await parse(model, head, body, labelled=True)
-                if intake.places and not intake.errors:
-                    return model, intake
-            model = await self._catalog.get(model.record.id)
-        return model, await parse(model, head, body, labelled=True)
 
     def _may_be_cut(self, head: Head) -> bool:
         """Whether it may turn out that the body is learned chunk by chunk."""
@@ -283,9 +259,7 @@ class LearnRoute:
         finally:
             self._uploads.discard(upload)
 
-    def _refuse_if_nothing_to_learn(
-        self, model: Model | Unread, intake: Intake, atomic: bool
-    ) -> None:
+    def _refuse_if_nothing_to_learn(self, model: Model, intake: Intake, atomic: bool) -> None:
         if intake.errors:
             self._telemetry.saw_refused(model.record.id, len(intake.errors))
         if intake.count == 0:

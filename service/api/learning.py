@@ -12,7 +12,6 @@ from service.model import Model
 from service.receipts import Receipt
 from service.requests import Request
 from service.schemas import Learned
-from service.unread import Unread
 
 # A longer body is read in a thread, so that others are answered meanwhile.
 INLINE_BYTES = 64 * 1024
@@ -20,7 +19,7 @@ INLINE_BYTES = 64 * 1024
 INLINE_PARTS = 100
 
 
-async def parse(model: Model | Unread, head: Head, body: bytes, labelled: bool) -> Intake:
+async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> Intake:
     """The rows of a body. Raises Problem 400, 413, 415, 422."""
     asked = (model.door, head.content_type, body)
     if len(body) <= INLINE_BYTES:

@@ -190,9 +190,7 @@ class Door:
         return self._places, self._told, self._told_places.slots, self._place_of
 
     @property
-    def names_told(self) -> int:
-        """How many names stand in the journal, as far as known."""
-        return len(self._told)
+
 
     @property
     def tells_names(self) -> bool:

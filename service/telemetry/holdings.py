@@ -45,13 +45,12 @@ class Holdings(Collector):
         told = [self._own(), *(self._sharing.others() if self._sharing else ())]
         models = GaugeMetricFamily(
             "dualstream_models",
-            "Models: those of the store, those held in memory by this worker, those of which it "
-            "keeps enough to learn by, and those that have series of their own.",
+            "Models: those of the store, those held in memory by this worker, and those that have "
+            "series of their own.",
             labels=["state"],
         )
         models.add_metric(["stored"], self._shown.stored)
         models.add_metric(["held"], len(self._catalog))
-        models.add_metric(["bare"], self._catalog.openings.bare_count)
         models.add_metric(["shown"], len(self._shown.ids))
         yield models
         yield GaugeMetricFamily("dualstream_workers", "Workers that serve the port.", len(told))
@@ -60,7 +59,7 @@ class Holdings(Collector):
             "1 while the store answers every worker and takes appends, else 0.",
             int(all(one.is_store_available for one in told)),
         )
-        text = "Memory that models take, held or bare, as measured, in all workers."
+        text = "Memory that models take, as measured, in all workers."
         taken = sum(one.held_bytes for one in told)
         yield GaugeMetricFamily("dualstream_models_bytes", text, taken)
         text = "What they may take: DUALSTREAM_MODELS_BYTES of each worker."
@@ -83,7 +82,7 @@ class Holdings(Collector):
                 references[model.record.id] = told
         return Told(
             len(self._catalog),
-            self._catalog.held_bytes + self._catalog.openings.bare_bytes,
+            self._catalog.held_bytes,
             self._catalog.settings.models_bytes,
             self._catalog.contact.trouble is None,
             lag,

@@ -69,11 +69,6 @@ class ProcessCounts:
             "Models that left memory to make room.",
             registry=registry,
         )
-        self._bare_groups = Counter(
-            "dualstream_bare_groups",
-            "Groups that models learned which did not come into memory for it.",
-            registry=registry,
-        )
         self._label_delays = Histogram(
             "dualstream_label_delay_seconds",
             "Time from a prediction that remembered its row to the label, of labels learned here.",
@@ -116,6 +111,7 @@ class ProcessCounts:
             for name, text in BY_MODEL.items()
         }
         self._delays_of: dict[str, tuple[int, float]] = {}
+
         self._by_request: dict[tuple[str, int], Callable[[float], None]] = {}
         self._of_model: dict[tuple[str, str], Counter] = {}
 
@@ -136,8 +132,6 @@ class ProcessCounts:
     def saw_eviction(self) -> None:
         self._evictions.inc()
 
-    def saw_bare_group(self) -> None:
-        self._bare_groups.inc()
 
     def saw_closed(self, reason: str) -> None:
         self._closed.labels(reason).inc()

@@ -59,12 +59,6 @@ def model(client: TestClient) -> TestClient:
     return client
 
 
-@pytest.fixture
-def never_bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that learns comes into memory for it."""
-    monkeypatch.setattr("service.unread.MOST_GROUPS", 0)
-
-
 def assert_problem(answer, status: int, slug: str) -> dict:
     """Every refusal has the one shape; returns the document."""
     assert answer.status_code == status, answer.text

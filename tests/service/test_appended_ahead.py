@@ -13,7 +13,6 @@ import pytest
 
 import service.replica
 from service.applying import Applying
-from service.committer import Committer
 from service.groups import BULK_ROWS
 from service.journal.protocol import AppendRequest, JournalUnavailable, OutcomeUnknown
 from service.replica import Replica
@@ -207,52 +206,31 @@ def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatc
     run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.LATE])
 
 
-@pytest.mark.parametrize("is_bare", [False, True])
-def test_who_is_told_once_more_what_he_was_told_at_first_is_not_doubted(
-    tmp_path, monkeypatch, is_bare
-):
+def test_who_is_told_once_more_what_he_was_told_at_first_is_not_doubted(tmp_path, monkeypatch):
     """All rows behind were known; others have appended since, and the replica has read that."""
     known = []
 
     async def scenario(bench: Bench) -> None:
-        catch_up, load = Applying.catch_up, Replica.load
+        catch_up = Applying.catch_up
 
         async def saw(self: Applying, seq: int | None) -> None:
             known.append(bench.replica.is_forked)
             await catch_up(self, seq)
 
-        async def others() -> None:
+        async def read(applying: Applying) -> None:
             while bench.committer._ahead is None:
                 await asyncio.sleep(0)
             await asyncio.wait([bench.committer._ahead.appending])
             where = (bench.replica.id, bench.replica.incarnation, bytes(16), 10**9)
             await bench.faulty.append(AppendRequest(*where, request("others", 3).parts))
-
-        async def read(applying: Applying) -> None:
-            await others()
             await catch_up(applying, None)
-
-        async def whole(self: Replica, *given: Any, **more: Any) -> None:
-            monkeypatch.setattr(Replica, "load", load)
-            await others()
-            await load(self, *given, **more)
 
         await bench.send("behind k", MORE)
         monkeypatch.setattr(Applying, "catch_up", saw)
-        if is_bare:
-            bare = bench.replica.bare()
-            assert bare is not None
-            bench.replica = Replica(await bench.faulty.get("m"), bare=bare)
-            bench.committer = Committer(bench.faulty, bench.replica, 5.0)
-            monkeypatch.setattr(Replica, "load", whole)
-        else:
-            failing(monkeypatch, read)
+        failing(monkeypatch, read)
         front, behind = await front_and_behind(bench, "k")
-        if is_bare:
+        with pytest.raises(OutcomeUnknown):
             await front
-        else:
-            with pytest.raises(OutcomeUnknown):
-                await front
         assert (await behind).placed.duplicate
 
     run(tmp_path, scenario)

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from service import answers, cli, codecs, connections, model, pressure, unread, versions
+from service import answers, cli, codecs, connections, model, pressure, versions
 from service.api import events
 from service.cli import settings_flags
 from service.demo.server_process import ServerProcess
@@ -89,7 +89,6 @@ def test_removed_settings_have_the_values_that_are_said():
     assert {name: format(value, "g" if value < 1e6 else "") for name, value in fixed.items()} == {
         name: value for name, value in REMOVED.items() if value[0].isdigit()
     }
-    assert unread.MAX_BARE_SHARE == 1 / 8
 
 
 def test_removed_and_unknown_settings_are_warned_of(monkeypatch):

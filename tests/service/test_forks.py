@@ -55,16 +55,15 @@ async def is_served(replica: Replica) -> bool:
         return False
 
 
-@pytest.mark.parametrize("is_bare", [False, True])
-def test_rows_that_stand_across_its_place_show_it(tmp_path, monkeypatch, is_bare):
+def test_rows_that_stand_across_its_place_show_it(tmp_path, monkeypatch):
     """They were appended ahead; meanwhile it has read rows of others, which are lost then.
 
-    A front that fails lets it read on, and so does one for which the whole model is due.
+    A front that fails lets it read on.
     """
     served = []
 
     async def scenario(bench: Bench) -> None:
-        until_known, load = Appending.until_known, Replica.load
+        until_known = Appending.until_known
 
         async def again(self: Appending, group: Any) -> Any:
             if group.appending is not None and group.appending.done():
@@ -80,27 +79,13 @@ def test_rows_that_stand_across_its_place_show_it(tmp_path, monkeypatch, is_bare
             await reading()
             lose(tmp_path, 1)
 
-        async def whole(self: Replica, *given: Any, **more: Any) -> None:
-            monkeypatch.setattr(Replica, "load", load)
-            await read(lambda: load(self, *given, **more))
-
         await bench.send("one")
         monkeypatch.setattr(Appending, "until_known", again)
         bench.faulty.delay_s = 0.3
-        if is_bare:
-            bare = bench.replica.bare()
-            assert bare is not None
-            bench.replica = Replica(await bench.faulty.get("m"), bare=bare)
-            bench.committer = Committer(bench.faulty, bench.replica, 5.0)
-            monkeypatch.setattr(Replica, "load", whole)
-        else:
-            failing(monkeypatch, lambda applying: read(lambda: applying.catch_up(None)))
+        failing(monkeypatch, lambda applying: read(lambda: applying.catch_up(None)))
         front, behind = await front_and_behind(bench, "k")
-        if is_bare:
-            assert (await front).placed.seq == 1 + BULK_ROWS
-        else:
-            with pytest.raises(OutcomeUnknown):
-                await front
+        with pytest.raises(OutcomeUnknown):
+            await front
         assert (await behind).placed.seq == 1 + BULK_ROWS + MORE
         await bench.committer.drain()
         assert await is_served(bench.replica)

@@ -29,7 +29,6 @@ from service.pausing import Pausing
 from service.requests import Request
 from service.settings import Settings
 from service.telemetry import Telemetry
-from service.unread import Unread
 from solvers import Batch, make_learner
 from tests.changeable import changeable
 from tests.service.conftest import SPEC
@@ -73,9 +72,7 @@ async def create(catalog: Catalog, ids: list[str]) -> None:
 async def learn(catalog: Catalog, model_id: str, batch: Batch, key: str | None = None):
     """As a request does."""
     with catalog.pinned(model_id):
-        model = await catalog.to_learn(model_id)
-        if isinstance(model, Unread):
-            model = await model.opened()
+        model = await catalog.get(model_id)
         stored = None if key is None else make_key(KeyKind.REQUEST, key)
         return await model.submit(Request.of(batch, stored, None if key is None else b"f" * 16))
 
@@ -157,9 +154,7 @@ def test_models_stay_within_their_bytes_as_they_grow(store):
                     await learn(catalog, model_id, rows(first, first + 250))
             await quiet(catalog)
             assert 1 <= len(catalog) < len(IDS)
-            assert catalog.held_bytes + catalog.openings.bare_bytes <= budget
-            assert catalog.held_bytes == sum(model.bytes for model in catalog)
-            assert catalog.openings.bare_count > 0
+            assert catalog.held_bytes == sum(model.bytes for model in catalog) <= budget
 
     asyncio.run(run())
 
@@ -179,7 +174,6 @@ def test_a_model_larger_than_the_budget_is_served_and_stays(store):
     asyncio.run(run())
 
 
-@pytest.mark.usefixtures("never_bare")
 def test_a_model_in_use_does_not_leave_until_it_is_not(store):
     async def run():
         async with serving(store, models_held=1) as catalog:
@@ -320,7 +314,6 @@ def test_keys_and_first_answers_survive(store):
     asyncio.run(run())
 
 
-@pytest.mark.usefixtures("never_bare")
 def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
     async def run():
         async with serving(store, models_held=1) as catalog:
@@ -337,7 +330,6 @@ def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
     asyncio.run(run())
 
 
-@pytest.mark.usefixtures("never_bare")
 def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch, cheap_snapshots):
     async def run():
         async with serving(store, models_held=1) as catalog:
@@ -429,18 +421,10 @@ def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
     told = metrics()
     assert told['dualstream_refused_rows_total{model="m0"}'] == 2
     assert told['dualstream_samples_total{model="m0",outcome="learned"}'] == 2
-    # One that learns bare is shown again once it is in memory.
-    assert told["dualstream_bare_groups_total"] == 0
     client.post("/models/m1/learn", json=good)
     told = metrics()
-    assert told["dualstream_bare_groups_total"] == told['dualstream_models{state="bare"}'] == 1
-    assert 'dualstream_samples_total{model="m1",outcome="learned"}' not in told
-    client.get("/models/m1")
-    told = metrics()
     assert told['dualstream_samples_total{model="m1",outcome="learned"}'] == 1
-    catalog = client.app._catalog
-    taken = catalog.held_bytes + catalog.openings.bare_bytes
-    assert told["dualstream_models_bytes"] == taken > catalog.held_bytes
+    assert told["dualstream_models_bytes"] == client.app._catalog.held_bytes > 0
     client.delete("/models/m0")
     client.put("/models/m0", json=SPEC)
     assert 'dualstream_refused_rows_total{model="m0"}' not in metrics()

@@ -8,14 +8,13 @@ one, and whoever appends, or holds the model, is told that.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from service.journal.protocol import ModelChanged, ModelRecord
 from service.loading import REMADE_MEANWHILE
 from service.model import Model
-from service.unread import Unread
 from tests.simulation.log import Log
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ MISREADS_EVERY, MISREAD = 5, 0.3
 """In so many schedules one, and there so often a load, has to do with a damaged head."""
 UNREADABLE_S = 0.01
 """A model that could not be read is left alone so long."""
-
-AModel = TypeVar("AModel", bound=Model | Unread)
 
 
 def misread_share(seed: int) -> float:
@@ -62,16 +59,14 @@ def misread(record: ModelRecord, beyond: int) -> ModelRecord:
     return msgspec.structs.replace(record, chain=chain)
 
 
-async def found(
-    worker: "Worker", find: Callable[[str], Awaitable[AModel]], model_id: str
-) -> AModel:
+async def found(worker: "Worker", find: Callable[[str], Awaitable[Model]], model_id: str) -> Model:
     """What `find` has of this id; what it loads for that is checked."""
     loads, task = worker.connection.loads, asyncio.current_task()
     loads[task] = None
     try:
         model = await find(model_id)
         check_not_gone(worker, model)
-        if isinstance(model, Model) and (bad := loads[task]) is not None:
+        if (bad := loads[task]) is not None:
             _check_loaded(worker, model, bad)
     except ModelChanged:
         _check_remade(worker, model_id)
@@ -94,7 +89,7 @@ def _check_loaded(worker: "Worker", model: Model, bad: Misread) -> None:
         )
 
 
-def check_not_gone(worker: "Worker", model: Model | Unread) -> None:
+def check_not_gone(worker: "Worker", model: Model) -> None:
     """Whoever has made a model anew has no use for the one before."""
     record, made = model.record, worker.made.get(model.record.id, "")
     if record.incarnation < made:

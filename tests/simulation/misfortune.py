@@ -41,6 +41,7 @@ class Misfortune:
         self._hits = MOST_HITS if self._chance.random() < AIMED else 0
         if self._hits and self._call == "read":
             world.store.answer_bytes = 1  # so that there is something between two of them
+        self._failing = 0
         self._fails = FAILS if world.plot is None and not world.seed % FAILS_EVERY else 0.0
         self._others: list[asyncio.Task[None]] = []
         # What the next calls of some name meet, by worker, name and model.
@@ -68,7 +69,7 @@ class Misfortune:
     def end(self) -> None:
         """Nothing new befalls them any more."""
         self._hits = 0
-        self._fails = 0.0
+        self._fails, self._failing = 0.0, 0
         self._met.clear()
 
     async def others(self) -> None:
@@ -110,9 +111,15 @@ class Misfortune:
         self._at(within * self._chance.random(), self._befall, worker, model_id)
         return lags
 
+    def fail_rows(self, times: int) -> None:
+        """So many of the next rows that are learned fail."""
+        self._failing = times
+
     def learn_rows(self, true: "LearnRows", replica: Replica, batch: Batch, seq: int) -> Outcome:
         """What a replica learns, and mostly counts."""
-        if self._fails and self._chance.random() < self._fails:
+        fails = self._failing > 0 or (self._fails and self._chance.random() < self._fails)
+        if fails:
+            self._failing = max(0, self._failing - 1)
             self._world.tell(f"{replica.id} fails in the midst of the rows from seq {seq} on")
             replica.learner.learn(batch)
             raise Unforeseen("planted")

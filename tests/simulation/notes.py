@@ -46,7 +46,7 @@ class Notes:
         self.losses = LossNotes(store)
         self.wholes: list[tuple[str, int]] = []
         """The tags of rows that are learned whole or not at all, by their models."""
-        self.forks = self.bare_groups = 0
+        self.forks = 0
         self._told: dict[Hashable, int] = {}
         self._scores: dict[Hashable, bytes] = {}
 

@@ -38,8 +38,6 @@ SENT_LATE, ANSWERED_LATE = (0.08, 0.0), (0.0, 0.08)
 """How long a call that something comes before is on its way, and its answer."""
 SENT_SOON = (0.015, 0.0)
 SENT_AND_ANSWERED_LATE = (0.08, 0.4)
-SENT_LATER = (0.12, 0.0)
-"""And before it comes, much else does."""
 SENT_CLEANED = (10.0, 0.0)
 """What an unlearning leaves behind is cleaned up before."""
 ANSWERED_CLEAN = (0.0, 1.5)
@@ -99,6 +97,10 @@ class Stage:
         """The worker's next calls of this name are so long on their way, or not done at all."""
         self._misfortune.meet(by or self.worker, call, self.model_id, lags, fault, times)
 
+    def fail_rows(self, times: int = 1) -> None:
+        """The next rows that are learned, by whomever, fail in the midst."""
+        self._misfortune.fail_rows(times)
+
     def refuse_snapshots(self) -> None:
         """No worker writes one for some time."""
         for worker in self.world.workers:
@@ -153,7 +155,7 @@ async def all_leave(on: Stage) -> None:
 
 
 async def overtaken(on: Stage) -> None:
-    """A model learns before its journal is read, and before that others write a snapshot."""
+    """A model is loaded, and others write a snapshot before its first append is answered."""
     await on.bring(on.worker, rows=1)
     await on.let_go()
     await on.bring(on.other, 5)
@@ -165,49 +167,36 @@ async def overtaken(on: Stage) -> None:
     await first
 
 
-async def whole_overtaken(on: Stage) -> None:
-    """Others write a snapshot behind rows that are learned bare, before the whole model is read."""
-    await on.bring(on.worker, 2)
-    await on.moment(AWHILE_S)
-    await on.let_go()
-    on.meet("append", ANSWERED_LATE)
-    rows = on.begin(on.bring(on.worker, rows=SNAPSHOT_EVERY))
-    await on.moment()
-    await on.bring(on.other, 4)
-    await rows
-
-
 async def failed_ahead(on: Stage) -> None:
-    """Rows in bulk are appended behind those that cannot be learned, and something is lost."""
-    await on.bring(on.worker, 2, rows=1)
-    await on.let_go()
-    on.meet("get", ANSWERED_LATE)
-    on.meet("snapshot_get", fault=Fault.REFUSED)
+    """Rows in bulk are appended behind those that fail in the midst, and something is lost."""
+    await on.bring(on.worker, 2, rows=12)
+    if on.log is not None and on.world.chance.random() < 0.5:
+        on.meet("append", ANSWERED_LATE)
     first = on.begin(on.bring(on.worker, rows=12))
-    await asyncio.sleep(AWHILE_S / 2)
-    second = on.begin(on.bring(on.worker, rows=5))
-    await asyncio.sleep(AWHILE_S / 2)
+    on.fail_rows()
     await on.moment(AWHILE_S)
-    on.lose_from(1)
+    second = on.begin(on.bring(on.worker, rows=5))
+    await on.moment(AWHILE_S)
+    if on.log is not None:
+        on.lose_from(on.world.chance.choice((1, on.log.seq)))
     await asyncio.gather(first, second, on.begin(on.predict()))
 
 
 async def lost_ahead(on: Stage) -> None:
-    """Rows in bulk are learned with those in front of them, and lost before it is their turn."""
-    await on.bring(on.worker, 2, rows=1)
-    await on.let_go()
-    on.meet("get", ANSWERED_LATE)
-    on.meet("read", ANSWERED_LATE)
-    rows = [on.begin(on.bring(on.worker, rows=12))]
-    await asyncio.sleep(AWHILE_S / 2)
-    if on.world.chance.random() < 0.5:
-        on.meet("append", SENT_LATE)
-    rows.append(on.begin(on.bring(on.worker, rows=5)))
-    rows.append(on.begin(on.predict()))
-    for _ in range(on.world.chance.choice((2, 3))):
-        await on.moment(6 * AWHILE_S)
-        on.lose_from(1)
-    await asyncio.gather(*rows)
+    """Rows in bulk are appended behind those that are learned, which are lost before their turn."""
+    await on.bring(on.worker, 2, rows=12)
+    for _ in range(MANY // 2):
+        rows = [on.begin(on.bring(on.worker, rows=12))]
+        await on.moment(AWHILE_S)
+        if on.world.chance.random() < 0.5:
+            on.meet("append", SENT_LATE)
+        rows.append(on.begin(on.bring(on.worker, rows=5)))
+        rows.append(on.begin(on.predict(AWHILE_S / 2)))
+        await on.moment(AWHILE_S)
+        if on.log is not None:
+            on.lose_from(on.world.chance.choice((1, on.log.seq)))
+        await on.bring(on.other, rows=on.world.chance.choice((1, 3)))
+        await asyncio.gather(*rows)
 
 
 async def back_to_what_is_lost(on: Stage) -> None:
@@ -298,27 +287,6 @@ async def answered_in_between(on: Stage) -> None:
         on.meet("append", (0.0, 2 * AWHILE_S * on.world.chance.random()))
         await asyncio.gather(first, on.begin(on.bring(on.worker, rows=5)))
         on.world.notes.problems += left_forked(on.world)
-
-
-async def others_ahead(on: Stage) -> None:
-    """Rows in bulk are on their way; the whole model is read with others, which are lost then."""
-    await on.bring(on.worker, 2, rows=1)
-    await on.let_go()
-    on.meet("get", ANSWERED_LATE)
-    rows = [on.begin(on.bring(on.worker, rows=12))]
-    await asyncio.sleep(AWHILE_S / 2)
-    on.meet("append", SENT_LATER, times=2)
-    rows.append(on.begin(on.bring(on.worker, rows=on.world.chance.choice((5, 12)))))
-    rows.append(on.begin(on.predict()))
-    await on.bring(on.other, rows=on.world.chance.choice((1, 2, 3)))
-    for _ in range(MANY * MANY):
-        model = on.worker.catalog.find(on.model_id)
-        if model is not None and not model.replica.is_bare:
-            break
-        await on.moment()
-    if on.log is not None:
-        on.lose_from(on.log.seq)
-    await asyncio.gather(*rows)
 
 
 async def page_lost(on: Stage) -> None:
@@ -451,12 +419,12 @@ async def whole_in_conflict(on: Stage) -> None:
 PLOTS = (
     Plot(all_leave),
     Plot(overtaken),
-    Plot(failed_ahead, is_full=True, is_bulk=True),
-    Plot(lost_ahead, is_full=True, is_bulk=True),
+    Plot(failed_ahead, is_bulk=True, is_slow=True),
+    Plot(lost_ahead, is_bulk=True, is_slow=True),
     Plot(back_to_what_is_lost),
     Plot(late_alarm, PATIENT),
-    Plot(whole_overtaken, is_full=True),
-    Plot(whole_overtaken, is_full=True, is_bulk=True),
+    Plot(overtaken, is_full=True),
+    Plot(lost_ahead, is_full=True, is_bulk=True),
     Plot(unlearned_meanwhile, DUALS),
     Plot(copy_trimmed),
     Plot(head_lost),
@@ -466,7 +434,6 @@ PLOTS = (
 
 RARE = (
     (31, Plot(answered_in_between, is_bulk=True, is_slow=True)),
-    (37, Plot(others_ahead, is_full=True, is_bulk=True)),
     (41, Plot(page_lost, is_slow=True, is_paged=True)),
     (43, Plot(control_passed, PAIR)),
     (47, Plot(forgotten, is_forgetful=True)),

@@ -34,7 +34,6 @@ from service.controls import Resume, paused_at
 from service.errors import Problem
 from service.follower import Follower
 from service.groups import BULK_ROWS
-from service.held import Held
 from service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
 from service.model import Model
 from service.outside import Outside
@@ -43,7 +42,6 @@ from service.refit_board import UnderWay
 from service.requests import AnyRequest, ControlRequest
 from service.settings import Settings
 from service.startup import Startup
-from service.unread import Unread
 from service.versions import go_back_to_seq, go_back_to_version, take_version
 from solvers import RefitError
 from tests.simulation import models
@@ -119,9 +117,6 @@ class Telemetry:
 
     def saw_eviction(self) -> None:
         self._happened.add(Fault.EVICTED)
-
-    def saw_bare_group(self) -> None:
-        self._notes.bare_groups += 1
 
     def saw_delete(self, model: str) -> None:
         pass
@@ -225,16 +220,11 @@ class Worker:
         with self.catalog.pinned(model_id):
             self.startup.check_ready()
             is_control = isinstance(request, ControlRequest)
-            find = self.catalog.get if is_control else self.catalog.to_learn
-            model = await found(self, find, model_id)
+            model = await found(self, self.catalog.get, model_id)
             await asyncio.sleep(BODY_S * self.world.chance.choice((0, 0, 1)))
-            if isinstance(model, Unread):
-                model = await model.opened()
-            elif is_control:
+            if is_control:
                 await self._refresh(model)
-            # Behind rows for which the whole model is read that comes by others' snapshot, maybe.
-            is_behind = model.replica.is_bare and not model.committer.is_idle
-            stood = "" if is_behind else model.replica.chain
+            stood = model.replica.chain
             receipt = await model.submit(request)
         self.world.notes.saw_answer(self, model, receipt, began)
         self.world.notes.saw_learned(self, model, request, receipt)
@@ -394,8 +384,6 @@ class Result:
     workers: int
     happened: set[Fault]
     problems: list[str] = field(default_factory=list)
-    bare_groups: int = 0
-    """Groups that models learned while they were not in memory."""
 
 
 class World:
@@ -414,8 +402,8 @@ class World:
         # By the seed, so that chance stays as it is.
         self.plot = plot = plot_of(seed)
         self.is_full = seed % FULL_EVERY == 0 if plot is None else plot.is_full
-        """Whether models leave memory once they are answered, and learn bare up to a snapshot. In
-        every other such schedule there is none for long."""
+        """Whether models leave memory once they are answered. In every other such schedule no
+        snapshot is due for long."""
         few = seed % BULK_EVERY == 0 if plot is None else plot.is_bulk
         self.is_followed = plot is None and seed % FOLLOWED_EVERY == 0
         if plot is not None and plot.is_forgetful:
@@ -469,7 +457,6 @@ class World:
             len(self.workers),
             self.network.happened,
             self.notes.problems,
-            self.notes.bare_groups,
         )
 
     # -- what the workers take from outside ------------------------------------------------------
@@ -568,7 +555,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
 
     What each model takes is not measured, and specs are resolved once for all schedules: that is
     a fifth of their time, and nothing that happens in them depends on it. A worker that starts
-    loads a model when somebody asks for it, or appends to it first. Refits tell of themselves by
+    loads a model when somebody asks for it. Refits tell of themselves by
     the schedule's clock, and count as lost after moments.
     """
     with contextlib.ExitStack() as patched:
@@ -595,8 +582,6 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         patched.enter_context(learning)
         if world.plot is not None and world.plot.is_paged:
             patched.enter_context(patch.object(service.replica, "READ_BYTES", PAGE_BYTES))
-        has_room = property(lambda _: not world.is_full)
-        patched.enter_context(patch.object(Held, "has_room", has_room))
         clock = SimpleNamespace(monotonic=lambda: world.scheduler.now)
         for owner in (service.loading, service.follower):
             patched.enter_context(patch.object(owner, "time", clock))

@@ -13,7 +13,6 @@ from solvers import (
     Progressive,
     ShapeMismatch,
     are_shared_ones,
-    bare,
     compiled_signatures,
     dump,
     load,
@@ -24,9 +23,6 @@ from solvers import (
 )
 from solvers._jit import DISABLED
 from solvers.algorithms import ALGORITHMS
-from solvers.dual_ascent import DualAscent
-from solvers.table import TableLearner
-from solvers.windows import Window
 from tests.changeable import changeable
 from tests.solvers.specs import DIM, SPECS, WITHOUT_STAND, stream
 
@@ -158,37 +154,6 @@ def test_a_batch_is_its_rows_one_by_one(spec):
         for name in ("scores", "losses", "updated", "rejected"):
             joined = np.concatenate([getattr(each, name) for each in outs])
             assert joined.tobytes() == getattr(out, name).tobytes(), name
-
-
-def test_a_bare_learner_goes_on_to_the_same_bits(spec):
-    """It says of every row what the learner says that has all its rows, and so do its weights."""
-    first = stream(spec, N)
-    second = rescaled(stream(spec, N, seed=1), [3, 17], 1e200)  # some of which are rejected
-    learner, given = learned(spec, first), learned(spec, first)
-    one = bare(given)
-    assert (one is None) == takes_its_rows(given)
-    if one is None:
-        return
-    assert not changeable(one).keys() & changeable(given).keys()
-    for piece in [*pieces(second, 3), *(second[row : row + 1] for row in range(20))]:
-        expected, found = learner.learn(piece), one.learn(piece)
-        for name in ("scores", "losses", "updated", "rejected"):
-            assert getattr(found, name).tobytes() == getattr(expected, name).tobytes(), name
-    assert content(given) == content(learned(spec, first))
-    with pytest.raises(ShapeMismatch):
-        one.learn(Batch.from_dense(np.ones((1, DIM + 1)), np.ones(1)))
-    if spec.get("task") != "regression":
-        with pytest.raises(InvalidRow, match="row 1: the label must be -1, 0 or 1, got 3.0"):
-            one.learn(relabelled(first[:3], np.array([1.0, 3.0, 1.0])))
-
-
-def takes_its_rows(learner):
-    """Whether what it learns depends on rows it retains; or it is several learners, or staged."""
-    spec = learner.spec
-    if isinstance(learner, DualAscent):
-        has_visits = any(spec["replay"].get(name) for name in ("steps", "every"))
-        return has_visits or spec["regularizer"] != "l2" or Window.of(spec).length > 0
-    return not isinstance(learner, TableLearner) or spec["algorithm"] == "rda_plus"
 
 
 def test_a_restored_learner_goes_on_as_if_never_stopped(spec):

@@ -143,16 +143,6 @@ async def _said_undone(true: Any, self: Committer, group: Any) -> Any:
         raise error.__cause__ or error from None
 
 
-def _in_the_line(true: Any, self: Committer) -> bool:
-    """Who was taken off the line to be appended ahead does not wait any more."""
-    return bool(self._waiting)
-
-
-async def _as_ever(true: Any, self: Applying, *given: Any) -> Any:
-    """What was appended ahead is applied as if nobody had moved the replica meanwhile."""
-    return await self.apply(*given)
-
-
 async def _all_the_same(true: Any, self: Committer, group: Any) -> Any:
     """What was appended ahead is learned, too, by a replica in whose place another one is."""
     refusal, self._refusal = self._refusal, None
@@ -200,7 +190,6 @@ BUGS = {
     ),
     "journalled told as not done": Bug([(Committer, "_commit", _said_undone)]),
     "turn taken for an empty line": Bug([(Committer, "_begin", _of_an_empty_line)]),
-    "appended ahead and applied as ever": Bug([(Applying, "apply_again", _as_ever)]),
     "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
     "appended ahead and looked at in between": Bug([(Applying, "look_ahead", _at_any_moment)]),
     "appended ahead and across its place": Bug(
@@ -211,5 +200,4 @@ BUGS = {
     "appended ahead and told of what is gone": Bug(
         [(service.replica, "take_back", nothing), (service.applying, "take_back", nothing)]
     ),
-    "left while rows are appended ahead": Bug([(Committer, "has_waiting", _in_the_line)]),
 }
