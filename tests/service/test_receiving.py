@@ -5,12 +5,14 @@ import hashlib
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 import uvicorn
 
-from service.receiving import LONG, BodyProtocol
+from service.connections import Connections, Limits
+from service.receiving import LONG, protocol_of
 
 
 async def digests(scope, receive, send):
@@ -31,7 +33,9 @@ async def digests(scope, receive, send):
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(digests, http=BodyProtocol, lifespan="off", log_level="error")
+    limits = Limits(64 * 1024, 60.0, 60.0, 60.0)
+    protocol = protocol_of(Connections(100, limits, lambda reason: None, time.monotonic))
+    config = uvicorn.Config(digests, http=protocol, lifespan="off", log_level="error")
     server = uvicorn.Server(config)
     run = lambda: asyncio.run(server.serve(sockets=[listening]))  # noqa: E731
     thread = threading.Thread(target=run)
