@@ -12,7 +12,7 @@ from tests.hostile.talk import Target, request, talk
 LIMIT_S = 0.5
 SECONDS = 2.0
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}}
-FLAGS = ["--head-timeout-s", "0.5", "--body-timeout-s", "0.5"]
+FLAGS = ["--head-timeout-s", "0.5", "--body-timeout-s", "0.5", "--keep-alive-s", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,11 @@ def test_what_was_asked_before_garbage_is_answered_first(target):
         upgrade = (b"connection: upgrade", b"upgrade: websocket")
         told = asyncio.run(talk(target, request(method, b"/livez", b"", *upgrade))).statuses
         assert told == [200 if method == b"GET" else 405]
+
+
+def test_a_connection_that_is_idle_after_an_answer_is_closed(target):
+    heard = asyncio.run(talk(target, request(b"GET", b"/livez", close=False) + b"\r\n" * 100))
+    assert heard.statuses == [200] and heard.is_closed
 
 
 @pytest.mark.parametrize("settings", [(), (b"http2-settings: AAEAAEAAAAIAAAABAAMAAABk",)])
