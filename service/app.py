@@ -35,9 +35,9 @@ from service.api.cross_origin import across_origins
 from service.api.described import OF_QUERIES
 from service.api.events import Events
 from service.api.hot import HotPath, LearnRoute, PredictRoute
-from service.api.http import check_query
+from service.api.http import answer_problem, check_query
 from service.api.openapi import describe_hot_routes
-from service.bodies import Bodies
+from service.bodies import CONNECTION, Bodies
 from service.catalog import Catalog
 from service.codecs import media_type
 from service.connections import (
@@ -55,6 +55,7 @@ from service.journal import Limits as JournalLimits, make_journal
 from service.journal.protocol import Journal, JournalError
 from service.journal.record import RecordError
 from service.keys import KeyRing
+from service.pressure import REFUSE_AFTER_S, kind_of, overloaded
 from service.rates import Rates, Store
 from service.settings import Settings, check_binding
 from service.startup import Startup
@@ -92,6 +93,11 @@ class Application:
         self._learn.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = kind_of(scope["path"]) if scope["type"] == "http" else None
+        if kind is not None and not self.pressure.admits(kind, scope.get(CONNECTION)):
+            await asyncio.sleep(REFUSE_AFTER_S)
+            await answer_problem(send, overloaded(kind), scope["path"])
+            return
         await self._layers(scope, receive, send)
 
 
@@ -128,7 +134,7 @@ def create_app(
     startup = Startup(journal, catalog)
     connections = Connections(
         settings.max_connections,
-        Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S),
+        Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S, settings.keep_alive_s),
         telemetry.saw_closed,
         time.monotonic,
     )

@@ -60,11 +60,13 @@ class Limits:
     head_bytes  of a head, which has the path and all headers
     head_s      until a head has come whole, and until the first one begins
     body_s      for each LEAST_BYTES of a body, and of an answer that the client has to read
+    idle_s      between an answer and the next request
     """
 
     head_bytes: int
     head_s: float
     body_s: float
+    idle_s: float
 
 
 class Connection(Protocol):
@@ -165,14 +167,15 @@ class Connections:
             connection.seen = Sight(waits, begun, so_far, now)
             self._goes_on(connection, begun)
             return False
-        reason = self._reason(seen, now - seen.at)
-        if reason is None:
+        limit_s, reason = self._limit(seen)
+        if now - seen.at <= limit_s:
             return False
         if so_far - seen.so_far >= LEAST_BYTES:
             seen.so_far, seen.at = so_far, now
             self._goes_on(connection, begun)
             return False
-        self._on_close(reason)
+        if reason is not None:
+            self._on_close(reason)
         self._end(connection, self._too_slow(waits))
         return True
 
@@ -187,17 +190,16 @@ class Connections:
         self._ended[connection] = None
         connection.end(problem)
 
-    def _reason(self, seen: Sight, still_s: float) -> str | None:
-        """Why a connection that has stood so for so long is closed; None where it is not."""
-        if seen.waits is Waits.IDLE and seen.begun:
-            return None  # uvicorn's own timer runs
-        if seen.waits in (Waits.IDLE, Waits.HEAD):
-            reason = "idle" if seen.waits is Waits.IDLE else "slow-head"
-            return reason if still_s > self.limits.head_s else None
-        if seen.waits in (Waits.BODY, Waits.READER):
-            reason = "slow-body" if seen.waits is Waits.BODY else "slow-reader"
-            return reason if still_s > self.limits.body_s else None
-        return None
+    def _limit(self, seen: Sight) -> tuple[float, str | None]:
+        """How long a connection may stand still so, and the reason that its closing counts as."""
+        limits = self.limits
+        if seen.waits is Waits.IDLE:
+            return (limits.idle_s, None) if seen.begun else (limits.head_s, "idle")
+        return {
+            Waits.HEAD: (limits.head_s, "slow-head"),
+            Waits.BODY: (limits.body_s, "slow-body"),
+            Waits.READER: (limits.body_s, "slow-reader"),
+        }.get(seen.waits, (math.inf, None))
 
     def _too_slow(self, waits: Waits) -> Problem | None:
         if waits is Waits.HEAD:

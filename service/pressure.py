@@ -1,9 +1,9 @@
 """How much waits in this process, and what is refused for it: learning first, then predicting.
 
 A queue that grows makes everybody wait and nobody faster. So what cannot be served soon is refused
-at once, before its body is read: 503, to be sent again. What waits is counted where requests come
-in (`receiving.py`: those that arrived together, which one turn of the event loop serves one after
-the other) and where they wait to be appended (`model.py`), with the age of the oldest.
+before its body is parsed: 503, to be sent again. Two things are counted: requests that wait for
+their rows to be appended (`model.py`), with the age of the oldest, and predictions that arrived
+together, which one iteration of the event loop serves one after the other.
 
 It takes FEW that wait at once before anything is refused: so many clients may each wait for their
 answers. Once something was, there is a rush, and the queue is kept SHORT: whoever is let in is
@@ -29,13 +29,12 @@ MUCH_IDLE, LITTLE_IDLE = 0.15, 0.05
 WHILE_S = 1.0
 """Whoever is refused and does as he is told is back by then."""
 MANY = 16
-"""When so many come together it is looked how long a turn of the event loop takes."""
+"""When so many predictions come together it counts how long they took."""
+REFUSE_AFTER_S = 0.15
+"""Refusals are delayed: clients that retry at once then leave time for learning."""
 LOOK_S = 0.25
 LEARN, PREDICT = "learn", "predict"
 _KINDS = {"learn": LEARN, "labels": LEARN, "predict": PREDICT, "infer": PREDICT}
-LIVEZ = "/livez"
-SOON = (*(f"/{action}" for action in _KINDS), LIVEZ)
-"""Ends of paths whose requests take up no turns: those take little time each, and share appends."""
 _BEARS = {LEARN: 1, PREDICT: 2}
 """Predictions are refused at so many times as many requests, and as long waits."""
 
@@ -56,7 +55,7 @@ class Pressure:
 
     most       requests at once, beyond which learning is refused
     patience_s beyond which it is refused, too, when the oldest has waited so long, once there are
-               FEW; a turn of the event loop is a wait as well
+               FEW; predictions that arrived together are a wait as well
     timeout_s  how long a request waits for its rows to be journalled and applied
     on_refusal is called with the kind of each request that is refused
     idle       tells which share of the time the event loop had nothing to do since the last call
@@ -78,10 +77,9 @@ class Pressure:
         # Of rows that wait: since when, and who is told. In the order in which they came.
         self._waiting: dict[int, tuple[float, asyncio.Future[Any]]] = {}
         self._number = 0
-        # Let in since the event loop came round; how long it took the last time that they were
-        # many; and how long those waited who left last.
-        self.arrived = 0
-        self._turn_began = 0.0
+        # Predictions of this iteration of the event loop; how long they took the last time that
+        # they were many; and how long the request waited that left last.
+        self._arrived = 0
         self._turn_s = 0.0
         self._wait_s = 0.0
         # What is kept short, and whether anything was at the last look; and of the while that
@@ -110,16 +108,14 @@ class Pressure:
     def leave(self, number: int) -> None:
         self._wait_s = self._clock() - self._waiting.pop(number)[0]
 
-    def admits(self, path: str, client: Client | None = None) -> bool:
+    def admits(self, kind: str, client: Client | None = None) -> bool:
         """Whether a request that has just arrived is served; one that is not is counted."""
-        if len(self._waiting) + self.arrived >= self._short:
-            kind = kind_of(path)
-            if kind is not None and self.refuses(kind, client):
-                return False
-        self.arrived += 1
-        if self.arrived == 1:
-            self._turn_began = self._clock()
-            asyncio.get_running_loop().call_soon(self._come_round)
+        if self.refuses(kind, client):
+            return False
+        if kind == PREDICT:  # it is served at once, where learning waits
+            self._arrived += 1
+            if self._arrived == 1:
+                asyncio.get_running_loop().call_soon(self._come_round, self._clock())
         return True
 
     def check(self, kind: str) -> None:
@@ -129,7 +125,7 @@ class Pressure:
 
     def refuses(self, kind: str, client: Client | None = None) -> bool:
         """Whether one more of this kind would wait too long; it is counted then."""
-        count = len(self._waiting) + self.arrived
+        count = len(self._waiting) + self._arrived
         if count < _BEARS[kind] * self._short:
             return False
         if kind not in self.rush:
@@ -158,17 +154,10 @@ class Pressure:
         self._while += 1
         self._while_began, self._refused = self._clock(), 0
 
-    def _come_round(self) -> None:
-        """All who came together are here; their requests are taken up after this."""
-        if self.arrived >= MANY:
-            asyncio.get_running_loop().call_soon(self._see_turn, self._turn_began)
-        else:
-            self._turn_s = 0.0
-        self.arrived = 0
-
-    def _see_turn(self, began: float) -> None:
-        """They have been taken up, and the next ones are here."""
-        self._turn_s = self._clock() - began
+    def _come_round(self, began: float) -> None:
+        """All predictions that came together are answered."""
+        self._turn_s = self._clock() - began if self._arrived >= MANY else 0.0
+        self._arrived = 0
 
     async def run(self) -> None:
         """Tell those who have waited too long, until cancelled."""
@@ -185,6 +174,7 @@ class Pressure:
         else:
             self._short = self._shortest
         self._was_rush = bool(self.rush)
+        self._turn_s = 0.0  # unless more predictions come together
         if self.rush and self._clock() - self._while_began >= WHILE_S:
             may_wait = self._few - self._short
             self.rush -= {kind for kind in self.rush if self._refused <= _BEARS[kind] * may_wait}

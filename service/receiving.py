@@ -1,13 +1,8 @@
-"""How bytes come in: uvicorn's protocol, without its five copies of the bytes of a long body.
+"""HTTP request bodies: uvicorn's protocol, without its five copies of the bytes of a long body.
 
-Of a long body of a stated length the bytes behind its head need no parser: they go to the
-application in the pieces in which they were read. So does any body of a request that asks for an
-upgrade: none is made here, and the parser would take the body for the next request.
-
-A request that comes to a server with too much to do is answered here, from its head: no task is
-made of it, and its body is passed over. Once that is so for many, those that came whole are
-answered from their bytes (`first_bytes.py`), with no parser, and what refuses them is held back for
-a moment (`holding_back.py`).
+The bytes of a long body of a stated length need no parser: they go to the application in the pieces
+in which they were read. So does any body of a request that asks for an upgrade: none is made here,
+and the parser would take the body for the next request.
 """
 
 import asyncio
@@ -16,15 +11,10 @@ from typing import Any
 
 import httptools
 
-from service.api.http import answer_problem
 from service.bodies import CONNECTION
 from service.connections import Connections
 from service.errors import Problem
-from service.first_bytes import FirstBytes, refusal
-from service.holding_back import HoldingBack
 from service.limited import LimitedProtocol
-from service.pressure import SOON, Pressure, kind_of, overloaded
-from service.taking_turns import FEW, TakingTurns
 
 LONG = 64 * 1024
 """Bytes of a body that is worth it."""
@@ -56,14 +46,9 @@ class Pieces:
 class BodyProtocol(LimitedProtocol):
     """One connection."""
 
-    pressure: Pressure | None = None
-    """Says which requests are not served; None: all are."""
-    first_bytes = FirstBytes()
-    holding_back = HoldingBack()
     refused_in = 0
-    held_until = 0.0
-    # A refusal that is held back.
-    _held: bytes | None = None
+    # Bytes of the body at hand that are still to come, where its length is stated.
+    _left = 0
     # Whether the body at hand passes the parser by.
     _is_counted = False
 
@@ -71,73 +56,6 @@ class BodyProtocol(LimitedProtocol):
         super().connection_made(transport)
         # As its requests know it: without a ring, which only the collector of rings would free.
         self._itself = weakref.proxy(self)
-
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        pressure = self.pressure
-        if (
-            pressure is not None
-            and pressure.arrived >= FEW
-            and not cycle.scope["path"].endswith(SOON)
-            and not self.turns.may_begin(self.loop)
-        ):
-            self._begin_in_turn(cycle, app)
-        else:
-            self._begin(cycle, app)
-
-    def _begin(self, cycle: Any, app: Any) -> None:
-        if self.pressure is None or self.pressure.admits(cycle.scope["path"], self):
-            super()._begin(cycle, app)
-        elif self.flow.write_paused:  # whoever asks does not read: this waits until he does
-            super()._begin(cycle, _refuse)
-        else:
-            self._refuse(cycle)
-
-    def _refuse(self, cycle: Any) -> None:
-        path = cycle.scope["path"]
-        kind = kind_of(path)
-        assert kind is not None
-        head, body = refusal(kind, path, self.server_state.default_headers)
-        if not cycle.keep_alive:
-            head += b"connection: close\r\n"
-        is_head = cycle.scope["method"] == "HEAD"
-        self.transport.write(head + b"\r\n" + (b"" if is_head else body))
-        cycle.response_started = cycle.response_complete = True
-        if not cycle.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
-
-    def _is_answered_at_once(self, data: bytes) -> bool:
-        """Answer a request that came whole, where nothing of an earlier one is under way."""
-        cycle = self.cycle
-        is_free = cycle is None or (cycle.response_complete and not self.pipeline)
-        if not is_free or self._rest or self._is_within or self.flow.write_paused:
-            return False
-        found = self.first_bytes.read(data, self.server_state.default_headers)
-        if found is None:
-            return False
-        now = self.loop.time()
-        if found.kind is None:
-            self.transport.write(found.answer)
-        elif self.pressure is not None and self.pressure.refuses(found.kind, self):
-            self._held = found.answer
-            self.holding_back.hold(self, now, self.loop)
-        else:
-            return False
-        self.server_state.total_requests += 1
-        self._begun += 1
-        self._idle_from(now)
-        return True
-
-    def let_go(self) -> None:
-        """Send the refusal that is held back, if one is."""
-        answer, self._held = self._held, None
-        self.held_until = 0.0
-        if answer is not None and not self.transport.is_closing():
-            self.transport.write(answer)
-
-    def shutdown(self) -> None:
-        self.let_go()
-        super().shutdown()
 
     def on_headers_complete(self) -> None:
         given, skips_body = dict(self.headers), self.parser.should_upgrade()
@@ -171,7 +89,6 @@ class BodyProtocol(LimitedProtocol):
 
         So reading goes on until it is, as far as more has come by then, up to a limit.
         """
-        self._idle_since = None
         self._arrived += len(piece)
         if cycle.response_complete:
             return
@@ -182,38 +99,20 @@ class BodyProtocol(LimitedProtocol):
             self.flow.pause_reading()
         cycle.message_event.set()
 
-    def data_received(self, data: bytes) -> None:
-        if self._held is not None:  # answers keep the order of their requests
-            self.let_go()
-        pressure = self.pressure
-        if pressure is None or not pressure.rush or not self._is_answered_at_once(data):
-            super().data_received(data)
-
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes) -> bytes:
         if not self._is_counted:
-            super()._feed(data)
-            return
+            return super()._feed(data)
         left = self._left
         self.on_body(data if len(data) <= left else data[:left])
-        if self._left:
-            return
-        # The parser has seen the head alone, and would take what follows for the body.
-        self._is_counted = False
-        self.on_message_complete()
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        if len(data) > left:
-            super()._feed(data[left:])
+        if not self._left:
+            # The parser has seen the head alone, and would take what follows for the body.
+            self._is_counted = False
+            self.on_message_complete()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return data[left:]
 
 
-async def _refuse(scope: Any, _: Any, send: Any) -> None:
-    kind = kind_of(scope["path"])
-    assert kind is not None
-    await answer_problem(send, overloaded(kind), scope["path"])
-
-
-def refusing_by(pressure: Pressure, connections: Connections | None = None) -> type[BodyProtocol]:
-    """Connections of a server whose requests are refused as these say."""
-    given = {"pressure": pressure, "first_bytes": FirstBytes(), "holding_back": HoldingBack()}
-    given |= {"open": connections, "turns": TakingTurns()}
-    return type("RefusingProtocol", (BodyProtocol,), given)
+def protocol_of(connections: Connections) -> type[BodyProtocol]:
+    """The protocol class of a server with these connections."""
+    return type("Protocol", (BodyProtocol,), {"open": connections})

@@ -17,7 +17,7 @@ from service.api.health import without_password
 from service.app import Application, create_app
 from service.connections import room_for
 from service.memory import keep_freed_blocks
-from service.receiving import refusing_by
+from service.receiving import protocol_of
 from service.settings import Settings
 from service.telemetry.sharing import Sharing
 
@@ -80,8 +80,7 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
         app,
         host=settings.host,
         port=settings.port,
-        http=refusing_by(app.pressure, app.connections),
-        timeout_keep_alive=settings.keep_alive_s,
+        http=protocol_of(app.connections),
         log_level="warning",
         access_log=False,
         server_header=False,

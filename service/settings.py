@@ -29,6 +29,7 @@ REMOVED = {
     "head_timeout_s": "10",
     "body_timeout_s": "30",
     "append_timeout_s": "5",
+    "bare_bytes": "0",
     "max_listeners": "100",
     "max_versions": "100",
     "versions_held": "8",

@@ -32,13 +32,14 @@ from service.answers import Answers
 from service.api.learned import answer_new
 from service.catalog import canonical
 from service.codecs import Door, Intake, as_batch, parse_body
+from service.connections import Connections, Limits
 from service.cuts import CHUNK_BYTES, CUTTERS, Chunking
 from service.demo.adult import adult_lines
 from service.journal import open_journal
 from service.journal.nonces import OURS
 from service.journal.protocol import AppendRequest, Part, Placed
 from service.receipts import receipts_of
-from service.receiving import BodyProtocol
+from service.receiving import protocol_of
 from service.requests import Request
 from solvers import Outcome, Progressive, make_learner, resolve_spec
 
@@ -58,6 +59,9 @@ PEER_STAGES = ("joining its pieces", "reading the stream", "stacking columns", "
 PEER_BODIES = (1000, PEER_ROWS, 25_000)
 PIECE, FEW_COPIES = 256 * 1024, 8
 """Bytes that are received at once; so many bodies make a long one."""
+PROTOCOL: Any = protocol_of(
+    Connections(100, Limits(64 * 1024, 60.0, 60.0, 60.0), lambda reason: None, time.monotonic)
+)
 LEAST_SENT = 32 * 1024 * 1024
 """Bytes of each upload that is only received."""
 CHUNK_ROWS = 10_000
@@ -190,7 +194,7 @@ def _cutting(body: bytes, content_type: str, n: int) -> float:
     return 1e6 * min(_timed(1, cut)[0] for _ in range(FEW_ROUNDS + 1)) / rows
 
 
-async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = BodyProtocol) -> float:
+async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = PROTOCOL) -> float:
     """Of uploads by the server's protocol into an application that drops them.
 
     A body that can be cut is sent again and again as one, others one by one; so is all to others.
@@ -208,7 +212,7 @@ async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = Bod
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     port = listening.getsockname()[1]
-    is_long = content_type in CUTTERS and protocol is BodyProtocol
+    is_long = content_type in CUTTERS and protocol is PROTOCOL
     copies = max(1, LEAST_SENT // len(body)) if content_type in CUTTERS else 2000 // n
     try:
         times = []

@@ -49,10 +49,9 @@ from service.codecs import (
     parse_query_row,
 )
 from service.errors import Problem
-from service.first_bytes import LIVES
 from service.journal.protocol import ModelChanged
 from service.model import Model
-from service.pressure import LEARN, LIVEZ
+from service.pressure import LEARN
 from service.schemas import Learned
 from service.settings import Settings
 from service.startup import Startup
@@ -115,10 +114,6 @@ class HotPath:
             return
         if path == "/predict":
             await self._serve("predict", self._predict.by_query, "", scope, receive, send)
-            return
-        if path == LIVEZ and scope["method"] == "GET":
-            await answer(send, LIVES, [], scope)
-            self._telemetry.saw_request(LIVEZ, 200, 0.0)
             return
         await self._pass_on(scope, receive, send)
 

@@ -8,7 +8,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
-from service.answering import answered_whole
 from service.bodies import body_of
 from service.codecs import LONGEST_KEY, is_key
 from service.codecs.inflate import content_encoding
@@ -158,8 +157,6 @@ async def answer(send: Send, body: bytes, headers: Headers, scope: Scope) -> Non
     """200 with a JSON body."""
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     head += headers
-    if len(body) <= PIECE and answered_whole(send, 200, head, body):
-        return
     await send({"type": "http.response.start", "status": 200, "headers": head})
     told = {"type": "http.response.body", "body": body}
     await (send(told) if len(body) <= PIECE else in_pieces(send, told, scope))

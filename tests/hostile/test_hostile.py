@@ -21,6 +21,7 @@ def target(tmp_path_factory):
     with (folder / "log").open("w") as log:
         with ServerProcess(
             f"sqlite:///{folder / 'h.db'}",
+            ["--keep-alive-s", "1"],
             env=ENVIRONMENT,
             stderr=log,
             module="tests.hostile.server",
@@ -73,6 +74,11 @@ def test_what_was_asked_before_garbage_is_answered_first(target):
         upgrade = (b"connection: upgrade", b"upgrade: websocket")
         told = asyncio.run(talk(target, request(method, b"/livez", b"", *upgrade))).statuses
         assert told == [200 if method == b"GET" else 405]
+
+
+def test_a_connection_that_is_idle_after_an_answer_is_closed(target):
+    heard = asyncio.run(talk(target, request(b"GET", b"/livez", close=False) + b"\r\n" * 100))
+    assert heard.statuses == [200] and heard.is_closed
 
 
 @pytest.mark.parametrize("settings", [(), (b"http2-settings: AAEAAEAAAAIAAAABAAMAAABk",)])

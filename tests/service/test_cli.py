@@ -76,6 +76,7 @@ def test_removed_settings_have_the_values_that_are_said():
         "head_timeout_s": connections.MAX_HEAD_S,
         "body_timeout_s": connections.MAX_BODY_STEP_S,
         "append_timeout_s": model.MAX_APPEND_S,
+        "bare_bytes": 0,
         "max_listeners": events.MAX_LISTENERS,
         "max_versions": DEFAULT_LIMITS.max_versions,
         "versions_held": versions.MAX_LOADED_VERSIONS,

@@ -17,7 +17,7 @@ from service.connections import (
 )
 from service.problems import Problem
 
-HEAD_S, BODY_S = 10.0, 30.0
+HEAD_S, BODY_S, IDLE_S = 10.0, 30.0, 5.0
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class World:
 
     def __init__(self, most: int = 100) -> None:
         self.now, self.reasons = 0.0, Counter()
-        limits = Limits(1000, HEAD_S, BODY_S)
+        limits = Limits(1000, HEAD_S, BODY_S, IDLE_S)
         count = lambda reason: self.reasons.update([reason])  # noqa: E731
         self.open = Connections(most, limits, count, lambda: self.now)
 
@@ -68,7 +68,7 @@ class World:
         (Waits.HEAD, 1, HEAD_S, "slow-head", 408),
         (Waits.BODY, 1, BODY_S, "slow-body", 408),
         (Waits.READER, 1, BODY_S, "slow-reader", None),
-        (Waits.IDLE, 1, None, None, None),  # uvicorn's own timer closes it
+        (Waits.IDLE, 1, IDLE_S, None, None),  # which is nothing to count
         (Waits.ANSWER, 1, None, None, None),  # nobody is closed for what the server takes
     ],
 )

@@ -1,4 +1,4 @@
-"""However much a connection sends at once, little of it is taken up in a turn of the event loop."""
+"""A connection: pipelined requests, limits of heads, bodies behind upgrades, backpressure."""
 
 import asyncio
 import gc
@@ -6,7 +6,6 @@ import socket
 import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +17,9 @@ from service.api.http import PIECE, answer as answer_json
 from service.bodies import Bodies
 from service.connections import LISTENS, Connections, Limits, Waits
 from service.errors import Problem
-from service.limited import HEAD_SHARE, MOST_HEADERS
-from service.pressure import Pressure
-from service.receiving import MOST_HELD, refusing_by
+from service.limited import MOST_HEADERS
+from service.receiving import MOST_HELD, protocol_of
 from service.server import UNSENT_BYTES, keep_few_unsent
-from service.taking_turns import AT_ONCE, FEW
 
 GET = b"GET /x HTTP/1.1\r\n\r\n"
 HEAD_BYTES = 64 * 1024
@@ -74,25 +71,12 @@ class World:
             await app(scope, receive, send)
 
         self.config = uvicorn.Config(counted, lifespan="off", ws="none", log_level="critical")
-        pressure = Pressure(10_000, 1e9, 1e9, lambda kind: None, lambda: 0.0)
-        limits = Limits(HEAD_BYTES, 10.0, 10.0)
+        limits = Limits(HEAD_BYTES, 10.0, 10.0, 10.0)
         self.open = Connections(1000, limits, lambda reason: self.done.update([reason]), lambda: 0)
-        self.protocol = refusing_by(pressure, self.open)
+        self.protocol = protocol_of(self.open)
 
     def connect(self) -> tuple[Any, Line]:
-        one, line, done = self.protocol(self.config, ServerState(), {}), Line(), self.done
-        feed, header = one._feed, one.on_header
-
-        def counted_feed(data: bytes) -> None:
-            done["shares"] += 1
-            done["longest"] = max(done["longest"], len(data))
-            feed(data)
-
-        def counted_header(name: bytes, value: bytes) -> None:
-            done["headers"] += 1
-            header(name, value)
-
-        one._feed, one.on_header = counted_feed, counted_header
+        one, line = self.protocol(self.config, ServerState(), {}), Line()
         one.connection_made(line)
         return one, line
 
@@ -108,21 +92,29 @@ def run(told: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(told(), 60))
 
 
-def test_of_many_requests_at_once_one_is_taken_up_after_the_other():
+def test_pipelined_requests_are_answered_in_order_one_at_a_time():
     async def told() -> None:
-        world = World(answer)
+        under_way, most = 0, 0
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0)
+            await answer(scope, receive, send)
+            under_way -= 1
+
+        world = World(slow)
         one, line = world.connect()
         paths = [f"/{number}" for number in range(1000)]
-        sent = [b"GET %b HTTP/1.1\r\n\r\n" % path.encode() for path in paths]
-        one.data_received(b"".join(sent))
-        assert one._begun == 1 and not line.is_reading
-        while line.answers < 1000:
-            begun = one._begun
+        one.data_received(b"".join(b"GET %b HTTP/1.1\r\n\r\n" % path.encode() for path in paths))
+        while line.answers < 999:
+            assert not line.is_reading, "nothing more is read while requests wait"
+            assert one.waits_for() is Waits.ANSWER
             await asyncio.sleep(0)
-            if one._begun < 900:  # the last ones are few
-                assert one._begun <= begun + 1 and one._begun <= line.answers + 1
-                assert not line.is_reading, "nothing more is read before that is answered"
-        assert world.served == paths and line.is_reading and not line.is_closed
+        while line.answers < 1000:
+            await asyncio.sleep(0)
+        assert world.served == paths and most == 1 and line.is_reading and not line.is_closed
         one.data_received(GET)
         while line.answers == 1000:
             await asyncio.sleep(0)
@@ -130,20 +122,25 @@ def test_of_many_requests_at_once_one_is_taken_up_after_the_other():
     run(told)
 
 
-def test_many_who_send_much_share_each_turn():
+def test_a_stream_with_requests_behind_it_reads_no_more_and_ends_with_the_connection():
     async def told() -> None:
-        world = World(answer)
-        lines = []
-        for number in range(50):
-            one, line = world.connect()
-            one.data_received(GET * (20 if number % 2 else 100))
-            lines.append((line, 20 if number % 2 else 100))
-        await asyncio.sleep(0)
-        while any(line.answers < count for line, count in lines):
-            before = len(world.served)
+        ended = []
+
+        async def stream(scope: Any, receive: Any, send: Any) -> None:
+            while (message := await receive())["type"] == "http.request":
+                pass
+            ended.append(message["type"])
+
+        one, line = World(stream).connect()
+        one.data_received(GET * 3)
+        for _ in range(5):
             await asyncio.sleep(0)
-            assert len(world.served) - before <= AT_ONCE + 1 or before <= 50
-        assert world.served == ["/x"] * 25 * 120
+        assert not line.is_reading and not ended
+        line.close()
+        one.connection_lost(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert ended == ["http.disconnect"], "and none of the others began"
 
     run(told)
 
@@ -168,7 +165,7 @@ def test_who_does_not_read_is_not_asked_what_else_he_wants():
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n"])
-def test_a_head_of_many_lines_is_refused_before_it_is_read(end):
+def test_a_head_of_many_lines_is_refused(end):
     async def told() -> None:
         world = World(answer)
         for begin in (
@@ -181,14 +178,35 @@ def test_a_head_of_many_lines_is_refused_before_it_is_read(end):
             one.data_received(begin + b"a:b\r\n" * 40_000 + end)
             while not line.is_closed:
                 await asyncio.sleep(0)
-            assert b"431" in line.written and b"more than 256 headers" in line.written
-        assert world.done["headers"] < 2 * (MOST_HEADERS + 4096 // 5)
-        assert world.done["longest"] <= 4 * HEAD_SHARE and world.done["large-head"] == 2
+            assert b" 431 " in line.written
+        assert f"more than {MOST_HEADERS} headers".encode() in line.written
+        assert world.done["large-head"] == 2
 
     run(told)
 
 
-def test_chunks_are_taken_up_in_turns_and_not_read_ahead_of_the_application():
+@pytest.mark.parametrize("begin", ["head", "trailers", "chunk"])
+def test_a_line_without_an_end_is_refused(begin):
+    async def told() -> None:
+        chunked = b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+        sent = {
+            "head": b"GET /x HTTP/1.1\r\nx: ",
+            "trailers": chunked + b"1\r\nx\r\n0\r\nx: ",
+            "chunk": chunked + b"1;x=",
+        }[begin]
+        one, line = World(answer).connect()
+        one.data_received(sent)
+        for number in range(HEAD_BYTES // 1000 + 2):
+            assert not line.is_closed, number
+            one.data_received(b"a" * 1000)
+            if line.is_closed:
+                break
+        assert number == HEAD_BYTES // 1000 and b" 431 " in line.written
+
+    run(told)
+
+
+def test_a_body_in_chunks_is_not_read_ahead_of_the_application():
     async def told() -> None:
         goes_on, size = asyncio.Event(), 0
 
@@ -202,96 +220,67 @@ def test_chunks_are_taken_up_in_turns_and_not_read_ahead_of_the_application():
                 more = message["more_body"]
             await answer(scope, receive, send)
 
-        world = World(slow)
-        one, line = world.connect()
+        one, line = World(slow).connect()
         one.data_received(b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
         sent = 0
         while line.is_reading:
             one.data_received(b"1\r\nx\r\n" * 20_000)
             sent += 20_000
-            shares = world.done["shares"]
-            for _ in range(100):
-                await asyncio.sleep(0)
-                assert world.done["shares"] <= shares + 1
-                shares = world.done["shares"]
         assert HIGH_WATER_LIMIT < sent <= HIGH_WATER_LIMIT + 20_000
         one.data_received(b"0\r\n\r\n")
         goes_on.set()
         while not line.answers:
             await asyncio.sleep(0)
-        assert size == sent and world.done["longest"] <= 16 * 1024
+        assert size == sent
 
     run(told)
 
 
-def test_a_body_of_a_stated_length_waits_for_no_turn():
+def test_an_answered_request_keeps_nothing_of_its_body():
     async def told() -> None:
-        async def read(scope: Any, receive: Any, send: Any) -> None:
-            message = await receive()
-            assert len(message["body"]) == 50_000 and not message["more_body"]
+        one, line = World(answer).connect()
+        for size in (50_000, MOST_HELD):
+            head = b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size
+            answers = line.answers
+            one.data_received(head + bytes(40_000))
+            while line.answers == answers:
+                await asyncio.sleep(0)
+            assert not one.cycle.body
+            one.data_received(bytes(size - 40_000))
+            assert not one.cycle.body and line.is_reading and one.waits_for() is Waits.IDLE
+
+    run(told)
+
+
+def test_an_error_follows_the_answers_to_earlier_requests():
+    async def told() -> None:
+        may_answer, wrong = asyncio.Event(), Problem(408, "too-slow", "too slow")
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await may_answer.wait()
             await answer(scope, receive, send)
 
-        world = World(read)
-        one, line = world.connect()
-        head = b"POST /x HTTP/1.1\r\ncontent-length: 50000\r\n\r\n"
-        one.data_received(head + b"\r\n\r\n\r\n" * 8333 + b"xx")
-        assert not one._rest and world.done["shares"] == 2
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert line.answers == 1
-
-    run(told)
-
-
-def test_of_many_who_come_together_few_begin_at_once_that_take_long():
-    async def told() -> None:
-        world = World(answer)
-        lines, asked = [], [b"/models/m", b"/models/m/learn", b"/livez", b"/openapi.json"] * 30
-        for path in asked:
-            one, line = world.connect()
-            one.data_received(b"GET %b HTTP/1.1\r\n\r\n" % path)
-            lines.append(line)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        quick = ["/models/m/learn", "/livez"] * 30
-        assert [path for path in world.served if path in quick] == quick
-        assert 0 < len(world.served) - len(quick) <= 2 * FEW + AT_ONCE
-        while len(world.served) < len(asked):
-            before = len(world.served)
-            await asyncio.sleep(0)
-            assert len(world.served) <= before + AT_ONCE
-        assert sorted(world.served) == sorted(path.decode() for path in asked)
-        while any(line.answers != 1 for line in lines):
-            await asyncio.sleep(0)
-
-    run(told)
-
-
-def test_who_waits_for_a_turn_may_send_on_or_go():
-    async def told() -> None:
-        async def read(scope: Any, receive: Any, send: Any) -> None:
-            more = True
-            while more:
-                message = await receive()
-                more = message["more_body"]
-            await answer(scope, receive, send)
-
-        world = World(read)
-        for _ in range(4 * FEW):
-            world.connect()[0].data_received(GET)
-        (sends, line), (goes, _), (errs, wrong) = (world.connect() for _ in range(3))
         post = b"POST /y HTTP/1.1\r\ncontent-length: 4\r\n\r\n"
-        for one in (sends, goes, errs):
-            one.data_received(post)
-            assert not one.cycle.response_complete and one.waits_for() is Waits.ANSWER
-        sends.data_received(b"12")
-        sends.data_received(b"34" + GET)
-        goes.connection_lost(None)
-        errs.end(Problem(408, "too-slow", "too slow"))
-        while line.answers < 2:
+        world = World(slow)
+        lines = []
+        for sent in (GET, GET * 2, GET + post):  # the last of these has not begun
+            one, line = world.connect()
+            one.data_received(sent)
             await asyncio.sleep(0)
-        assert world.served.count("/y") == 1 and world.served[-1] == "/x"
-        assert wrong.is_closed and b" 408 " in wrong.written
+            one.end(wrong)
+            one.data_received(GET)
+            assert not line.written and not line.is_closed
+            lines.append(line)
+        may_answer.set()
+        while not all(line.is_closed for line in lines):
+            await asyncio.sleep(0)
+        assert [line.answers for line in lines] == [1, 2, 1]
+        assert all(line.written.count(b"HTTP/1.1 408") == 1 for line in lines)
+        assert all(line.written.endswith(b"}") for line in lines)
+        one, line = world.connect()
+        one.data_received(post)
+        one.end(wrong)
+        assert line.is_closed and line.written.startswith(b"HTTP/1.1 408")
 
     run(told)
 
@@ -554,99 +543,15 @@ def test_a_body_without_a_stated_length_behind_an_upgrade_is_refused():
 
 def test_empty_lines_do_not_make_an_idle_connection_live_longer():
     async def told() -> None:
-        world = World(answer)
-        for sent in (GET, GET * 40):
-            one, line = world.connect()
-            one.data_received(sent)
-            while line.answers < len(sent) // len(GET):
-                await asyncio.sleep(0)
-            since, timer = one._idle_since, one.timeout_keep_alive_task
-            assert timer is not None
-            for empty in (b"\r\n", b"\r\n" * 1000):
-                one.data_received(empty)
-                while one._rest:
-                    await asyncio.sleep(0)
-            assert one.timeout_keep_alive_task is timer and not timer.cancelled()
-            assert one._idle_since == since
-            one.data_received(b"G")
-            assert one._idle_since is None
-
-    run(told)
-
-
-class Hands:
-    """An event loop whose clock a test turns, and whose timers it sets off."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.now = 0.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.cancelled = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, seconds: float, then: Callable[[], None]) -> Any:
-        self.timers.append((self.now + seconds, then))
-        return SimpleNamespace(cancel=self.cancel)
-
-    def cancel(self) -> None:
-        self.cancelled += 1
-
-    def set_off(self) -> None:
-        """The only timer, when it is due."""
-        [(self.now, then)] = self.timers
-        self.timers.clear()
-        then()
-
-
-def test_an_idle_connection_is_closed_as_long_after_its_last_answer_with_one_timer_for_all():
-    async def told() -> None:
         one, line = World(answer).connect()
-        one.loop = hands = Hands()
-        for asked in range(4):
-            hands.now = float(asked)
-            one.data_received(GET)
-            while line.answers <= asked:
-                await asyncio.sleep(0)
-        assert [due for due, _ in hands.timers] == [5.0]
-        hands.set_off()
-        assert not line.is_closed and [due for due, _ in hands.timers] == [8.0]
-        one.data_received(b"\r\n")
-        hands.set_off()
-        assert line.is_closed and not hands.timers and not hands.cancelled
-
-    run(told)
-
-
-def test_a_connection_whose_request_is_under_way_is_not_idle():
-    async def told() -> None:
-        may_answer = asyncio.Event()
-
-        async def slow(scope: Any, receive: Any, send: Any) -> None:
-            await may_answer.wait()
-            await answer(scope, receive, send)
-
-        one, line = World(slow).connect()
-        one.loop = hands = Hands()
-        may_answer.set()
         one.data_received(GET)
-        while line.answers < 1:
+        while not line.answers:
             await asyncio.sleep(0)
-        may_answer.clear()
-        one.data_received(GET)
-        await asyncio.sleep(0)
-        hands.set_off()
-        assert not line.is_closed and not hands.timers
-        hands.now = 60.0
-        may_answer.set()
-        while line.answers < 2:
-            await asyncio.sleep(0)
-        assert [due for due, _ in hands.timers] == [65.0]
-        one.connection_lost(OSError())
-        assert hands.cancelled == 1
+        stands = one.waits_for(), one.progress()
+        assert stands[0] is Waits.IDLE
+        one.data_received(b"\r\n" * 1000)
+        assert (one.waits_for(), one.progress()) == stands
+        one.data_received(b"G")
+        assert one.waits_for() is Waits.HEAD
 
     run(told)
