@@ -8,7 +8,6 @@ json_lists.py  the same of many rows, by kernels
 ndjson.py      application/x-ndjson: one sample a line
 csv_rows.py    text/csv with a header
 arrow_rows.py  application/vnd.apache.arrow.stream, where pyarrow is installed
-arrow_plain.py the same of plain columns of float64, from their bytes
 vw.py          text/x-vw: lines of Vowpal Wabbit's format
 libsvm.py      text/x-libsvm
 query.py       the x=3:1,11:0.5 of GET predict

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from service.codecs.arrow_plain import MOST_CELLS, MOST_ROWS, parse_plain, remember_schema
 from service.codecs.column_names import TableColumns, columns_of
 from service.codecs.door import LARGEST, LONGEST_NAME, BadRow, Door, Label, pointer_step
 from service.codecs.intake import Intake, IntakeBuilder
 from service.codecs.records import features_of
-from service.codecs.row_arrays import RowArrays
 from service.cuts.arrow_messages import check_messages
-from service.errors import Problem, RowError
-from solvers import hash_names
-from solvers.text import NUMBERS, PLACES, read_rows
+from service.errors import Problem
+from solvers import Batch, InvalidRow, class_places, hash_names
+
+MOST_ROWS = 1 << 22
+MOST_CELLS = 1 << 25
+"""Of one body: bools take a bit each, and would come out a hundred times as long."""
 
 
 def parse_arrow(door: Door, body: bytes, labelled: bool) -> Intake:
@@ -30,17 +31,10 @@ def parse_arrow(door: Door, body: bytes, labelled: bool) -> Intake:
     """
     pa = _pyarrow()
     check_messages(body)
-    plain = parse_plain(door, body, labelled)
-    if plain is not None:
-        return plain
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             columns = columns_of(door, reader.schema.names, labelled)
             _check_types(pa, door, reader.schema, columns, labelled)
-            if remember_schema(pa, door, body, reader.schema, columns, labelled):
-                plain = parse_plain(door, body, labelled)
-                if plain is not None:
-                    return plain
             tables = list(_checked(reader, len(columns.features)))
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise Problem(400, "malformed-body", f"no Arrow stream: {error}") from None
@@ -78,21 +72,18 @@ def _check_types(
     pa: ModuleType, door: Door, schema: Any, columns: TableColumns, labelled: bool
 ) -> None:
     """Raise Problem 422 for a column of values that none of its rows may have."""
-    of = pa.types
-    numbers = [of.is_integer, of.is_floating]
-    texts = [of.is_string, of.is_large_string, of.is_string_view]
-    features = [*numbers, of.is_boolean, *(texts if door.is_hashed else [])]
-    labels = numbers if door.task == "regression" else [*numbers, of.is_boolean, *texts]
+    numbers = {"integer", "float"}
+    features = {*numbers, "bool", *(["text"] if door.is_hashed else [])}
+    labels = numbers if door.task == "regression" else {*numbers, "bool", "text"}
     wanted = [(place, features) for place in columns.features]
     wanted += [] if columns.weight is None else [(columns.weight, numbers)]
     if labelled:
         wanted += [] if columns.y is None else [(columns.y, labels)]
-        wanted += [] if columns.id is None else [(columns.id, [of.is_integer, *texts])]
-    types = schema.types
-    for place, kinds in wanted:
-        kind = types[place]
-        if not any(is_kind(_value_type(pa, kind)) for is_kind in kinds):
-            reason = f"column {columns.names[place][:50]!r} cannot hold {kind}"
+        wanted += [] if columns.id is None else [(columns.id, {"integer", "text"})]
+    values = _values_of(pa, schema)
+    for place, accepted in wanted:
+        if values[place] not in accepted:
+            reason = f"column {columns.names[place][:50]!r} cannot hold {schema.types[place]}"
             raise Problem(422, "invalid-body", reason)
 
 
@@ -131,101 +122,160 @@ def _take(
 def parse_quickly(
     pa: ModuleType, door: Door, tables: list[Any], columns: TableColumns, labelled: bool
 ) -> Intake:
-    """As `parse_slowly`, by a kernel as far as rows are of the usual form."""
-    n = sum(table.num_rows for table in tables)
-    a = RowArrays(door, labelled, n, n * len(columns.features), 0)
-    a.is_telling = False
-    errors: list[RowError] = []
+    """As `parse_slowly`, with NumPy: only bad rows are read one by one, for their reasons."""
+    build = IntakeBuilder(door, labelled)
+    if not tables:
+        return build.intake()
+    layout = _Layout(pa, door, tables[0].schema, columns, labelled)
+    batches: list[Batch] = []
+    places: list[np.ndarray] = []
     names: list[tuple[int, str]] = []
     first = 0
     for table in tables:
-        read = _Columns(pa, door, table, columns, a)
-        before = a.count
-        for _ in read.read(first):
-            place = int(a.at[2])
-            build = IntakeBuilder(door, labelled)
+        read = _Columns(layout, table)
+        for i in np.flatnonzero(~read.is_good).tolist():
             try:
-                _take(build, door, table, columns, place - first, place)
+                _take(build, door, table, columns, i, first + i)
             except BadRow as bad:
-                errors.append(RowError(place, bad.pointer, bad.reason))
-            else:
-                a.take(_NO_TEXT, build.listed, place)
-            a.at[2] = place + 1
-        names += read.names(a.places[before : a.count] - first) if labelled else []
+                build.refuse(first + i, bad.pointer, bad.reason)
+        good = np.flatnonzero(read.is_good)
+        if len(good):
+            batches.append(read.batch())
+            places.append(good + first)
+            names += read.names(good) if labelled else []
         first += table.num_rows
-    return a.intake(errors, list(dict.fromkeys(names)))
+    assert not len(build.listed), "a row that is not good was read as one"
+    found = build.intake()
+    if batches:
+        found.rows = Batch.concat(batches)
+        found.places = np.concatenate(places).tolist() if found.errors else range(first)
+        found.names_beside = list(dict.fromkeys(names))
+    return found
 
 
-_BLOCK = 256
-_NO_TEXT = np.empty(0, np.uint8)
+class _Layout:
+    """What the columns of a schema are to a model."""
+
+    def __init__(
+        self, pa: ModuleType, door: Door, schema: Any, columns: TableColumns, labelled: bool
+    ) -> None:
+        self.pa, self.door, self.columns = pa, door, columns
+        self.names = [columns.names[column] for column in columns.features]
+        if door.is_hashed:
+            self.places = hash_names(self.names, _bits(door)).astype(np.int32)
+        else:
+            self.places = np.array([door.place(name) for name in self.names], np.int32)
+        values = _values_of(pa, schema)
+        self.texts = [j for j, column in enumerate(columns.features) if values[column] == "text"]
+        # Columns of numbers are read in the order of their places: no row has to be sorted then.
+        by_place = np.argsort(self.places, kind="stable")
+        self.sorted_places = self.places[by_place]
+        self.is_sorted = not self.texts and bool(np.all(np.diff(self.sorted_places) > 0))
+        order = by_place.tolist() if self.is_sorted else range(len(self.names))
+        texts = set(self.texts)
+        self.numbers = [j for j in order if j not in texts]
+        self.y, self.weight = columns.y if labelled else None, columns.weight
+        self.is_y_number = (
+            self.y is not None and door.task != "multiclass" and values[self.y] != "text"
+        )
+        # The columns that become one matrix: numbers of features, then the weight, then the label.
+        self.matrix = [columns.features[j] for j in self.numbers]
+        self.matrix += [] if self.weight is None else [self.weight]
+        self.matrix += [self.y] if self.y is not None and self.is_y_number else []
+        types = schema.types
+        self.are_float64 = all(types[column] == pa.float64() for column in self.matrix)
 
 
 class _Columns:
-    """The columns of one record batch, as the kernel takes them."""
+    """The columns of one record batch as arrays."""
 
-    def __init__(
-        self, pa: ModuleType, door: Door, table: Any, columns: TableColumns, a: RowArrays
-    ) -> None:
-        self._pa, self._door, self._a = pa, door, a
-        self._names = [columns.names[column] for column in columns.features]
-        self._n, d = table.num_rows, len(columns.features)
-        self._usual = np.ones(self._n, np.bool_)
+    def __init__(self, layout: _Layout, table: Any) -> None:
+        self._layout, self._pa, self._door = layout, layout.pa, layout.door
+        n = table.num_rows
+        self.is_good = np.ones(n, np.bool_)
+        """(n,): rows without a null, a number out of range, or a label that the model lacks."""
         self._texts: dict[int, tuple[list[str], np.ndarray, np.ndarray]] = {}
         """Of columns of texts: those shown as names; which one, and which place, each row has."""
-        self._numbers_of: dict[int, np.ndarray] = {}
-        for j, column in enumerate(columns.features):
-            if _holds_texts(pa, table.column(column).type):
-                self._texts[j] = self._read_texts(table.column(column), self._names[j])
-            else:
-                self._numbers_of[j] = self._numbers(table.column(column))
-        self._places = self._places_of_names()
-        # Where all are numbers they are taken by their places, so that no row has to be sorted.
-        by_place = np.argsort(self._places, kind="stable")
-        self._order = np.arange(d) if self._texts else by_place
-        in_order = self._places[self._order]
-        self._is_tidy = not self._texts and bool(np.all(in_order[1:] > in_order[:-1]))
-        self._weights = np.ones(self._n)
-        if columns.weight is not None:
-            self._weights = self._numbers(table.column(columns.weight))
-            self._usual &= (self._weights >= 0) & (self._weights <= LARGEST)
-        self._labels = np.zeros(self._n)
-        if columns.y is not None:
-            self._read_labels(table.column(columns.y))
+        for j in layout.texts:
+            column = table.column(layout.columns.features[j])
+            self._texts[j] = self._read_texts(column, layout.names[j])
+        matrix = self._matrix(table.select(layout.matrix), n, layout.are_float64)
+        d = len(layout.numbers)
+        if layout.is_sorted:
+            self._x = np.ascontiguousarray(matrix[:, :d])
+        else:
+            self._x = np.ones((n, len(layout.names)))
+            self._x[:, layout.numbers] = matrix[:, :d]
+            self._row_places = np.tile(layout.places, (n, 1))
+            for j, (_, _, places) in self._texts.items():
+                self._row_places[:, j] = places
+        # Neither min nor max looks past a NaN.
+        if not (self._x.min(initial=0) >= -LARGEST and self._x.max(initial=0) <= LARGEST):
+            self.is_good &= (np.abs(self._x) <= LARGEST).all(axis=1)
+        if not layout.is_sorted:
+            self._check_sums()
+        self._weights = np.ones(n)
+        if layout.weight is not None:
+            self._weights = matrix[:, d].copy()
+            self.is_good &= (self._weights >= 0) & (self._weights <= LARGEST)
+        self._labels: np.ndarray = np.zeros(n)
+        self._class_of: list[float | str | None] = []
+        """Of classes: what each number in `_labels` stands for."""
+        if layout.is_y_number:
+            self._read_numbers_of_labels(matrix[:, -1])
+        elif layout.y is not None:
+            self._read_kinds_of_labels(table.column(layout.y))
 
-    def read(self, first: int) -> Iterator[None]:
-        """Let the kernel read all rows; yields at each one that is not usual.
+    def batch(self) -> Batch:
+        """The good rows."""
+        x, labels, weights = self._x, self._labels, self._weights
+        if not self.is_good.all():
+            x, labels, weights = x[self.is_good], labels[self.is_good], weights[self.is_good]
+        classes: tuple[str, ...] = ()
+        if self._class_of:
+            labels, classes = class_places([str(self._class_of[code]) for code in labels.tolist()])
+        if self._layout.is_sorted:
+            entries = self._sorted_rows(x)
+        else:
+            rows = self._merged_rows(np.flatnonzero(self.is_good))
+            entries = rows.indptr, rows.indices, rows.values
+        return Batch.of_checked(*entries, labels, weights, self._door.dim, classes)
 
-        The table's first row is the first-th of all. Rows are read in blocks that caches hold.
+    def _sorted_rows(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pointers, indices and values of rows whose places increase from column to column."""
+        n, d = x.shape
+        places = self._layout.sorted_places
+        if x.all():  # without a copy
+            return np.arange(n + 1) * d, np.tile(places, n), x.reshape(-1)
+        rows = Batch.from_dense(x)
+        return rows.indptr, places[rows.indices], rows.values
+
+    def _merged_rows(self, rows: np.ndarray) -> Batch:
+        """Rows of features in any order of their places; those that share one are added.
+
+        Raises InvalidRow for a sum beyond 1e100.
         """
-        a, d = self._a, len(self._order)
-        block = np.ones((d, min(_BLOCK, self._n)))
-        texts = sorted(self._texts)
-        texts_of = np.full(d, -1, np.int64)
-        texts_of[texts] = np.arange(len(texts))
-        text_places = np.array([self._texts[j][2] for j in texts], np.int32)
-        text_places = text_places.reshape(len(texts), self._n)
-        places = self._places[self._order]
-        for begin in range(0, self._n, _BLOCK):
-            end = min(begin + _BLOCK, self._n)
-            for k, j in enumerate(self._order.tolist()):
-                if j not in self._texts:
-                    block[k, : end - begin] = self._numbers_of[j][begin:end]
-            while read_rows(
-                block, places, texts_of, text_places,
-                self._usual, self._labels, self._weights, self._is_tidy, self._door.is_hashed,
-                a.indptr, a.indices, a.values, a.labels, a.weights, a.places, a.spare, a.held,
-                a.at, first, begin, end,
-            ):  # fmt: skip
-                yield
+        pointers = np.arange(len(rows) + 1) * self._x.shape[1]
+        places, values = self._row_places[rows].ravel(), self._x[rows].ravel()
+        return Batch.from_csr(pointers, places, values, dim=self._door.dim, sum_duplicates=True)
+
+    def _check_sums(self) -> None:
+        """Of the few rows whose sums may be beyond 1e100, find those that have such a sum."""
+        most = np.abs(self._x).max(axis=1, initial=0)
+        for i in np.flatnonzero(self.is_good & (most > LARGEST / self._x.shape[1])).tolist():
+            try:
+                self._merged_rows(np.array([i]))
+            except InvalidRow:
+                self.is_good[i] = False
 
     def names(self, rows: np.ndarray) -> list[tuple[int, str]]:
         """Places and names of what was not told yet, in the order in which these rows hold them."""
-        if not len(rows) or not self._door.tells_names:
+        if not self._door.tells_names:
             return []
         found: list[tuple[int, int, int, str]] = []
-        for j, name in enumerate(self._names):
+        for j, name in enumerate(self._layout.names):
             if j not in self._texts:
-                found.append((0, j, int(self._places[j]), name))
+                found.append((0, j, int(self._layout.places[j]), name))
                 continue
             shown, codes, places = self._texts[j]
             kinds, at = np.unique(codes[rows], return_index=True)
@@ -233,86 +283,92 @@ class _Columns:
                 found.append((row, j, int(places[rows[row]]), shown[kind]))
         return self._door.untold([(place, name) for _, _, place, name in sorted(found)])
 
-    def _numbers(self, column: Any) -> np.ndarray:
-        """The numbers of a column, as it holds them if they are float64; nulls are not usual."""
-        if self._pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        return self._values(column, np.float64)
+    def _matrix(self, table: Any, n: int, are_float64: bool) -> np.ndarray:
+        """Columns of numbers and bools as float64 (n, columns), column by column; NaN for a null.
 
-    def _values(self, column: Any, dtype: type[np.generic]) -> np.ndarray:
-        """The numbers or bools of a column, from its buffers; nulls are 0, and not usual.
-
-        What pyarrow has for it, `to_numpy` and scalars, would first import pandas, if it is there.
+        `Array.to_numpy` imports pandas if it is installed, which takes half a second.
         """
-        n = len(column)
-        if not n:
-            return np.empty(0, dtype)
-        if self._pa.types.is_boolean(column.type):  # a bit each
-            column = column.cast(self._pa.uint8())
-        present, held = column.buffers()
-        kind = column.type.to_pandas_dtype()
-        values = np.frombuffer(held, kind, column.offset + n)[column.offset :]
-        if kind is not dtype:
-            with np.errstate(invalid="ignore"):  # a signalling NaN
-                values = values.astype(dtype)
-        if column.null_count:
-            bits = np.frombuffer(present, np.uint8)
-            are_there = np.unpackbits(bits, count=column.offset + n, bitorder="little")
-            is_there = are_there[column.offset :].view(np.bool_)
-            self._usual &= is_there
-            values = np.where(is_there, values, dtype(0))
-        return values
+        if not table.num_columns:
+            return np.empty((n, 0))
+        if not are_float64:
+            pa = self._pa
+            columns = [
+                column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+                for column in table.columns
+            ]
+            columns = [column.cast(pa.float64(), safe=False) for column in columns]
+            table = pa.RecordBatch.from_arrays(columns, table.schema.names)
+        # Row by row takes twice as long, a copy by NumPy included.
+        matrix: np.ndarray = table.to_tensor(null_to_nan=True, row_major=False).to_numpy()
+        return matrix
 
     def _coded(self, column: Any) -> tuple[list[Any], np.ndarray]:
-        """The different values of a column, and which one each row has; nulls are not usual."""
+        """The different values of a column, the last one None, and which one each row has."""
         if self._pa.types.is_string_view(column.type):
             column = column.cast(self._pa.large_string())
         if not self._pa.types.is_dictionary(column.type):
             column = column.dictionary_encode()
-        kinds = column.dictionary.to_pylist()
-        return kinds, self._values(column.indices, np.int64)
+        kinds = [*column.dictionary.to_pylist(), None]
+        indices = self._pa.RecordBatch.from_arrays([column.indices], [""])
+        codes = self._matrix(indices, len(column), False)[:, 0]
+        return kinds, np.where(np.isnan(codes), len(kinds) - 1, codes).astype(np.int64)
 
     def _read_texts(self, column: Any, name: str) -> tuple[list[str], np.ndarray, np.ndarray]:
         kinds, codes = self._coded(column)
-        if not kinds:
-            kinds = [None]
         longest = LONGEST_NAME
         is_good = [kind is not None and len(kind) <= longest for kind in kinds]
-        self._usual &= np.array(is_good)[codes]
+        self.is_good &= np.array(is_good)[codes]
         shown = [f"{name}={kind}" for kind in kinds]
         return shown, codes, hash_names(shown, _bits(self._door))[codes]
 
-    def _places_of_names(self) -> np.ndarray:
-        if self._door.is_hashed:
-            return hash_names(self._names, _bits(self._door)).astype(np.int32)
-        return np.array([self._door.place(name) for name in self._names], np.int32)
+    def _read_numbers_of_labels(self, column: np.ndarray) -> None:
+        if self._door.task == "regression":
+            self._labels = column.copy()
+            self.is_good &= np.abs(column) <= LARGEST
+            return
+        self._labels = np.full(len(column), np.nan)
+        for number in (1.0, 0.0, -1.0):
+            label = self._label(number)
+            if label is not None:
+                self._labels[column == number] = label
+        self.is_good &= ~np.isnan(self._labels)
 
-    def _read_labels(self, column: Any) -> None:
-        if self._a.label_kind == NUMBERS:
-            self._labels = self._numbers(column)
-            self._usual &= np.abs(self._labels) <= LARGEST
-        elif self._a.label_kind == PLACES:
-            kinds, codes = self._coded(column)
-            coded = np.array([self._label(kind) for kind in kinds] or [np.nan])
-            self._labels = coded[codes]
-            self._usual &= ~np.isnan(self._labels)
+    def _read_kinds_of_labels(self, column: Any) -> None:
+        kinds, codes = self._coded(column)
+        labels = [self._label(kind) for kind in kinds]
+        self.is_good &= np.array([label is not None for label in labels])[codes]
+        if self._door.task == "multiclass":
+            self._labels, self._class_of = codes, labels
+        else:
+            self._labels = np.array(labels, np.float64)[codes]
 
-    def _label(self, label: Label | None) -> float:
-        """How a label stands among those of the rows; NaN where it is none."""
+    def _label(self, label: Label | None) -> float | str | None:
+        """What the learner sees for a label; None for a bad one."""
         try:
-            return self._a.kind_of(self._door.label(label))
+            return self._door.label(label)
         except BadRow:
-            return np.nan
+            return None
 
 
 def _bits(door: Door) -> int:
     return (door.dim - 1).bit_length()
 
 
-def _value_type(pa: ModuleType, kind: Any) -> Any:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _holds_texts(pa: ModuleType, kind: Any) -> bool:
-    of, kind = pa.types, _value_type(pa, kind)
-    return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind))
+def _values_of(pa: ModuleType, schema: Any) -> list[str]:
+    """What each column holds: "integer", "float", "bool", "text" or "other"."""
+    of = pa.types
+    known: dict[int, str] = {}
+    found = []
+    for kind in schema.types:
+        if isinstance(kind, pa.DictionaryType):
+            kind = kind.value_type
+        if kind.id not in known:
+            is_text = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
+            known[kind.id] = (
+                ("integer" if of.is_integer(kind) else "")
+                or ("float" if of.is_floating(kind) else "")
+                or ("bool" if of.is_boolean(kind) else "")
+                or ("text" if is_text else "other")
+            )
+        found.append(known[kind.id])
+    return found

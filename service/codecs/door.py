@@ -5,15 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from service.problems import beginning, quoted
 from solvers import NamePlaces, class_text, sorted_row, width_of
 from solvers._jit import Indices
 from solvers.text import PlaceTable
-
-if TYPE_CHECKING:
-    from service.codecs.arrow_plain import PlainTable
 
 # Larger numbers would overflow when squared and summed; nobody means them.
 LARGEST = 1e100
@@ -116,8 +113,6 @@ class Door:
         self._told: set[str] = set()
         self._told_since = 0
         self._told_places = PlaceTable()
-        self.plain_table: PlainTable | None = None
-        """The last schema of Arrow streams whose rows can be read from their bytes."""
         self._labels: Mapping[Label, float] = _BINARY
         if self.class_names:
             negative, positive = self.class_names

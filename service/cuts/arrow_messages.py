@@ -14,8 +14,7 @@ END, SCHEMA, DICTIONARY, RECORDS = -1, 1, 2, 3
 # Places of fields in their tables, in the order of Arrow's Message.fbs.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _ID_OF_DICTIONARY, _DATA_OF_DICTIONARY, _IS_DELTA = 0, 1, 2
-_ENDIANNESS = 0
-_ROWS, _NODES, _BUFFERS, _COMPRESSION = range(4)
+_COMPRESSION = 3
 _CONTINUATION = 0xFFFFFFFF
 _HEAD_BYTES = 64 * 1024
 """What most heads are shorter than."""
@@ -59,8 +58,6 @@ class Message(NamedTuple):
     """The flatbuffer, alone: what it says is not to depend on what stands behind it."""
     header: int
     """A table's place in `head`."""
-    body: int
-    """Where its buffers begin in the stream."""
     end: int
 
 
@@ -82,7 +79,7 @@ def message_at(body: bytes | memoryview, p: int) -> Message | None:
         (size,) = unpack_from("<I", body, p)
         p += 4
     if size == 0:
-        return Message(END, _NO_HEAD, 0, p, p)
+        return Message(END, _NO_HEAD, 0, p)
     begins = p + size
     if begins > len(body):
         return None
@@ -96,8 +93,8 @@ def message_at(body: bytes | memoryview, p: int) -> Message | None:
         raise IndexError(length)
     end = begins + length
     if not kind_at or not header_at:
-        return Message(0, head, 0, begins, end)
-    return Message(head[kind_at], head, _table(head, header_at), begins, end)
+        return Message(0, head, 0, end)
+    return Message(head[kind_at], head, _table(head, header_at), end)
 
 
 def _message_in(held: Held, p: int, stop: int | None = None) -> Message | None:
@@ -106,7 +103,7 @@ def _message_in(held: Held, p: int, stop: int | None = None) -> Message | None:
     for end in (min(p + _HEAD_BYTES, stop), stop):
         found = message_at(held.between(p, end), 0)
         if found is not None:
-            return found._replace(body=found.body + p, end=found.end + p)
+            return found._replace(end=found.end + p)
     return None
 
 
@@ -166,46 +163,6 @@ class MessageCutter:
         number = unpack_from("<q", head, id_at)[0] if id_at else 0
         before = self._dictionaries.get(number, []) if delta_at and head[delta_at] else []
         self._dictionaries[number] = [*before, part]
-
-
-def is_big_endian(schema: Message) -> bool:
-    """Whether the numbers of the stream with this schema are written the other way round."""
-    order_at = _field(schema.head, schema.header, _ENDIANNESS)
-    return bool(order_at) and schema.head[order_at] != 0
-
-
-def plain_records(message: Message, columns: int) -> list[int] | None:
-    """Rows of a record batch, and where in the stream the numbers of each of its columns begin.
-
-    None where it is not plain: a null, other buffers than two a column, or numbers of eight bytes
-    that do not all lie within it. Raises StructError or IndexError for a damaged one.
-    """
-    head, record = message.head, message.header
-    length_at = _field(head, record, _ROWS)
-    rows = int(unpack_from("<q", head, length_at)[0]) if length_at else 0
-    nodes = _pairs(head, record, _NODES)
-    buffers = _pairs(head, record, _BUFFERS)
-    if len(nodes) != 2 * columns or len(buffers) != 4 * columns or rows < 0:
-        return None
-    if any(length != rows for length in nodes[::2]) or any(nodes[1::2]):
-        return None
-    starts = [message.body + offset for offset in buffers[2::4]]
-    sizes, room = buffers[3::4], message.end - 8 * rows
-    if columns and (min(buffers[2::4]) < 0 or max(starts) > room or min(sizes) < 8 * rows):
-        return None
-    return [rows, *starts]
-
-
-def _pairs(head: memoryview, table: int, number: int) -> tuple[int, ...]:
-    """The numbers in a vector of pairs of them."""
-    field = _field(head, table, number)
-    if not field:
-        return ()
-    at = _table(head, field)
-    (count,) = unpack_from("<I", head, at)
-    if count > len(head) // 16:
-        raise IndexError(count)
-    return unpack_from(f"<{2 * count}q", head, at + 4)
 
 
 def _damaged() -> Problem:

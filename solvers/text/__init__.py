@@ -5,7 +5,6 @@ _memo.py      names and texts that were read before
 _json.py      samples in lines or in a list, and columns
 _csv.py       records of fields
 _vw.py        lines of Vowpal Wabbit's format
-_columns.py   rows of a table that stands as columns
 lines.py      how many lines there are
 
 Each reads on until a line is not of the usual form, and says where it stopped.
@@ -16,7 +15,6 @@ from collections.abc import Collection
 import numpy as np
 
 from solvers._jit import Indices
-from solvers.text._columns import read_full, read_numbers, read_rows
 from solvers.text._csv import FEATURE, LABEL, NOTHING, WEIGHT, read_records
 from solvers.text._json import (
     COMMA,
@@ -69,9 +67,6 @@ __all__ = [
     "read_column",
     "read_examples",
     "read_records",
-    "read_full",
-    "read_numbers",
-    "read_rows",
     "read_samples",
     "slot_of",
 ]

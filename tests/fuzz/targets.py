@@ -42,7 +42,6 @@ TARGETS = {
             *_ROWS,
             "service/codecs/arrow_rows.py",
             "service/cuts/arrow_messages.py",
-            "solvers/text/_columns.py",
         ),
     ),
     "inflation": Target(text.inflation, ("service/codecs/inflate.py",)),

@@ -1,11 +1,9 @@
 """Arrow streams: tables as rows, by kernel and row by row; what is no table, or too much of one."""
 
-import contextlib
 import json
 import math
 import subprocess
 import sys
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +12,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from service.codecs import arrow_rows, as_batch, parse_body
-from service.codecs.arrow_plain import parse_plain
 from service.codecs.column_names import columns_of
 from service.codecs.door import LONGEST_NAME
 from service.errors import Problem
@@ -95,59 +92,6 @@ def test_tables_by_kernel_are_tables_row_by_row(door, data, labelled):
     assert outcome(quick) == outcome(slow)
 
 
-ODD = st.sampled_from([0.0, -0.0, 1e100, 1e101, math.nan, -math.inf, 0.1])
-PLAIN_KINDS = [(st.floats(-9, 9), pa.float64())] * 4 + [
-    (ODD, pa.float64()),
-    (st.floats(-9, 9, width=32), pa.float32()),
-]
-
-
-@given(st.sampled_from(["binary", "regression"]), st.data(), st.booleans())
-@examples(60)
-def test_plain_tables_are_read_from_their_bytes_as_by_the_library(task, data, labelled):
-    door = door_of({"features": {"kind": "indexed", "dim": 5}, "task": task})
-    n = data.draw(st.integers(0, 9))
-    names = data.draw(st.lists(st.sampled_from("12345"), unique=True))
-    columns = {}
-    for name in names:
-        values, kind = data.draw(st.sampled_from(PLAIN_KINDS))
-        columns[name] = pa.array(data.draw(cells(values, n)), kind)
-    labels = st.sampled_from([1, 0, -1, 1, 0, -1, 7]), data.draw(st.sampled_from(TYPES_OF_Y))
-    columns["y"] = pa.array(data.draw(cells(labels[0], n)), labels[1])
-    if data.draw(st.booleans()):
-        weights = st.sampled_from([1.0, 0.0, 2.5, 1.0, -1.0])
-        columns["weight"] = pa.array(data.draw(cells(weights, n)), pa.float64())
-    table = pa.table({name: columns[name] for name in data.draw(st.permutations(list(columns)))})
-    cut = data.draw(st.integers(0, n))
-    body = stream_of(pa.concat_tables([table.slice(cut), table.slice(0, cut)]))
-    first, again = (parse_body(door, ARROW, body, labelled=labelled) for _ in range(2))
-    assert outcome(again) == outcome(first) == outcome(by_the_library(door, body, labelled))
-
-
-def by_the_library(door, body: bytes, labelled: bool):
-    """As it is read where no schema is known."""
-    door.plain_table = None
-    with patch.object(arrow_rows, "remember_schema", return_value=False):
-        return parse_body(door, ARROW, body, labelled=labelled)
-
-
-TYPES_OF_Y = [pa.float64(), pa.float64(), pa.int64(), pa.int8()]
-
-
-def test_usual_tables_are_plain():
-    door = door_of({"features": {"kind": "indexed", "dim": 3}, "task": "regression"})
-    body = stream_of(pa.table({"3": [1.0, 2.0], "1": [0.0, 4.0], "label": [5, 6]}))
-    assert parse_plain(door, body, True) is None, "nobody has told what its columns are"
-    by_library = by_the_library(door, body, True)
-    assert outcome(parse_body(door, ARROW, body, labelled=True)) == outcome(by_library)
-    plain = parse_plain(door, body, True)
-    assert plain is not None and outcome(plain) == outcome(by_library)
-    assert parse_plain(door, body, False) is None
-    assert parse_plain(door, body[:-24], True) is None, "it is cut short"
-    other = stream_of(pa.table({"2": [1.0, 2.0], "1": [0.0, 4.0], "label": [5, 6]}))
-    assert parse_plain(door, other, True) is None
-
-
 STREAM = stream_of(pa.table({"1": [1.0, 2.0], "y": [1, 0], "weight": [1.0, 2.0]}))
 TEXTS = stream_of(
     pa.table({"a": pa.array(["x", "y"]).dictionary_encode(), "b": ["é", "f"], "y": [1, 0]})
@@ -163,8 +107,6 @@ def test_damaged_streams_are_refused_or_rows(stream, data):
     body = bytes(damaged)[: data.draw(st.integers(0, len(stream)) | st.just(len(stream)))]
     for spec in (INDEXED, HASHED):
         door = door_of(spec)
-        with contextlib.suppress(Problem):
-            parse_body(door, ARROW, stream, labelled=True)  # it knows the schema
         try:
             intake = parse_body(door, ARROW, body, labelled=True)
         except Problem as problem:
@@ -186,6 +128,19 @@ def test_nulls_and_strange_numbers_are_bad_rows():
     told = [(error.index, error.pointer) for error in intake.errors]
     assert told == [(1, "/x/a"), (2, "/x/a"), (3, "/x/b"), (4, "/x/b")]
     assert "null" in intake.errors[0].reason and "nan" in intake.errors[1].reason
+
+
+def test_rows_whose_shared_places_add_up_to_too_much_are_bad():
+    """The names of the other rows are reported once."""
+    door = door_of(HASHED)
+    table = pa.RecordBatch.from_arrays(
+        [pa.array([1.0, 1e100, 2.0]), pa.array([1.0, 1e100, 2.0]), pa.array([1, 0, 1])],
+        ["a", "a", "y"],
+    )
+    intake = parse_body(door, ARROW, stream_of(pa.Table.from_batches([table])), labelled=True)
+    assert [(error.index, error.pointer) for error in intake.errors] == [(1, "/x")]
+    assert list(intake.places) == [0, 2] and [name for _, name in intake.names] == ["a"]
+    assert as_batch([intake.rows]).values.tolist() == [2.0, 4.0]
 
 
 def test_reading_a_table_does_not_import_pandas():
