@@ -134,9 +134,7 @@ def rows() -> Iterator[Row]:
             with ServerProcess(store, flags):
                 pass  # what was written just before is on the disk now, and kernels are compiled
             began = time.perf_counter()
-            server = stack.enter_context(
-                ServerProcess(store, flags, prefix=pinned(SERVER_CORE))
-            )
+            server = stack.enter_context(ServerProcess(store, flags, prefix=pinned(SERVER_CORE)))
             where = (server.url, server.process.pid)
             sides[name] = Side(name, store, *where, models, length)
             _about.append(

@@ -9,10 +9,12 @@ bench.py           bench
 keys.py            new-key
 connecting.py      how commands reach a server, and how they end
 serving.py         serve, demo
-stores.py          migrate, replay
+archives.py        dump, restore
+stores.py          replay
 settings_flags.py  settings as flags
 
-`serving` and `stores` need the server's dependencies. Without these the other commands still work.
+`archives`, `serving` and `stores` need the server's dependencies. The other commands work without
+them.
 """
 
 from importlib.util import find_spec
@@ -23,7 +25,7 @@ from service.cli.common import app, fail
 __all__ = ["app", "audit", "bench", "exporting", "keys", "models", "rows", "watching"]
 
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
-SERVER_COMMANDS = ("serve", "demo", "migrate", "replay")
+SERVER_COMMANDS = ("serve", "demo", "dump", "restore", "replay")
 
 
 def is_installed(package: str) -> bool:
@@ -40,9 +42,9 @@ def server_is_missing() -> None:
 
 
 if all(map(is_installed, SERVER_PACKAGES)):
-    from service.cli import serving, stores
+    from service.cli import archives, serving, stores
 
-    __all__ += ["serving", "stores"]
+    __all__ += ["archives", "serving", "stores"]
 else:
     for command in SERVER_COMMANDS:
         app.command(

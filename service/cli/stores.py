@@ -1,4 +1,4 @@
-"""Commands that open a store themselves, beside the servers: migrate, replay."""
+"""The command that replays a store's journal: replay."""
 
 import asyncio
 from typing import Annotated
@@ -9,35 +9,6 @@ import typer
 from service.cli.common import JSON, app, fail, print_json, say
 from service.cli.settings_flags import flag, read_settings
 from service.journal.protocol import JournalError
-
-
-@app.command()
-def migrate(
-    of: Annotated[str, typer.Option("--from", help="The store to copy, which is only read.")],
-    to: Annotated[str, typer.Option("--to", help="The store to copy into.")],
-    as_json: JSON = False,
-) -> None:
-    """Copy all models of one store into another, to the bit.
-
-    Specs, journals, keys, snapshots, copies and versions. Stop the servers of both stores before.
-    A model can be seen in the target once it is whole; a run that was cut off is gone on with by
-    running the same again.
-
-    Example:
-
-        dualstream migrate --from sqlite:///dualstream.db --to redis://localhost:6379/0
-    """
-    from service.api.health import without_password
-    from service.migration import Refused, run_migration
-
-    try:
-        moved = asyncio.run(run_migration(of, to, (lambda line: None) if as_json else say))
-    except (Refused, JournalError, ValueError) as refused:
-        fail(str(refused))
-    if as_json:
-        print_json({"models": moved})
-    else:
-        say(f"all {len(moved)} models of {without_password(of)} are in {without_password(to)}")
 
 
 @app.command("replay")

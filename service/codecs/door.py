@@ -185,8 +185,6 @@ class Door:
         return self._places, self._told, self._told_places.slots, self._place_of
 
     @property
-
-
     @property
     def tells_names(self) -> bool:
         """Whether there is room for names that were not told yet."""

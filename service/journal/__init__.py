@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 from service.journal.protocol import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
-    from service.journal.moving import Movable
+    from service.journal.transfer import TransferJournal
 
 __all__ = ["Limits", "make_journal", "open_journal", "sqlite_path"]
 
@@ -15,7 +15,7 @@ async def open_journal(
     url: str,
     durability: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> "Movable":
+) -> "TransferJournal":
     """Open the store at `url` and return it, ready.
 
     sqlite:///file.db (relative), sqlite:////path/file.db (absolute); redis://, redis+sentinel://
@@ -35,7 +35,7 @@ async def open_journal(
 
 def make_journal(
     url: str, durability: str | None, limits: Limits, stays: bool = False
-) -> "Movable":
+) -> "TransferJournal":
     """The store at `url`, not opened yet. Raises ValueError for another URL.
 
     With `stays`, a server that takes another's place meanwhile is not gone on with: what was

@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-PLACE = re.compile(r"(\d{1,15})-(\d{1,15})\.([A-Za-z0-9][A-Za-z0-9._-]{0,127})")
+MODEL_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+PLACE = re.compile(rf"(\d{{1,15}})-(\d{{1,15}})\.({MODEL_ID})")
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -132,7 +132,6 @@ class ProcessCounts:
     def saw_eviction(self) -> None:
         self._evictions.inc()
 
-
     def saw_closed(self, reason: str) -> None:
         self._closed.labels(reason).inc()
 

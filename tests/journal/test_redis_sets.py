@@ -1,8 +1,9 @@
 """What only several Redis servers can do: replicas that have a write, slots that are moved."""
 
 import asyncio
+import io
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import redis
 from redis.asyncio.sentinel import Sentinel
 from redis.crc import key_slot
 
+from service.archive.dump import run_dump
+from service.archive.restore import run_restore
 from service.journal import open_journal
 from service.journal.chain import next_chain
 from service.journal.inputs import HasInputs, InputMove
@@ -26,7 +29,6 @@ from service.journal.protocol import (
 )
 from service.journal.redis import RedisJournal, line
 from service.journal.redis.records import MODELS
-from service.migration import run_migration
 from tests.history import check_history
 from tests.journal.groups import Log, places, rows
 from tests.redis_sets import ClusterSet, SentinelSet, cluster_or_skip, sentinels_or_skip, until
@@ -112,64 +114,66 @@ async def test_where_a_replica_is_missing_nothing_is_done(sentinels: SentinelSet
         assert (await log.append(rows(3))).shortfall is None
 
 
-def test_a_migration_ends_once_every_replica_has_it(
+async def archive_of(model: str, folder: Path) -> bytes:
+    """An archive of a model with one entry."""
+    source, file = f"sqlite:///{folder / 'source.db'}", io.BytesIO()
+    async with opened(source) as journal:
+        await (await Log.create(journal, model)).append(rows(1))
+    await run_dump(source, model, file, lambda line: None)
+    return file.getvalue()
+
+
+async def restored(archive: bytes, url: str, say: Callable[[str], None] = lambda line: None):
+    await run_restore(url, True, io.BytesIO(archive), say)
+
+
+def test_a_restore_ends_once_every_replica_has_it(
     sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    """Where the primary is lost right after it, what takes its place has all of it."""
+    """A server that replaces the primary right after it has all of it."""
     monkeypatch.setattr(line, "REPLICAS_MS", 100)
     monkeypatch.setattr(line, "SETTLED_S", 0.2)
-    of = f"sqlite:///{tmp_path / 'source.db'}"
-
-    async def written() -> None:
-        async with opened(of) as journal:
-            await (await Log.create(journal, "moved")).append(rows(1))
-
-    asyncio.run(written())
+    archive = asyncio.run(archive_of("moved", tmp_path))
     replica = next(server for server in sentinels.servers if server is not sentinels.primary())
     replica.pause()
     try:
-        for _ in range(2):  # the second run finds all that it would write
+        for _ in range(2):  # the second run skips the model
             with pytest.raises(NotReplicated, match="1 of 2 replicas"):
-                asyncio.run(run_migration(of, sentinels.url))
+                asyncio.run(restored(archive, sentinels.url))
     finally:
         replica.resume()
     until(lambda: sentinels.is_followed(sentinels.primary(), 2), "the replica")
     monkeypatch.setattr(line, "SETTLED_S", 30)
-    asyncio.run(run_migration(of, sentinels.url))
+    asyncio.run(restored(archive, sentinels.url))
     with redis.Redis(port=replica.port, protocol=2) as client:
         assert client.zscore(MODELS, "moved") is not None
         assert client.exists("ds:{moved}:log")
 
 
-def test_a_migration_whose_replicas_leave_it_meanwhile_has_not_ended(
+def test_a_restore_whose_replicas_leave_has_not_ended(
     sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    """They may follow another server by now, which has nothing of it."""
+    """They can follow another server by now, which has nothing of it."""
     monkeypatch.setattr(line, "REPLICAS_MS", 100)
     monkeypatch.setattr(line, "SETTLED_S", 0.2)
-    of = f"sqlite:///{tmp_path / 'source.db'}"
     primary = sentinels.primary()
     replicas = [server for server in sentinels.servers if server is not primary]
-
-    async def written() -> None:
-        async with opened(of) as journal:
-            await (await Log.create(journal, "left")).append(rows(1))
+    archive = asyncio.run(archive_of("left", tmp_path))
 
     def leave(told: str) -> None:
         for replica in replicas:
             replica.pause()
         sentinels.ask(primary, "CLIENT", "KILL", "TYPE", "replica")
 
-    asyncio.run(written())
     try:
         with pytest.raises(NotReplicated, match="0 of 2 replicas"):
-            asyncio.run(run_migration(of, sentinels.url, leave))
+            asyncio.run(restored(archive, sentinels.url, leave))
     finally:
         for replica in replicas:
             replica.resume()
     until(lambda: sentinels.is_followed(sentinels.primary(), 2), "the replicas")
     monkeypatch.setattr(line, "SETTLED_S", 30)
-    asyncio.run(run_migration(of, sentinels.url))
+    asyncio.run(restored(archive, sentinels.url))
 
 
 async def test_a_primary_that_the_sentinels_have_left_is_left(
@@ -310,7 +314,7 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
 
 
 async def test_who_stays_goes_on_with_no_other_owner_of_a_slot(cluster: ClusterSet):
-    """As a migration: another owner may lack the last of what was written to the one before."""
+    """As a restore: another owner may lack the last of what was written to the one before."""
     journal = RedisJournal(cluster.url, stays=True)
     await journal.open()
     try:

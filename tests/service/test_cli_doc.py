@@ -13,7 +13,11 @@ from service.demo.server_process import ServerProcess
 from tests.service.documents import ROOT, session
 
 CLI = (ROOT / "docs" / "CLI.md").read_text()
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = {
+    name: command
+    for name, command in typer.main.get_command(app).commands.items()
+    if not command.hidden
+}
 # `serve` runs until it is stopped: tests/service/test_cli.py. The demo: tests/service/test_demo.py.
 ELSEWHERE = {"serve", "demo"}
 
@@ -23,7 +27,7 @@ def test_every_command_has_its_section_its_help_and_its_example():
     for name, command in COMMANDS.items():
         assert f"dualstream {name}" in command.help, name
         flags = [flag for parameter in command.params for flag in parameter.opts]
-        assert ("--json" in flags) == (name != "serve"), name
+        assert ("--json" in flags) == (name not in ("serve", "dump", "restore")), name
     codes = re.findall(r"^\| (\d+) \| (\w+)", CLI, re.MULTILINE)
     assert len(codes) == 6 and all(f"{code} {means}" in app.info.epilog for code, means in codes)
 

@@ -241,7 +241,8 @@ local SEARCHED = 64
 -- was not used, and a refusal where the log does not tell: it has lost the place, or has it not any more,
 -- or too much has come since, or parts were left out, and it does not say which.
 local function find_again(seq, chain)
-  if redis.call('LLEN', KEYS[4]) < tonumber(ARGV[13]) then
+  local is_restored = redis.call('HEXISTS', KEYS[1], 'restored') == 1
+  if not is_restored and redis.call('LLEN', KEYS[4]) < tonumber(ARGV[13]) then
     return nil  -- all that came are kept
   end
   if not is_held(KEYS[2], {head[2], head[3]}, seq, chain) then

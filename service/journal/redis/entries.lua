@@ -3,7 +3,8 @@
 --
 --   ds:{ID}:spec     hash    incarnation, created_ms, spec, given
 --   ds:{ID}:head     hash    incarnation, seq and chain of the last entry, trimmed = the last seq
---                            that is no longer kept
+--                            that is no longer kept; restored = 1 of a model from an archive: the
+--                            nonces of its older entries are not kept
 --   ds:{ID}:log      stream  one entry per append, id <seq of its last record>-0; field e: u64 first
 --                            seq, u32 records, u32 bytes of the body, u64 ms, nonce (16), chain (40),
 --                            body; little-endian. A long body is not in it but under its nonce:

@@ -33,7 +33,7 @@ REPLICAS_MS = 1000
 """How long an append waits for the replicas to have it."""
 
 SETTLED_S = 30.0
-"""How long replicas may take for all that a migration has written last."""
+"""How long replicas may take for all that a restore has written last."""
 
 REDIRECTIONS = (AskError, TryAgainError)
 """What a node of a Cluster answers, having done nothing, where a slot was or is moved."""
@@ -57,7 +57,7 @@ class ServerLost(JournalUnavailable):
     def __init__(self) -> None:
         super().__init__(
             "Redis: the server that was written to is out of reach, and what takes its place may "
-            "lack the last of it: run this again, it goes on where it stands"
+            "lack the last of it: run this again"
         )
 
 

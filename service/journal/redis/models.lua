@@ -7,12 +7,12 @@
 --   replace  incarnation, seq, chain expected, then as create
 --   delete   incarnation expected or "", seq and chain expected or "" and "", change
 --            change: none, or one to be kept and how long (ms)
---   stage    incarnation, seq and chain expected of one that is seen or "" and "", incarnation while it
---            is staged, seq trimmed through, chain there or "", 1 when it begins anew: a head without a
---            spec, which nobody finds
---   unstage  incarnation, seq, chain, incarnation while it was staged, created_ms, spec, given
--- Answers {0, is created, incarnation, created_ms, spec, given, seq, chain}, for delete and unstage
---   {0}, for stage {0, seq, chain}; {1} another incarnation, {4} unknown, {5, seq, chain} in
+--   stage    incarnation while it is staged, seq trimmed through, chain there or "", names and values of
+--            the cursors: a head without a spec, which no reader finds
+--   show     incarnation while it was staged, incarnation, seq, chain, created_ms, spec, given
+--   discard  incarnation while it is staged
+-- Answers {0, is created, incarnation, created_ms, spec, given, seq, chain}, for delete, stage,
+--   show and discard {0}; {1} another incarnation, {4} unknown, {5, seq, chain} in
 --   conflict: it stands there.
 
 local function record(is_created)
@@ -49,19 +49,6 @@ local function remove_copy(digest)
   redis.call('HDEL', KEYS[10], digest)
 end
 
-local function remove_unfinished()
-  for _, token in ipairs(redis.call('HKEYS', KEYS[9])) do
-    if string.match(redis.call('HGET', KEYS[9], token), ' %-1$') then
-      remove_snapshot(token)
-    end
-  end
-  for _, digest in ipairs(redis.call('HKEYS', KEYS[10])) do
-    if string.match(redis.call('HGET', KEYS[10], digest), ' 0$') then
-      remove_copy(digest)
-    end
-  end
-end
-
 local function remove()
   for _, token in ipairs(redis.call('HKEYS', KEYS[9])) do
     remove_snapshot(token)
@@ -81,36 +68,35 @@ if task == 'create' and existing[1] == 4 then
   remove()  -- what is staged under this id
   return create(ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 end
-if task == 'stage' then
-  if existing[1] == 0 then
-    if existing[3] ~= ARGV[2] or existing[7] ~= ARGV[3] or existing[8] ~= ARGV[4] then
-      return {5, existing[7], existing[8]}
-    end
-    redis.call('DEL', KEYS[1])
-    redis.call('HSET', KEYS[2], 'incarnation', ARGV[5])
-  end
-  local staged = redis.call('HMGET', KEYS[2], 'incarnation', 'trimmed')
-  local is_it = staged[1] == ARGV[5] and tonumber(staged[2]) == tonumber(ARGV[6])
-  if not is_it or ARGV[8] == '1' then
-    remove()
-    redis.call('HSET', KEYS[2], 'incarnation', ARGV[5], 'seq', ARGV[6], 'chain', ARGV[7],
-      'trimmed', ARGV[6])
-  end
-  remove_unfinished()
-  local head = redis.call('HMGET', KEYS[2], 'seq', 'chain')
-  return {0, head[1], head[2]}
+if (task == 'stage' or task == 'show') and existing[1] == 0 then
+  return {5, existing[7], existing[8]}
 end
-if task == 'unstage' then
+if task == 'stage' then
+  remove()
+  redis.call('HSET', KEYS[2], 'incarnation', ARGV[2], 'seq', ARGV[3], 'chain', ARGV[4], 'trimmed', ARGV[3],
+    'restored', 1)
+  for at = 5, #ARGV, 2 do
+    redis.call('HSET', KEYS[8], ARGV[at], ARGV[at + 1])
+  end
+  return {0}
+end
+if task == 'show' then
   local head = redis.call('HMGET', KEYS[2], 'incarnation', 'seq', 'chain')
-  if head[1] ~= (existing[1] == 0 and ARGV[2] or ARGV[5]) then
+  if head[1] ~= ARGV[2] then
     return {1}
   end
-  if head[2] ~= ARGV[3] or head[3] ~= ARGV[4] then
+  if head[2] ~= ARGV[4] or head[3] ~= ARGV[5] then
     return {5, head[2], head[3]}
   end
-  redis.call('HSET', KEYS[2], 'incarnation', ARGV[2])
-  redis.call('HSET', KEYS[1], 'incarnation', ARGV[2], 'created_ms', ARGV[6],
+  redis.call('HSET', KEYS[2], 'incarnation', ARGV[3])
+  redis.call('HSET', KEYS[1], 'incarnation', ARGV[3], 'created_ms', ARGV[6],
     'spec', ARGV[7], 'given', ARGV[8])
+  return {0}
+end
+if task == 'discard' then
+  if redis.call('HGET', KEYS[2], 'incarnation') == ARGV[2] then
+    remove()
+  end
   return {0}
 end
 if task == 'get' or task == 'create' or existing[1] == 4 then

@@ -50,7 +50,6 @@ from service.journal.redis.copies import PART_BYTES, RedisCopies, refuse
 from service.journal.redis.inputs import RedisInputs, packed_move, refuse_type
 from service.journal.redis.keys import keys_of
 from service.journal.redis.line import Line, TooFewReplicas
-from service.journal.redis.moving import RedisMoving
 from service.journal.redis.records import (
     ENTRY,
     IDENTITY,
@@ -62,6 +61,7 @@ from service.journal.redis.records import (
 from service.journal.redis.remembering import RedisRemembering
 from service.journal.redis.scripts import pack
 from service.journal.redis.servers import Server, Standing, Watched
+from service.journal.redis.transfer import RedisTransfer
 from service.journal.usage import Usage
 
 _HEADS_AT_ONCE = 500
@@ -74,7 +74,7 @@ _BODY_MS = 600_000
 """How long it is kept where that script never comes."""
 
 
-class RedisJournal(RedisCopies, RedisRemembering, RedisMoving, RedisInputs):
+class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
     """`Journal` in one Redis server.
 
     durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`

@@ -28,6 +28,8 @@ from service.journal.sqlite.entries import find_entries, is_held
 from service.journal.sqlite.heads import Head
 
 PURGED_EVERY = 100
+RESTORED = 1 << 40
+"""How many nonces a restored model begins with: none of them is kept."""
 
 
 class Result(NamedTuple):
@@ -56,7 +58,7 @@ def find(
     row = connection.execute(
         "SELECT before, seq, chain FROM (SELECT first_seq - 1 AS before, seq, nonce, chain"
         " FROM entries WHERE model = ? ORDER BY seq DESC LIMIT ?) WHERE nonce = ?",
-        (head.model, limits.nonces, nonce),
+        (head.model, min(limits.nonces, head.nonces % RESTORED), nonce),
     ).fetchone()
     if row is None:
         return None
@@ -161,32 +163,6 @@ def outlive(
     connection.executemany(
         "INSERT OR IGNORE INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)", told
     )
-
-
-def kept(
-    connection: sqlite3.Connection, head: Head, incarnation: str, limits: Limits
-) -> list[tuple[bytes, Result]]:
-    """What stands under nonces, the oldest first."""
-    rows = connection.execute(
-        "SELECT nonce, result, number FROM nonces WHERE model = ?", (head.model,)
-    ).fetchall()
-    found = {nonce: (unpack_result(packed), number) for nonce, packed, number in rows}
-    last = connection.execute(
-        "SELECT first_seq - 1, seq, nonce, chain FROM entries WHERE model = ?"
-        " ORDER BY seq DESC LIMIT ?",
-        (head.model, limits.nonces),
-    ).fetchall()
-    previous = _chain_at(connection, head, incarnation, last[-1][0]) if last else ""
-    for before, seq, nonce, chain in reversed(last):
-        if nonce not in found:
-            found[nonce] = (Result(before, seq, previous, chain, []), 0)
-        previous = chain
-
-    def place(item: tuple[bytes, tuple[Result, int]]) -> tuple[int, bool, int]:
-        result, number = item[1]  # one that made no entry came after the one that stands there
-        return result.seq, result.seq == result.before, number
-
-    return [(nonce, result) for nonce, (result, _) in sorted(found.items(), key=place)]
 
 
 def answer(

@@ -40,7 +40,7 @@ def keep(
 
 
 def put(changes: Sequence[Audited]) -> Task[None]:
-    """The task behind `Movable.put_changes`.
+    """The task behind `TransferJournal.put_changes`.
 
     They are told by their numbers, so those that come behind the first new one take new numbers:
     whoever has read up to one of them reads it once more, and the new ones.

@@ -180,15 +180,6 @@ def collect(model: str, incarnation: str, limits: Limits, now_ms: int) -> Task[N
     return task
 
 
-def drop_unfinished(connection: sqlite3.Connection, model: int) -> None:
-    """Let go of the copies that are not whole."""
-    unfinished = connection.execute(
-        "SELECT digest FROM copies WHERE model = ? AND NOT is_complete", (model,)
-    ).fetchall()
-    for (digest,) in unfinished:
-        _remove(connection, model, digest)
-
-
 def _is_named(connection: sqlite3.Connection, model: int, digest: str) -> bool:
     return any(
         _has(connection, f"{table} WHERE model = ? AND digest = ?", (model, digest))

@@ -106,30 +106,26 @@ def overdue(
     return task
 
 
-def kept(model: str, incarnation: str, start: int, limit: int) -> Task[list[Remembered]]:
-    """Some of the rows, expired ones too, from number `start` in the order of their keys."""
+def kept(model: str, incarnation: str) -> Task[list[Remembered]]:
+    """The task behind `TransferJournal.kept_rows`."""
 
     def task(connection: sqlite3.Connection) -> list[Remembered]:
         number = find_head(connection, model, incarnation).model
         rows = connection.execute(
-            f"SELECT {_COLUMNS} FROM remembered WHERE model = ? ORDER BY key LIMIT ? OFFSET ?",
-            (number, limit, start),
+            f"SELECT {_COLUMNS} FROM remembered WHERE model = ? ORDER BY key", (number,)
         )
         return [Remembered(*row) for row in rows]
 
     return task
 
 
-def put(model: str, incarnation: str, rows: Sequence[Remembered], are_first: bool) -> Task[None]:
-    """Put rows as they are; in place of all that are there where they are the first."""
+def put(model: str, incarnation: str, rows: Sequence[Remembered]) -> Task[None]:
+    """The task behind `TransferJournal.stage_rows`."""
 
     def task(connection: sqlite3.Connection) -> None:
         number = find_head(connection, model, incarnation).model
-        if are_first:
-            connection.execute("DELETE FROM remembered WHERE model = ?", (number,))
-            _set_sums(connection, number, 0, 0)
         connection.executemany(
-            f"INSERT OR REPLACE INTO remembered (model, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO remembered (model, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
             [(number, r.key, r.body, r.default, r.time_ms, r.due_ms) for r in rows],
         )
         count, size = _sums(connection, number)

@@ -114,15 +114,6 @@ def _remove(connection: sqlite3.Connection, snapshot: int) -> None:
     connection.execute("DELETE FROM snapshots WHERE snapshot = ?", (snapshot,))
 
 
-def drop_unfinished(connection: sqlite3.Connection, model: int) -> None:
-    """Let go of the snapshots that are not complete."""
-    unfinished = connection.execute(
-        "SELECT snapshot FROM snapshots WHERE model = ? AND NOT is_complete", (model,)
-    ).fetchall()
-    for (snapshot,) in unfinished:
-        _remove(connection, snapshot)
-
-
 def drop(model: str, incarnation: str, before: int) -> Task[None]:
     """The task behind `Journal.snapshots_drop`."""
 

@@ -52,9 +52,9 @@ from service.journal.sqlite import (
 from service.journal.sqlite.checkpoint import Checkpointer
 from service.journal.sqlite.heads import KnownHeads, find_head
 from service.journal.sqlite.models import find_heads
-from service.journal.sqlite.moving import SqliteMoving
 from service.journal.sqlite.schema import connect
 from service.journal.sqlite.transactions import Task, in_read, in_write
+from service.journal.sqlite.transfer import SqliteTransfer
 from service.journal.sqlite.trim import Deleted
 from service.journal.sqlite.watching import LogWatch, data_version
 from service.journal.sqlite.worker import Worker
@@ -63,7 +63,7 @@ from service.journal.usage import Usage
 T = TypeVar("T")
 
 
-class SqliteJournal(SqliteMoving):
+class SqliteJournal(SqliteTransfer):
     """`Journal` in a SQLite file in WAL mode; several processes of one host may share it.
 
     durability      `normal`: synced at checkpoints, a power cut may take the last appends;

@@ -1,0 +1,195 @@
+"""Dump models into an archive, while servers may write to the store.
+
+An archive has a model as of one position. What the store adds later is left out, and if the store
+removes something that belongs to the position, the model is dumped again.
+"""
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from service.archive import format as f
+from service.journal import make_journal, sqlite_path
+from service.journal.audit import Where
+from service.journal.protocol import (
+    DEFAULT_LIMITS,
+    ModelChanged,
+    Remembered,
+    Snapshot,
+    Trimmed,
+    UnknownModel,
+)
+from service.journal.transfer import Position, TransferJournal
+
+PAGE = 100
+CHANGES_AT_ONCE = 1000
+ROWS_AT_ONCE = 500
+ROUNDS = 5
+"""How often a model is begun again."""
+
+Say = Callable[[str], None]
+
+
+class Refused(Exception):
+    """The command cannot be done; the message says what to do."""
+
+
+class _Moved(Exception):
+    """The store has removed something of the position that is being dumped."""
+
+
+async def run_dump(url: str, model: str | None, file: BinaryIO, say: Say) -> None:
+    """Dump this model of the store at `url`, or all of it.
+
+    Raises Refused, ValueError for a URL, and what the journal raises.
+    """
+    path = sqlite_path(url)
+    if path is not None and not Path(path).is_file():
+        raise Refused(f"there is no file {path}; name the store with --store")
+    journal = make_journal(url, None, DEFAULT_LIMITS)
+    try:
+        await journal.open()
+        await dump(journal, model, file, say)
+    finally:
+        await journal.close()
+
+
+async def dump(journal: TransferJournal, model: str | None, file: BinaryIO, say: Say) -> None:
+    """As `run_dump`, of a journal that is open."""
+    if model is not None:
+        await journal.get(model)  # before anything is written
+    opening = f.Opening(model is None, time.time_ns() // 1_000_000)
+    archive = f.ArchiveWriter(file, opening)
+    identity = await journal.identity()
+    if model is not None:
+        say(await _dump_model(journal, archive, identity, model))
+    else:
+        async for found in _models(journal):
+            with suppress(UnknownModel):  # it was deleted since it was listed
+                say(await _dump_model(journal, archive, identity, found))
+        await _dump_changes(journal, archive)
+    archive.end()
+
+
+async def _models(journal: TransferJournal) -> AsyncIterator[str]:
+    after = ""
+    while page := await journal.list(after, PAGE):
+        for record in page:
+            yield record.id
+        after = page[-1].id
+
+
+async def _dump_model(
+    journal: TransferJournal, archive: f.ArchiveWriter, identity: str | None, model: str
+) -> str:
+    for _ in range(ROUNDS):
+        count = archive.count
+        with suppress(Trimmed, ModelChanged, _Moved):
+            position = await _dump_position(journal, archive, identity, model)
+            return f"{model}: dumped up to seq {position.record.seq:,}"
+        if archive.count > count:
+            archive.add(f.VOID)
+    raise Refused(
+        f"model {model!r} was changed {ROUNDS} times while it was read; run the command again"
+    )
+
+
+async def _dump_position(
+    journal: TransferJournal, archive: f.ArchiveWriter, identity: str | None, model: str
+) -> Position:
+    """Write the sections of the model. Raises Trimmed, ModelChanged, _Moved, UnknownModel."""
+    before = await journal.get(model)
+    own = model, before.incarnation
+    # Before the position: a label that comes later removes its row from the store.
+    rows = await journal.kept_rows(*own)
+    position = await journal.position(model)
+    record, trimmed, cursors = position
+    if record.incarnation != before.incarnation:
+        raise ModelChanged(model)
+    rows = await _without_label(journal, rows, before.seq, position)
+    archive.add(f.MODEL, f.StoredModel(record, trimmed, cursors, identity))
+    versions = [one for one in await journal.versions(*own) if one.seq <= record.seq]
+    uses = [one for one in await journal.copy_uses(*own) if trimmed < one.seq <= record.seq]
+    for digest in sorted({one.digest for one in versions} | {one.digest for one in uses}):
+        data = await journal.copy_get(*own, digest)
+        if data is None:
+            raise _Moved
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise Refused(f"the copy {digest} of model {model!r} is damaged in the store")
+        archive.add_bytes(f.COPY, data)
+    archive.add(f.USES, *uses)
+    await _dump_entries(journal, archive, position)
+    archive.add(f.VERSIONS, *versions)
+    for snapshot in await _snapshots(journal, position):
+        archive.add(f.SNAPSHOTS, snapshot)
+    async for keys in journal.kept_keys(*own):
+        archive.add(f.KEYS, *[key for key in keys if key.seq <= record.seq])
+    for at in range(0, len(rows), ROWS_AT_ONCE):
+        archive.add(f.ROWS, *rows[at : at + ROWS_AT_ONCE])
+    return position
+
+
+async def _without_label(
+    journal: TransferJournal, rows: Sequence[Remembered], before: int, position: Position
+) -> list[Remembered]:
+    """The rows without those whose label came after the seq `before`, up to the position."""
+    record = position.record
+    if before == record.seq:
+        return list(rows)
+    known = await journal.known(record.id, record.incarnation, [row.key for row in rows])
+    return [
+        row
+        for row, one in zip(rows, known, strict=True)
+        if one is None or not before < one.seq <= record.seq
+    ]
+
+
+async def _dump_entries(
+    journal: TransferJournal, archive: f.ArchiveWriter, position: Position
+) -> None:
+    record, seq, chain = position.record, position.trimmed, ""
+    while seq < record.seq:
+        page = await journal.read(record.id, record.incarnation, seq)
+        entries = [entry for entry in page if entry.seq <= record.seq]
+        if not entries:
+            raise _Moved
+        seq, chain = entries[-1].seq, entries[-1].chain
+        archive.add(f.ENTRIES, *entries)
+    if chain not in ("", record.chain):
+        raise _Moved
+
+
+async def _snapshots(journal: TransferJournal, position: Position) -> list[Snapshot]:
+    """The snapshots that the entries of the position lead on from, the older one first."""
+    record, trimmed, _ = position
+    kept = []
+    is_any_later = False
+    for n in (1, 0):
+        found = await journal.snapshot_get(record.id, record.incarnation, n)
+        if found is not None and trimmed <= found.seq <= record.seq:
+            kept.append(msgspec.structs.replace(found, where=""))
+        is_any_later = is_any_later or (found is not None and found.seq > record.seq)
+    if trimmed and not kept and is_any_later:
+        raise _Moved
+    return kept
+
+
+async def _dump_changes(journal: TransferJournal, archive: f.ArchiveWriter) -> None:
+    """The audit log, also of models that are gone."""
+    newest: dict[str, int] = {}
+    after: str | None = None
+    while page := await journal.audit(None, after, CHANGES_AT_ONCE):
+        after = page[-1].place
+        changes = []
+        for one in page:
+            where = Where.read(one.place)
+            # If the clock was set back, a later change of a model gets the time of the one before.
+            time_ms = newest[one.model] = max(where.time_ms, newest.get(one.model, 0))
+            place = str(where._replace(time_ms=time_ms))
+            changes.append(msgspec.structs.replace(one, place=place, time_ms=time_ms))
+        archive.add(f.CHANGES, *changes)

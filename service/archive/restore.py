@@ -1,0 +1,173 @@
+"""Restore the models of an archive into a store, while servers may use the store.
+
+A model is written where no reader finds it. It becomes visible in one step, once the section after
+its last one was read: then every byte of it was checked.
+"""
+
+import re
+from contextlib import suppress
+from typing import BinaryIO
+
+from service.archive import format as f
+from service.archive.dump import Refused, Say
+from service.journal import make_journal
+from service.journal.audit import MODEL_ID, Audited
+from service.journal.copies import CopyUse
+from service.journal.protocol import (
+    Conflict,
+    Entry,
+    JournalError,
+    Limits,
+    ModelChanged,
+    Remembered,
+    Snapshot,
+    UnknownModel,
+    Version,
+)
+from service.journal.transfer import KeptKey, Staged, TransferJournal
+from service.settings import MOST_AUDIT_DAYS
+
+LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400, audit_s=MOST_AUDIT_DAYS * 86400)
+"""No fewer versions, and keys and changes for no shorter, than the store's servers can allow."""
+
+
+async def run_restore(url: str, is_store: bool, file: BinaryIO, say: Say) -> None:
+    """Restore the archive in `file`, of one model or of a store, into the store at `url`.
+
+    Raises Refused, DamagedArchive, ValueError for a URL, and what the journal raises.
+    """
+    # A server that takes another's place by a failover can lack what was written to that one.
+    journal = make_journal(url, None, LIMITS, stays=True)
+    try:
+        await journal.open()
+        await restore(journal, is_store, file, say)
+        await journal.settle()
+        await journal.ping()  # by the server that all of it was written to
+    finally:
+        await journal.close()
+
+
+async def restore(journal: TransferJournal, is_store: bool, file: BinaryIO, say: Say) -> None:
+    """As `run_restore`, into a journal that is open."""
+    restoring: _Model | None = None
+    try:
+        for section in f.ArchiveReader(file):
+            if section.kind in (f.MODEL, f.CHANGES) and restoring is not None:
+                await restoring.show(say)
+                restoring = None
+            if section.number == 0:
+                _check_opening(section, is_store)
+            elif section.kind == f.MODEL:
+                restoring = await _begin(journal, section, is_store)
+            elif section.kind == f.VOID:
+                if restoring is not None:
+                    await restoring.discard()
+                restoring = None
+            elif section.kind == f.CHANGES:
+                await journal.put_changes(section.rows(Audited))
+            elif restoring is None:
+                raise f.DamagedArchive(f"{section}: it belongs to no model")
+            else:
+                await restoring.put(section)
+        if restoring is not None:
+            await restoring.show(say)
+    except BaseException as error:
+        if restoring is not None:
+            with suppress(JournalError):
+                await restoring.discard()
+        if isinstance(error, ModelChanged):
+            raise Refused(f"{error} meanwhile by another process") from error
+        raise
+
+
+def _check_opening(section: f.Section, is_store: bool) -> None:
+    """Raises DamagedArchive; Refused for an archive of a store that was not asked for."""
+    if section.kind != f.ARCHIVE:
+        raise f.DamagedArchive(f"{section}: it is not the first section of an archive")
+    opening = section.row(f.Opening)
+    if opening.is_store and not is_store:
+        raise Refused("the archive holds a whole store; restore it with --all")
+
+
+async def _begin(journal: TransferJournal, section: f.Section, is_store: bool) -> "_Model":
+    """Raises DamagedArchive, Refused."""
+    model = section.row(f.StoredModel)
+    record = model.record
+    if not re.fullmatch(MODEL_ID, record.id):
+        raise f.DamagedArchive(f"{section}: {record.id!r} is no model id")
+    try:
+        there = await journal.get(record.id)
+    except UnknownModel:
+        await _check_identity(journal, model.identity)
+        staged = await journal.stage(record, model.trimmed, model.cursors)
+        return _Model(journal, model, staged)
+    if is_store and there.incarnation == record.incarnation:
+        return _Model(journal, model, None)
+    raise Refused(f"model {record.id!r} exists in this store; delete it first")
+
+
+async def _check_identity(journal: TransferJournal, identity: str | None) -> None:
+    """Raises Refused if the store's states are those of another kind of machine."""
+    found = await journal.identity()
+    if identity and found not in (None, identity) and await journal.count():
+        raise Refused(
+            f"the archive's states were computed as {identity!r}, this store's as {found!r}: "
+            "adopt one of the stores first (dualstream serve --adopt)"
+        )
+
+
+class _Model:
+    """A model that is being restored; `staged` is None if the store has it already."""
+
+    def __init__(
+        self, journal: TransferJournal, model: f.StoredModel, staged: Staged | None
+    ) -> None:
+        self._journal, self._model, self._staged = journal, model, staged
+        self._uses: dict[int, CopyUse] = {}
+
+    async def put(self, section: f.Section) -> None:
+        """Write a section. Raises DamagedArchive, and what the journal raises."""
+        if self._staged is None:
+            return
+        journal, staged = self._journal, self._staged
+        if section.kind == f.COPY:
+            await journal.copy_put(*staged, section.payload)
+        elif section.kind == f.USES:
+            self._uses = {use.seq: use for use in section.rows(CopyUse)}
+        elif section.kind == f.ENTRIES:
+            entries = section.rows(Entry)
+            named = [self._uses[entry.seq] for entry in entries if entry.seq in self._uses]
+            await journal.stage_entries(staged, entries, named)
+        elif section.kind == f.VERSIONS:
+            for version in section.rows(Version):
+                await journal.version_put(*staged, version)
+        elif section.kind == f.SNAPSHOTS:
+            for one in section.rows(Snapshot):
+                with suppress(Conflict):  # the log does not lead on from it: it is of no use
+                    await journal.snapshot_put(*staged, one.seq, one.chain, one.data)
+        elif section.kind == f.KEYS:
+            await journal.stage_keys(staged, section.rows(KeptKey))
+        elif section.kind == f.ROWS:
+            await journal.stage_rows(staged, section.rows(Remembered))
+
+    async def show(self, say: Say) -> None:
+        """Make the model visible, with the store's identity. Raises Refused."""
+        record = self._model.record
+        if self._staged is None:
+            say(f"{record.id}: the store has this model already, it stays as it is")
+            return
+        await self._adopt(self._model.identity)
+        await self._journal.show(self._staged, record)
+        self._staged = None
+        say(f"{record.id}: restored up to seq {record.seq:,}")
+
+    async def _adopt(self, identity: str | None) -> None:
+        if not identity:
+            return
+        if await self._journal.count() == 0:
+            await self._journal.adopt_identity(identity)
+        await self._journal.claim_identity(identity)
+
+    async def discard(self) -> None:
+        if self._staged is not None:
+            await self._journal.discard(self._staged)

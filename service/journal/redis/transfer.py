@@ -1,0 +1,169 @@
+"""Reading whole models from Redis and writing staged ones.
+
+A staged model has keys and no spec, so that no reader finds it, and an incarnation that no model
+has, so that no append reaches it.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from service.journal.copies import CopyUse
+from service.journal.protocol import Conflict, Entry, ModelRecord, Remembered, UnknownModel
+from service.journal.redis import scripts
+from service.journal.redis.cluster import Lines
+from service.journal.redis.copies import refuse
+from service.journal.redis.keys import keys_of
+from service.journal.redis.line import Line
+from service.journal.redis.records import (
+    ENTRY,
+    KNOWN,
+    MODELS,
+    TIME,
+    WAIT,
+    WAITING,
+)
+from service.journal.redis.remembering import row_as_it_is
+from service.journal.redis.scripts import Argument
+from service.journal.transfer import (
+    KeptKey,
+    Position,
+    Staged,
+    chain_at_start,
+    staged_incarnation,
+)
+
+KEYS_AT_ONCE = 5000
+ROWS_AT_ONCE = 1000
+
+
+class RedisTransfer:
+    """`TransferJournal` in one Redis server."""
+
+    _others: Line | Lines
+    _key_ttl_ms: int
+
+    async def position(self, model: str) -> Position:
+        answer = await self._transfer(model, "position", is_read=True)
+        incarnation, created_ms, spec, given, seq, chain_, trimmed = answer[1:8]
+        made = (incarnation.decode(), spec, given, int(created_ms))
+        record = ModelRecord(model, *made, int(seq), chain_.decode())
+        texts = [item.decode() for item in answer[8:]]
+        cursors = dict(sorted(zip(texts[::2], texts[1::2], strict=True)))
+        return Position(record, int(trimmed), cursors)
+
+    async def kept_keys(self, model: str, incarnation: str) -> AsyncIterator[Sequence[KeptKey]]:
+        last: bytes | None = b""
+        while last is not None:
+            page = ("kept", incarnation, last, KEYS_AT_ONCE)
+            answer = await self._transfer(model, *page, is_read=True)
+            last = answer[-2] if len(answer) > 1 else None
+            keys = []
+            for item, value in zip(answer[1::2], answer[2::2], strict=True):
+                # A key that came again after it had expired has a second, later item.
+                if value[KNOWN.size :].startswith(item[: TIME.size]):
+                    seq, records = KNOWN.unpack_from(value)
+                    (time_ms,) = TIME.unpack_from(item)
+                    mark = value[KNOWN.size + TIME.size :] or None
+                    keys.append(KeptKey(item[TIME.size :], seq, records, mark, time_ms))
+            yield keys
+
+    async def kept_rows(self, model: str, incarnation: str) -> Sequence[Remembered]:
+        # A scan returns all that is there from its begin to its end, some of it twice.
+        found: dict[bytes, bytes] = {}
+        at: bytes | None = b"0"
+        while at is not None:
+            command = ("HSCAN", keys_of(model).waits, at, "COUNT", ROWS_AT_ONCE)
+            following, texts = await self._read_of(model, incarnation, *command)
+            found.update(zip(texts[::2], texts[1::2], strict=True))
+            at = None if following == b"0" else following
+        return [row_as_it_is(key, row) for key, row in sorted(found.items())]
+
+    async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
+        staged = Staged(record.id, staged_incarnation())
+        begins = (staged.incarnation, trimmed, chain_at_start(record, trimmed))
+        await self._models(record.id, "stage", *begins, *chain.from_iterable(cursors.items()))
+        return staged
+
+    async def stage_entries(
+        self, staged: Staged, entries: Sequence[Entry], uses: Sequence[CopyUse]
+    ) -> None:
+        named = {use.seq: use.digest for use in uses}
+        given: list[tuple[Argument, ...]] = [
+            (_packed_entry(entry), named.get(entry.seq, "")) for entry in entries
+        ]
+        await self._put(staged, "entries", *chain.from_iterable(given))
+
+    async def stage_keys(self, staged: Staged, keys: Sequence[KeptKey]) -> None:
+        given = (
+            (
+                kept.key,
+                KNOWN.pack(kept.seq, kept.records)
+                + TIME.pack(kept.time_ms)
+                + (kept.fingerprint or b""),
+                TIME.pack(kept.time_ms) + kept.key,
+            )
+            for kept in keys
+        )
+        await self._put(staged, "keys", self._key_ttl_ms, *chain.from_iterable(given))
+
+    async def stage_rows(self, staged: Staged, rows: Sequence[Remembered]) -> None:
+        given: list[tuple[Argument, ...]] = [
+            (
+                row.key,
+                WAIT.pack(row.time_ms, row.due_ms, len(row.default)) + row.default + row.body,
+                row.due_ms,
+            )
+            for row in rows
+        ]
+        await self._put(staged, "rows", *chain.from_iterable(given))
+
+    async def show(self, staged: Staged, record: ModelRecord) -> None:
+        shown = (record.incarnation, record.seq, record.chain, record.created_ms)
+        # The lists of the store first: readers skip an id whose model is not there. Once more
+        # after it, as a deletion of this id can take it off in between.
+        await self._list(record.id)
+        await self._models(record.id, "show", staged.incarnation, *shown, record.spec, record.given)
+        await self._list(record.id)
+
+    async def discard(self, staged: Staged) -> None:
+        await self._models(staged.name, "discard", staged.incarnation)
+
+    async def settle(self) -> None:
+        await self._others.settle()
+
+    async def _list(self, model: str) -> None:
+        await self._others.call("ZADD", MODELS, 0, model)
+        if await self._others.call("EXISTS", keys_of(model).waits, is_read=True):
+            await self._others.call("SADD", WAITING, model)
+
+    async def _models(self, model: str, *arguments: bytes | str | int) -> Any:
+        raise NotImplementedError
+
+    async def _read_of(self, model: str, incarnation: str, *command: Argument) -> Any:
+        """The answer to a command, if the model has this incarnation. Raises ModelChanged."""
+        answer = await self._others.call(*command, is_read=True)
+        head = keys_of(model).head
+        found = await self._others.call("HGET", head, "incarnation", is_read=True)
+        refuse(model, [0 if found == incarnation.encode() else 1])
+        return answer
+
+    async def _put(self, staged: Staged, task: str, *rest: Argument) -> None:
+        await self._transfer(staged.name, task, staged.incarnation, *rest)
+
+    async def _transfer(self, model: str, *arguments: Argument, is_read: bool = False) -> Any:
+        keys = keys_of(model).all
+        answer = await self._others.run(scripts.TRANSFER, keys, arguments, is_read)
+        if answer[0] == 4:
+            raise UnknownModel(model)
+        if answer[0] == 5:
+            raise Conflict(f"an entry of {model!r} does not follow the end of its log")
+        refuse(model, answer)
+        return answer
+
+
+def _packed_entry(entry: Entry) -> bytes:
+    records = entry.seq + 1 - entry.first_seq
+    size = len(entry.body)
+    head = (entry.first_seq, records, size, entry.time_ms, entry.nonce, entry.chain.encode())
+    return ENTRY.pack(*head) + entry.body
