@@ -216,7 +216,7 @@ def create_app(
     loaded = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
     learn = LearnRoute(catalog, settings, telemetry)
     predict = PredictRoute(catalog, loaded, settings, telemetry)
-    events = Events(catalog, startup, settings, telemetry)
+    events = Events(catalog, startup, telemetry)
     routes = learn, predict, events
     hot = HotPath(app, *routes, catalog, startup, bodies, telemetry, settings.max_body_bytes)
     layers = across_origins(Access(hot, keys, rates, telemetry), settings.cors_origins)
