@@ -16,7 +16,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 # The kernels are compiled here; the entry point copies them to where the process may write. They
 # belong to the files that are imported: with -P, the installed ones and not those in this folder;
 # the journal's are made as the service is imported.
-RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -P -m service.kernels
+RUN DUALSTREAM_CACHE_DIR=/opt/kernels python -P -m dualstream.service.server.compile_kernels
 
 COPY deploy/healthcheck.py /usr/local/bin/dualstream-healthcheck
 COPY deploy/entrypoint.sh /usr/local/bin/dualstream-entrypoint

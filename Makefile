@@ -22,7 +22,7 @@ test: $(STAMP)-dev
 	tests/fetch_tool.sh redis
 	tests/fetch_tool.sh strace
 	tests/fetch_tool.sh chromium
-	$(BIN)/python -m service.kernels
+	$(BIN)/python -m dualstream.service.server.compile_kernels
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 
 lint: $(STAMP)-dev
@@ -49,16 +49,16 @@ chaos: $(STAMP)-bench
 	tests/fetch_tool.sh strace
 	DUALSTREAM_CHAOS_FAULTS=200 DUALSTREAM_CHAOS_ROUNDS=20 \
 	  DUALSTREAM_RELIABILITY=load_tests/RELIABILITY.md \
-	  $(BIN)/python -m pytest tests/chaos tests/journal/test_journal_processes.py
+	  $(BIN)/python -m pytest tests/chaos tests/service/journal/test_processes.py
 	$(BIN)/python -m load_tests overload
 
 # Whatever reads bytes from outside: property tests with many more examples, then a fuzzer.
 FUZZ_MINUTES ?= 30
 fuzz: $(STAMP)-fuzz
-	DUALSTREAM_FUZZ_SCALE=10 $(BIN)/python -m pytest -n 2 tests/service/test_codecs.py \
-	  tests/service/test_line_formats.py tests/service/test_arrow.py \
-	  tests/service/test_compression.py \
-	  tests/solvers/test_libsvm.py tests/solvers/test_batch.py tests/journal/test_record.py
+	DUALSTREAM_FUZZ_SCALE=10 $(BIN)/python -m pytest -n 2 tests/service/codecs/test_codecs.py \
+	  tests/service/codecs/test_line_formats.py tests/service/codecs/test_arrow.py \
+	  tests/service/codecs/test_compression.py \
+	  tests/solvers/text/test_libsvm.py tests/solvers/core/test_batch.py tests/service/journal/test_record.py
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
 
 # What hostile clients and inputs come to; with `make fuzz` it writes load_tests/SECURITY.md.
@@ -78,15 +78,15 @@ sbom: $(STAMP)-supply
 	rm -rf $(SBOM)
 	$(PYTHON) -m venv $(SBOM)/env
 	$(SBOM)/env/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[server]'
-	$(BIN)/python -m supply.sbom $(SBOM)/env/bin/python $(SBOM)/dualstream.cdx.json
+	$(BIN)/python -m deploy.supply.sbom $(SBOM)/env/bin/python $(SBOM)/dualstream.cdx.json
 	@echo "wrote $(SBOM)/dualstream.cdx.json"
 
 # Known vulnerabilities of all pinned versions; says so and goes on where nobody can be asked.
 audit: $(STAMP)-dev
-	@if index=$$($(BIN)/python -m supply.advisories); then $(MAKE) --no-print-directory audit-by-$$index; fi
+	@if index=$$($(BIN)/python -m deploy.supply.advisories); then $(MAKE) --no-print-directory audit-by-$$index; fi
 
 audit-by-%: $(STAMP)-supply
-	$(BIN)/python -m supply.audit $*
+	$(BIN)/python -m deploy.supply.audit $*
 
 # The guides as pages, in .cache/site; a warning is an error.
 docs: $(STAMP)-docs

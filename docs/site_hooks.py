@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 from mkdocs.structure.files import File, Files
 
-from service.app import create_app
-from service.settings import Settings
+from dualstream.service.server.app import create_app
+from dualstream.service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 _FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)

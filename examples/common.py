@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from service.client import Client
-from service.demo.server_process import ServerProcess
+from dualstream.client import Client
+from dualstream.service.cli.demo.server_process import ServerProcess
 
 Sample = tuple[dict[str, Any], Any]
 """A row by the names of its features, and its label."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dualstream.client import Client
 from examples.common import (
     Sample,
     connected,
@@ -31,7 +32,6 @@ from examples.common import (
     table,
     taken,
 )
-from service.client import Client
 
 MODEL, WINDOWS = "electricity", "electricity-windows"
 HALF_HOURS = 48

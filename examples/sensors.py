@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dualstream.client import Client
 from examples.common import (
     Sample,
     connected,
@@ -30,7 +31,6 @@ from examples.common import (
     table,
     taken,
 )
-from service.client import Client
 
 MODEL = "sensors"
 TARGET = "Appliances"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dualstream.client import Client
 from examples.common import (
     REPORTS,
     Sample,
@@ -28,7 +29,6 @@ from examples.common import (
     show_shares,
     taken,
 )
-from service.client import Client
 
 MODEL, AT_ONCE = "spam", "spam-labels-at-once"
 PER_REQUEST = 25

@@ -12,8 +12,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from dualstream.solvers import Batch, make_learner
 from load_tests.streams.data import stream
-from solvers import Batch, make_learner
 
 PLACE = Path(__file__).parent.parent / "docs" / "choosing" / "algorithms.png"
 STREAMS = {

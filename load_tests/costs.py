@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import redis
 
+from dualstream.service.cli.demo.adult import adult_samples
+from dualstream.service.cli.demo.server_process import ServerProcess
 from load_tests.measure import Row
-from service.demo.adult import adult_samples
-from service.demo.server_process import ServerProcess
 from tests.redis_server import running_redis
 
 TITLE = "Memory and bytes"

@@ -3,9 +3,9 @@
 import time
 import warnings
 
+from dualstream.solvers import Batch, solve
 from load_tests.kernel import adult
 from load_tests.measure import Row, interleaved
-from solvers import Batch, solve
 
 TITLE = "Cutting planes"
 C = 0.01

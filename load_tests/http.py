@@ -23,12 +23,12 @@ from typing import Any
 
 import httpx
 
+from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import Journal, ModelRecord
+from dualstream.service.replica.replica import Replica
 from load_tests.measure import Row, cpu_seconds, interleaved
-from service.demo.adult import adult_lines
-from service.demo.server_process import ServerProcess
-from service.journal import open_journal
-from service.journal.protocol import Journal, ModelRecord
-from service.replica import Replica
 from tests.history import HistoryBroken, check_history
 from tests.redis_server import running_redis
 

@@ -3,9 +3,9 @@
 import time
 import warnings
 
+from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.solvers import Batch, make_learner, resolve_spec
 from load_tests.measure import Row, interleaved
-from service.demo.adult import adult_lines
-from solvers import Batch, make_learner, resolve_spec
 
 COPIES = 20
 SLICE_ROWS = 4096

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from dualstream.service.cli.demo.adult import adult_lines
 from load_tests.generator import Order, drive_apart
 from load_tests.http import (
     CONNECTIONS,
@@ -25,7 +26,6 @@ from load_tests.http import (
 from load_tests.measure import ROUNDS, Row
 from load_tests.open_loop import Drive
 from load_tests.plots import quantiles
-from service.demo.adult import adult_lines
 from tests.redis_server import running_redis
 
 TITLE = "Latency"

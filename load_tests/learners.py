@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from dualstream.solvers import Batch, make_learner, resolve_spec
 from load_tests.kernel import COPIES, SLICE_ROWS, adult
 from load_tests.measure import FEW_ROUNDS, Row, interleaved
-from solvers import Batch, make_learner, resolve_spec
 
 RIVER_ROWS = 4000
 WIDE, NARROW, NONZEROS, WIDE_ROWS = 1_000_000, 1_000, 50, 50_000

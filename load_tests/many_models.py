@@ -30,6 +30,15 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.protocol import AppendRequest, Journal, Part
+from dualstream.service.models.registry import canonical
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.requests import Request
+from dualstream.solvers import Batch, resolve_spec
 from load_tests.generator import Order, drive_apart
 from load_tests.http import (
     CONNECTIONS,
@@ -42,15 +51,6 @@ from load_tests.http import (
     wrk as path_of_wrk,
 )
 from load_tests.measure import Row, cpu_seconds, interleaved
-from service.catalog import canonical
-from service.demo.adult import adult_lines
-from service.demo.server_process import ServerProcess
-from service.journal import open_journal
-from service.journal.nonces import OURS
-from service.journal.protocol import AppendRequest, Journal, Part
-from service.replica import Replica
-from service.requests import Request
-from solvers import Batch, resolve_spec
 
 TITLE = "Many models"
 MODELS, ROWS, ENTRY_ROWS = 10_000, 2000, 500

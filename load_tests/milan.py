@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import numpy as np
 
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.solvers.jit import Floats
 from load_tests.markdown import DOCS, table
 from load_tests.regression.data import milan, milan_table
 from load_tests.sections import with_section
-from service.demo.server_process import ServerProcess
-from solvers._jit import Floats
 
 PLACE = DOCS / "SEMIPARAMETRIC.md"
 EVERY, LAST = 365, 1000

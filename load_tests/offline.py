@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.solvers import Batch, solve
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.offline.problem import Problem
 from load_tests.measure import Row, interleaved
-from solvers import Batch, solve
-from solvers.losses import make_loss
-from solvers.offline.problem import Problem
 
 TITLE = "Offline"
 MOST_EPOCHS = 20_000

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.solvers import Batch, solve
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.semiparametric import constant, solve_semiparametric
 from load_tests.markdown import table
 from load_tests.paper_tables import data, thesis_fig_4_1, thesis_table_4_2
-from solvers import Batch, solve
-from solvers.losses import make_loss
-from solvers.offline.problem import Bounds, Problem
-from solvers.offline.semiparametric import constant, solve_semiparametric
 
 RHO = 1e-3
 TOL = 1e-7

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from dualstream.service.cli.demo.adult import adult_lines
 from load_tests.generator import Order, drive_apart
 from load_tests.http import GENERATOR_CORE, Load, Side, as_json, send
 from load_tests.latency import BODIES, MOST_SLIP_MS, store
 from load_tests.measure import Row
 from load_tests.open_loop import Drive
 from load_tests.soak import resident_bytes
-from service.demo.adult import adult_lines
 
 TITLE = "Overload"
 TIMES, HALF = 5.0, 0.5

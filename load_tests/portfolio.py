@@ -19,6 +19,14 @@ import httpx
 import numpy as np
 from vowpalwabbit import Workspace
 
+from dualstream.service.cli.demo.adult import adult_lines, sample_of
+from dualstream.service.codecs.json_bulk import parse_json
+from dualstream.service.codecs.row_schema import Door
+from dualstream.solvers import Batch, make_learner, resolve_spec
+from dualstream.solvers.portfolio.members import Crew
+from dualstream.solvers.portfolio.presets import EIGHT, PRIOR, Member
+from dualstream.solvers.portfolio.retained_rows import RetainedRows
+from dualstream.solvers.portfolio.weighting import Rule
 from load_tests.http import (
     CONNECTIONS,
     GENERATOR_CORE,
@@ -34,14 +42,6 @@ from load_tests.http import (
 )
 from load_tests.kernel import SLICE_ROWS, adult
 from load_tests.measure import ROUNDS, Row, interleaved, on_core
-from service.codecs.door import Door
-from service.codecs.json_lists import parse_json
-from service.demo.adult import adult_lines, sample_of
-from solvers import Batch, make_learner, resolve_spec
-from solvers.portfolio.crew import Crew
-from solvers.portfolio.presets import EIGHT, PRIOR, Member
-from solvers.portfolio.retained import RetainedRows
-from solvers.portfolio.rule import Rule
 from tests.redis_server import running_redis
 
 TITLE = "Portfolios"

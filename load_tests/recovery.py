@@ -15,20 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dualstream.service.codecs import ListedRows
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.chain import next_chain
+from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.protocol import AppendRequest, Entry, Journal, Part
+from dualstream.service.journal.record import decode_merged
+from dualstream.service.models.registry import canonical
+from dualstream.service.replica.entries import as_batch
+from dualstream.service.replica.replica import READ_BYTES, Replica
+from dualstream.service.replica.requests import Request
+from dualstream.solvers import Batch, Progressive, make_learner, resolve_spec
 from load_tests.http import CONNECTIONS, GENERATOR_CORE, SERVER_CORE, SPEC
 from load_tests.kernel import adult
 from load_tests.measure import FEW_ROUNDS, Row, cpu_seconds, interleaved, on_core
-from service.catalog import canonical
-from service.codecs import ListedRows
-from service.entries import as_batch
-from service.journal import open_journal
-from service.journal.chain import next_chain
-from service.journal.nonces import OURS
-from service.journal.protocol import AppendRequest, Entry, Journal, Part
-from service.journal.record import decode_merged
-from service.replica import READ_BYTES, Replica
-from service.requests import Request
-from solvers import Batch, Progressive, make_learner, resolve_spec
 from tests.redis_server import running_redis
 
 TITLE = "Recovery"

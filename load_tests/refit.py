@@ -13,6 +13,9 @@ from pathlib import Path
 
 import httpx
 
+from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.service.journal import open_journal
+from dualstream.service.replica.replica import Replica
 from load_tests.generator import Order, drive_apart
 from load_tests.http import (
     CONNECTIONS,
@@ -28,9 +31,6 @@ from load_tests.http import (
 from load_tests.latency import MOST_SLIP_MS
 from load_tests.measure import ROUNDS, Row
 from load_tests.open_loop import Drive
-from service.demo.adult import adult_lines
-from service.journal import open_journal
-from service.replica import Replica
 from tests.redis_server import running_redis
 
 TITLE = "Refits"

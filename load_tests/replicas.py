@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.service.cli.demo.server_process import ServerProcess
 from load_tests.http import CONNECTIONS, SPEC, as_json, checked, create
 from load_tests.measure import FEW_ROUNDS, Row, cpu_seconds, interleaved
 from load_tests.open_loop import drive, post
-from service.demo.adult import adult_lines
-from service.demo.server_process import ServerProcess
 from tests.redis_server import running_redis
 
 TITLE = "Two workers"

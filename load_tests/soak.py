@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dualstream.service.cli.demo.adult import adult_lines
 from load_tests.__main__ import RESULTS, machine
 from load_tests.http import CONNECTIONS, Side, as_json, check_spans, ours
 from load_tests.ingest.upload import upload
 from load_tests.open_loop import drive, post
 from load_tests.sections import with_section
-from service.demo.adult import adult_lines
 
 TITLE = "Soak"
 RATE, PERIOD_S = 500, 5.0

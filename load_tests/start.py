@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 
+from dualstream.service.cli.demo.server_process import ServerProcess
 from load_tests.measure import Row, interleaved
-from service.demo.server_process import ServerProcess
 
 SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 5}}
 

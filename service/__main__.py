@@ -1,5 +1,5 @@
 """`python -m service` is `dualstream`."""
 
-from service.cli import app
+from dualstream.service.cli import app
 
 app()

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from service.journal.durability import check_level
+from dualstream.service.journal.durability import check_level
 
 PREFIX = "DUALSTREAM_"
 MOST_AUDIT_DAYS = 36_500

@@ -1,16 +1,9 @@
 """Online learners for linear models, with duality certificates where a dual exists."""
 
-from solvers._jit import APPLY_VERSION, compiled_signatures, numeric_identity
-from solvers.batch import (
-    LARGEST,
-    MAX_DIM,
-    Batch,
-    LibsvmRows,
-)
-from solvers.certificate import Certificate
-from solvers.class_names import MAX_CLASSES, class_label, class_places, class_text
-from solvers.drift import DETECTORS, DriftEvent
-from solvers.errors import (
+from dualstream.solvers.core.batch import LARGEST, MAX_DIM, Batch, LibsvmRows
+from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.class_names import MAX_CLASSES, class_label, class_places, class_text
+from dualstream.solvers.core.errors import (
     CorruptState,
     InvalidRow,
     InvalidSpec,
@@ -24,13 +17,9 @@ from solvers.errors import (
     UnknownMember,
     UnlearningError,
 )
-from solvers.features import width_of
-from solvers.fixed_spec import FixedSpec, WorkedOut
-from solvers.guard import QUANTITIES, guard_of
-from solvers.hashing import NamePlaces, hash_names, hash_row, sorted_row
-from solvers.learner import Learner, Outcome, State, check_arrays, count_nonzeros
-from solvers.libsvm import BadLine
-from solvers.members import (
+from dualstream.solvers.core.hashing import NamePlaces, hash_names, hash_row, sorted_row
+from dualstream.solvers.core.learner import Learner, Outcome, State, check_arrays, count_nonzeros
+from dualstream.solvers.core.members import (
     MEMBER_NAME,
     Comparison,
     MemberLearner,
@@ -38,19 +27,8 @@ from solvers.members import (
     certificates_of_members,
     member_learner,
 )
-from solvers.offline import Progress, Solution, solve
-from solvers.ones import are_shared_ones, shared_ones
-from solvers.progressive import Progressive
-from solvers.refit import (
-    DUALS,
-    SOLUTION,
-    RefitRun,
-    begin_refit,
-    enter_refit,
-    problems_of,
-    take_refit,
-)
-from solvers.refit_methods import (
+from dualstream.solvers.core.ones import are_shared_ones, shared_ones
+from dualstream.solvers.core.refit_methods import (
     ALL_METHODS,
     MAX_WINDOW_ROWS,
     WINDOW_ROWS,
@@ -60,9 +38,8 @@ from solvers.refit_methods import (
     why_not_method,
     why_not_refit,
 )
-from solvers.semiparametric.view import Coefficients, coefficients_of
-from solvers.served import AsServed, as_served, why_not_as_served
-from solvers.served_form import (
+from dualstream.solvers.core.refit_weights import WEIGHTS
+from dualstream.solvers.core.served_form import (
     BalancedForm,
     ClassMixture,
     Form,
@@ -80,11 +57,29 @@ from solvers.served_form import (
     numbers_in,
     served_form,
 )
-from solvers.spec import make_learner, resolve_spec, warm
-from solvers.state import dump, load
-from solvers.support import Support
-from solvers.unlearning import Unlearner, unlearner, why_not_unlearn
-from solvers.weights_refit import WEIGHTS
+from dualstream.solvers.core.sparse_support import Support
+from dualstream.solvers.core.spec_cache import FixedSpec, WorkedOut
+from dualstream.solvers.core.state_format import dump, load
+from dualstream.solvers.core.unlearning import Unlearner, unlearner, why_not_unlearn
+from dualstream.solvers.evaluation.drift import DETECTORS, DriftEvent
+from dualstream.solvers.evaluation.guard import QUANTITIES, guard_of
+from dualstream.solvers.evaluation.late_label_scores import AsServed, as_served, why_not_as_served
+from dualstream.solvers.evaluation.progressive import Progressive
+from dualstream.solvers.features import width_of
+from dualstream.solvers.jit import APPLY_VERSION, compiled_signatures, numeric_identity
+from dualstream.solvers.offline import Progress, Solution, solve
+from dualstream.solvers.refit.refit import (
+    DUALS,
+    SOLUTION,
+    RefitRun,
+    begin_refit,
+    enter_refit,
+    problems_of,
+    take_refit,
+)
+from dualstream.solvers.semiparametric.coefficients import Coefficients, coefficients_of
+from dualstream.solvers.spec.resolve import make_learner, resolve_spec, warm
+from dualstream.solvers.text.libsvm import BadLine
 
 __all__ = [
     "ALL_METHODS",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers import FixedSpec, WorkedOut
+from dualstream.solvers import FixedSpec, WorkedOut
 
 
 def changeable(*roots: Any) -> dict[int, Any]:

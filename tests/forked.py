@@ -2,7 +2,7 @@
 
 Such a server is a process of its own, with a number that can be killed, as the command's is; but it
 is there in a fraction of the time that its imports take, which was a third of the suite's, and so
-are its workers. What a command does before, `tests/service/test_cli.py` and whoever names a
+are its workers. What a command does before, `tests/service/cli/test_cli.py` and whoever names a
 `prefix` start as users do.
 """
 
@@ -18,13 +18,18 @@ from multiprocessing import current_process, forkserver, util
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
-from service.demo import server_process
-from service.forks import forks
+from dualstream.service.cli.demo import server_process
+from dualstream.service.server.workers import forks
 
 COMMAND = [sys.executable, "-m", "service", "serve"]
 PLANTED = "tests.chaos.server"
 """What serves with faults planted, in its workers too."""
-PRELOADED = ["service.workers", "service.cli", "solvers.dual_ascent", "solvers.portfolio.portfolio"]
+PRELOADED = [
+    "dualstream.service.server.workers",
+    "dualstream.service.cli",
+    "dualstream.solvers.online.dual_ascent.learner",
+    "dualstream.solvers.portfolio.learner",
+]
 # What is read while modules are imported comes too late for a process that has imported them.
 READ_EARLY = ("NUMBA_", "PYTHON", "DUALSTREAM_CPU", "DUALSTREAM_CACHE_DIR")
 
@@ -112,7 +117,7 @@ def _serve(
     err: Connection,
 ) -> None:
     """The forked server's life: what `dualstream serve` does once it is imported."""
-    from service.cli import app
+    from dualstream.service.cli import app
 
     for descriptor, connection in ((1, out), (2, err)):
         os.dup2(connection.fileno(), descriptor)

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from service.journal.chain import first_chain, next_chain
-from service.journal.protocol import Entry, Journal
-from service.journal.record import Control, Header, RecordError, Rows, decode_merged
+from dualstream.service.journal.chain import first_chain, next_chain
+from dualstream.service.journal.protocol import Entry, Journal
+from dualstream.service.journal.record import Control, Header, RecordError, Rows, decode_merged
 
 Tags = Callable[[Rows], Sequence[Hashable]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.settings import Settings
+from dualstream.service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -162,7 +162,8 @@ def test_entry_point_is_the_copied_script_and_finds_the_built_kernels():
     script = (ROOT / source).read_text()
     # Without -P they would be those of the folder of sources, which no server imports.
     cache = re.search(
-        r"DUALSTREAM_CACHE_DIR=(\S+) python -P -m service.kernels\n", DOCKERFILE
+        r"DUALSTREAM_CACHE_DIR=(\S+) python -P -m dualstream.service.server.compile_kernels\n",
+        DOCKERFILE,
     ).group(1)
     assert f"cp -R --preserve=timestamps {cache}/." in script
     assert (ROOT / source).stat().st_mode & 0o111

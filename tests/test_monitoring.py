@@ -13,12 +13,12 @@ import pytest
 import yaml
 from starlette.testclient import TestClient
 
-from service.app import create_app
-from service.demo.server_process import ServerProcess
-from service.settings import Settings
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.server.app import create_app
+from dualstream.service.settings import Settings
 from tests.prometheus import Prometheus, promtool, running_prometheus, tool
 from tests.redis_server import redis_or_skip
-from tests.service.test_following import until
+from tests.service.jobs.test_follower import until
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from dualstream.solvers import resolve_spec
 from load_tests.regression import ours
 from load_tests.regression.runs import Errors
 from load_tests.regression.standings import BASELINES, baselines
 from load_tests.regression.tables import PURPOSES
-from solvers import resolve_spec
 
 Y = np.array([1.0, 3.0, 2.0, 6.0])
 

@@ -5,10 +5,10 @@ from importlib import metadata
 import httpx
 import pytest
 
-from supply import advisories, audit
-from supply.distributions import extras, pins, reached, requirements
-from supply.licences import PAGE, page
-from supply.vendored import FOLDER, vendored
+from deploy.supply import advisories, audit
+from deploy.supply.distributions import extras, pins, reached, requirements
+from deploy.supply.licences import PAGE, page
+from deploy.supply.vendored import FOLDER, vendored
 
 
 @pytest.mark.parametrize("extra", [None, *extras()])
@@ -37,7 +37,7 @@ def test_the_client_alone_needs_neither_the_server_nor_the_learners():
 
 
 def test_the_page_of_licences_is_up_to_date():
-    assert PAGE.read_text() == page(), "run: python -m supply.licences"
+    assert PAGE.read_text() == page(), "run: python -m deploy.supply.licences"
     assert "not said" not in PAGE.read_text()
 
 

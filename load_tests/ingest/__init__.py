@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from dualstream.service.models.registry import canonical
 from load_tests.ingest.arrow import arrow_rows
 from load_tests.ingest.bulk import HINGE, SPECS, libsvm_rows, ndjson_rows
 from load_tests.ingest.requests import batch_rows, predict_rows, single_rows
 from load_tests.ingest.stages import peer_table, stage_table
 from load_tests.measure import FEW_ROUNDS, Row
 from load_tests.plots import ratios
-from service.catalog import canonical
 
 TITLE = "Ingest"
 GROUPS: Mapping[str, Callable[[], list[Row]]] = {

@@ -17,12 +17,12 @@ from typing import Any
 
 import httpx
 
+from dualstream.service.cli.demo.adult import adult_lines, sample_of
+from dualstream.service.journal import open_journal
 from load_tests.http import check_spans, create, serving
 from load_tests.ingest.upload import Upload, upload
 from load_tests.ingest.vw import OPTIONS, rows_per_s
 from load_tests.measure import Row, cpu_seconds, interleaved
-from service.demo.adult import adult_lines, sample_of
-from service.journal import open_journal
 from tests.history import read_all
 from tests.redis_server import running_redis
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from dualstream.service.cli.demo.adult import adult_lines
 from load_tests.http import (
     CONNECTIONS,
     GENERATOR_CORE,
@@ -26,7 +27,6 @@ from load_tests.http import (
     send,
 )
 from load_tests.measure import Row, interleaved
-from service.demo.adult import adult_lines
 from tests.redis_server import running_redis
 
 SINGLES, BATCH_ROWS, BATCHES, BATCH_CONNECTIONS = 5000, 1000, 20, 8

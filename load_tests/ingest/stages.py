@@ -22,26 +22,26 @@ import uvloop
 from google_crc32c import value as crc32c
 from sklearn.linear_model import SGDClassifier
 
+from dualstream.service.api.responses import answer_new
+from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.service.codecs import Door, Intake, as_batch, parse_body
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.protocol import AppendRequest, Part, Placed
+from dualstream.service.models.registry import canonical
+from dualstream.service.replica.first_responses import Answers
+from dualstream.service.replica.receipts import receipts_of
+from dualstream.service.replica.requests import Request
+from dualstream.service.transport.body_protocol import protocol_of
+from dualstream.service.transport.connections import Connections, Limits
+from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec
+from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, Chunking
 from load_tests.http import SERVER_CORE, as_json
 from load_tests.ingest.arrow import BATCH_ROWS as ARROW_ROWS, PEER_ROWS, record_batches, stream
 from load_tests.ingest.bulk import SPECS, TYPES, ndjson_line
 from load_tests.ingest.requests import BATCH_ROWS, json_batches, stores
 from load_tests.measure import FEW_ROUNDS, on_core
 from load_tests.peers.arrow_app import rows_of
-from service.answers import Answers
-from service.api.learned import answer_new
-from service.catalog import canonical
-from service.codecs import Door, Intake, as_batch, parse_body
-from service.connections import Connections, Limits
-from service.cuts import CHUNK_BYTES, CUTTERS, Chunking
-from service.demo.adult import adult_lines
-from service.journal import open_journal
-from service.journal.nonces import OURS
-from service.journal.protocol import AppendRequest, Part, Placed
-from service.receipts import receipts_of
-from service.receiving import protocol_of
-from service.requests import Request
-from solvers import Outcome, Progressive, make_learner, resolve_spec
 
 STAGES = (
     "receiving by HTTP",

@@ -10,7 +10,7 @@ import time
 
 import sklearn
 
-import solvers
+from dualstream import solvers
 from load_tests.paper_tables.report import DOCS, Section
 from load_tests.sections import with_section
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.solvers import Batch
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.methods import Start, method_of
+from dualstream.solvers.offline.problem import Problem
 from load_tests.offline import unit_rows
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Section, plt, save, table
-from solvers import Batch
-from solvers._jit import Floats
-from solvers.losses import make_loss
-from solvers.offline.methods import Start, method_of
-from solvers.offline.problem import Problem
 
 LARGE = (1e-1, 1e-2, 1e-3, 1e-4)
 SMALL = (1e-6, 1e-7, 1e-8)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from solvers import Batch
-from solvers._jit import Floats
+from dualstream.solvers import Batch
+from dualstream.solvers.jit import Floats
 
 
 def folder() -> Path:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dualstream.solvers import Batch, solve
 from load_tests.offline import objective
 from load_tests.offline_optima import matrix, sets
 from load_tests.paper_tables.report import Section, plt, save, table
-from solvers import Batch, solve
 
 ROWS = ("a9a", "ijcnn1", "rcv1_small")
 LOSSES = ("hinge", "squared_hinge")

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from dualstream.solvers import make_learner
+from dualstream.solvers.jit import Floats
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Section, plt, save, table
-from solvers import make_learner
-from solvers._jit import Floats
 
 WINDOWS = {
     "infinite": "infinite",

@@ -8,10 +8,10 @@ from scipy.sparse import csr_matrix
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
+from dualstream.solvers import Batch, make_learner
+from dualstream.solvers.jit import Floats
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Section, plt, save, table
-from solvers import Batch, make_learner
-from solvers._jit import Floats
 
 RUNS = 10
 SEED = 30

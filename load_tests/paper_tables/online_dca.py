@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.solvers import Batch, make_learner
+from dualstream.solvers.jit import Floats
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Printed
-from solvers import Batch, make_learner
-from solvers._jit import Floats
 
 Spec = dict[str, Any]
 

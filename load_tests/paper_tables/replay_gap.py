@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.solvers import Batch, make_learner
 from load_tests.paper_tables import data
 from load_tests.paper_tables.o_dca_fig_1 import KAPPA, accuracy
 from load_tests.paper_tables.report import Section, plt, save, table
-from solvers import Batch, make_learner
 
 STEPS = (0, 1, 2, 4, 8, 16)
 SEEDS = 3

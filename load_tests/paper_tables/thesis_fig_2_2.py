@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.solvers import Batch, Learner, make_learner
+from dualstream.solvers.jit import Floats
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Section, plt, save, table
 from load_tests.paper_tables.thesis_table_2_1 import optimality_of
-from solvers import Batch, Learner, make_learner
-from solvers._jit import Floats
 
 RUNS = 3
 LAMBDAS = (10.0, 1.0, 0.1)

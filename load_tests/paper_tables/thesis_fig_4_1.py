@@ -5,12 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.semiparametric import (
+    Function,
+    Semiparametric,
+    solve_semiparametric,
+)
+from dualstream.solvers.offline.semiparametric.coordinate_kernels import mpd, pdsg
+from dualstream.solvers.offline.semiparametric.window import Window
 from load_tests.paper_tables.report import Section, plt, save, table
-from solvers._jit import Floats
-from solvers.batch import Batch
-from solvers.offline.semiparametric import Function, Semiparametric, solve_semiparametric
-from solvers.offline.semiparametric._coordinates import mpd, pdsg
-from solvers.offline.semiparametric.window import Window
 
 GAMMA, EPSILON, TOLD = 0.25, 0.05, 1e-3
 SIZES = (200, 500, 1000, 2000, 4000)

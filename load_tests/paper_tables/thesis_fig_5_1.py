@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dualstream.solvers import Batch, solve
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Section, plt, save, table
-from solvers import Batch, solve
 
 TOL = 0.01
 PARTS = (1, 2, 4, 8, 16)

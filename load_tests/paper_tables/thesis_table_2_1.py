@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dualstream.solvers import Batch, make_learner
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.core.proximal_newton import Objective, Rows, minimise
+from dualstream.solvers.jit import Floats
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Section, plt, save, table
-from solvers import Batch, make_learner
-from solvers._jit import Floats
-from solvers.local_phase import Objective, Rows, minimise
-from solvers.losses import make_loss
 
 RUNS = 20
 GAMMAS = (1.5, 2.5)

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.solvers import Batch, make_learner
+from dualstream.solvers.features.nystroem import Nystroem
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Printed, Section, table
-from solvers import Batch, make_learner
-from solvers.features.nystroem import Nystroem
 
 EPOCHS = 30
 SEED = 50

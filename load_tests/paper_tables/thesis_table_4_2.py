@@ -4,10 +4,8 @@ import time
 
 import numpy as np
 
-from load_tests.paper_tables import data
-from load_tests.paper_tables.report import Section, plt, save, table
-from solvers._jit import Floats
-from solvers.offline.semiparametric import (
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.semiparametric import (
     Semiparametric,
     Term,
     constant,
@@ -15,6 +13,8 @@ from solvers.offline.semiparametric import (
     quadratic,
     solve_semiparametric,
 )
+from load_tests.paper_tables import data
+from load_tests.paper_tables.report import Section, plt, save, table
 
 GAMMA, EPSILON = 25.0, 0.01
 SPLITS, FOLDS, SEED = 3, 3, 60

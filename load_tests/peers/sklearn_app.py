@@ -5,8 +5,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from sklearn.linear_model import SGDClassifier
 
-from service.demo.adult import adult_lines
-from solvers import Batch
+from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.solvers import Batch
 
 DIM = 123
 

@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Sequence
 
-import solvers
+from dualstream import solvers
 from load_tests.markdown import DOCS
 from load_tests.regression import peers, plots, tables
 from load_tests.regression.runs import seen, unseen

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers import Batch
+from dualstream.solvers import Batch
 
 Value = float | str
 Rows = list[dict[str, Value]]

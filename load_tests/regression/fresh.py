@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from dualstream.solvers import Batch
 from load_tests.regression.data import (
     Floats,
     Rows,
@@ -20,7 +21,6 @@ from load_tests.regression.data import (
     permuted,
     to_dense,
 )
-from solvers import Batch
 
 IN_FOLDER = ("glass_ri", "milan_so2", "heart_chol", "pageblocks_7", "ijcnn_last", "rcv1")
 """The streams that need DUALSTREAM_DATA."""

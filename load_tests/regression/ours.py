@@ -6,9 +6,9 @@ None is tuned: one specification for all streams.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dualstream.solvers import Batch, Learner, make_learner
+from dualstream.solvers.portfolio.presets import TEN, Member
 from load_tests.regression.runs import Errors
-from solvers import Batch, Learner, make_learner
-from solvers.portfolio.presets import TEN, Member
 
 Spec = dict[str, Any]
 

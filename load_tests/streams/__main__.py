@@ -7,7 +7,7 @@ and writes peers.json.
 import platform
 import sys
 
-import solvers
+from dualstream import solvers
 from load_tests.markdown import DOCS, table
 from load_tests.streams import late, plots, tables, turned
 from load_tests.streams.cases import HELD_OUT, PROTOCOL

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from dualstream.solvers import Batch
 from load_tests.streams import held_out
 from load_tests.streams.data import FILES, libsvm as file, shuffled, stream
-from solvers import Batch
 
 FEW = ("vw", "vw_coin", "river_lr", "river_pa")
 """The peers that are run where not all are."""

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from dualstream.solvers import Batch
 from load_tests.paper_tables import data
-from solvers import Batch
 
 FILES: Mapping[str, str] = MappingProxyType(
     {

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from river.datasets import ImageSegments, synth
 from sklearn import datasets
 
+from dualstream.solvers import Batch
 from load_tests.paper_tables import data
 from load_tests.streams.data import libsvm, shuffled, stream
-from solvers import Batch
 
 GENERATED = 10_000
 EXCERPT = 10_000

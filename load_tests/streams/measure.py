@@ -11,13 +11,13 @@ from typing import Any
 
 import sklearn
 
+from dualstream.solvers import Batch
 from load_tests.markdown import ROOT
 from load_tests.streams.cases import Case, all_cases, block_of
 from load_tests.streams.measured import KEPT
 from load_tests.streams.peers import PEERS, versions
 from load_tests.streams.prequential import scores
 from load_tests.streams.runs import Run
-from solvers import Batch
 
 CACHE = ROOT / ".cache" / "streams"
 

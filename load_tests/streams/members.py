@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.solvers import Batch
+from dualstream.solvers.portfolio.presets import EIGHT, PRIOR
 from load_tests.markdown import table
 from load_tests.streams import data
 from load_tests.streams.ours import Ours, learner
 from load_tests.streams.prequential import scores
-from solvers import Batch
-from solvers.portfolio.presets import EIGHT, PRIOR
 
 PARTS = 50
 SHOWN = 3

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from dualstream.solvers import Batch, make_learner, resolve_spec
 from load_tests.streams.cases import Case, block_of
 from load_tests.streams.prequential import Peer, scores
 from load_tests.streams.runs import Run
-from solvers import Batch, make_learner, resolve_spec
 
 OURS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

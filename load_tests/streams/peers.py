@@ -18,10 +18,10 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from vowpalwabbit import LabelType, Workspace
 
+from dualstream.solvers import Batch
 from load_tests.paper_tables import data
 from load_tests.streams.prequential import Peer
 from load_tests.streams.runs import LIMIT
-from solvers import Batch
 
 WIDE = 500
 

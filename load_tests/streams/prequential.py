@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from solvers._jit import Floats
+from dualstream.solvers.jit import Floats
 
 
 class Peer(ABC):

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from solvers._jit import Floats
+from dualstream.solvers.jit import Floats
 
 LIMIT = 30.0
 """Scores are clipped there before their loss is taken."""

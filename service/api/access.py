@@ -15,13 +15,13 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.http import answer_problem
-from service.api.waiting import OF_WAITING
-from service.auditing import Author
-from service.errors import Problem, unknown_model
-from service.keys import Key, KeyRing, KeyScope
-from service.rates import Limited, Rates
-from service.telemetry import Telemetry
+from dualstream.service.api.api_keys import Key, KeyRing, KeyScope
+from dualstream.service.api.errors import Problem, unknown_model
+from dualstream.service.api.http import answer_problem
+from dualstream.service.api.rate_limits import Limited, Rates
+from dualstream.service.api.remember_rows import OF_WAITING
+from dualstream.service.journal.author import Author
+from dualstream.service.metrics import Telemetry
 
 NOTHING, PREDICT, LEARN, ADMIN = KeyScope
 Methods = Mapping[str, KeyScope]

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from service.api.access import key_of
-from service.api.models import catalog_of
-from service.catalog import MODEL_ID
-from service.errors import unknown_model
-from service.journal.audit import PLACE
-from service.journal.protocol import Audited, Journal, UnknownModel
+from dualstream.service.api.access import key_of
+from dualstream.service.api.errors import unknown_model
+from dualstream.service.api.models import catalog_of
+from dualstream.service.journal.audit import PLACE
+from dualstream.service.journal.protocol import Audited, Journal, UnknownModel
+from dualstream.service.models.registry import MODEL_ID
 
 router = APIRouter(prefix="/audit", tags=["audit"])
 

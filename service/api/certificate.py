@@ -5,12 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from service.api.freshness import MaybeStale, staleness
-from service.api.member_views import finite
-from service.api.models import catalog_of
-from service.errors import Problem
-from service.model import Model
-from solvers import RefitError, why_no_reference
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.models import catalog_of
+from dualstream.service.api.views import MaybeStale, finite, staleness
+from dualstream.service.models.model import Model
+from dualstream.solvers import RefitError, why_no_reference
 
 router = APIRouter(prefix="/models", tags=["models"])
 

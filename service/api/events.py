@@ -11,21 +11,20 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from service.api.access import check_method
-from service.api.freshness import staleness
-from service.api.http import answer_problem, read_count, read_query
-from service.api.lines import problem_of
-from service.api.models import support_of
-from service.api.pause_view import PauseView
-from service.catalog import Catalog
-from service.connections import LISTENS
-from service.errors import Problem
-from service.journal.protocol import JournalError, ModelRecord, UnknownModel
-from service.model import Model
-from service.replica import Replica
-from service.startup import Startup
-from service.telemetry import Telemetry
-from solvers import Certificate, Learner
+from dualstream.service.api.access import check_method
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.http import answer_problem, read_count, read_query
+from dualstream.service.api.models import support_of
+from dualstream.service.api.responses import problem_of
+from dualstream.service.api.views import PauseView, staleness
+from dualstream.service.journal.protocol import JournalError, ModelRecord, UnknownModel
+from dualstream.service.metrics import Telemetry
+from dualstream.service.models.model import Model
+from dualstream.service.models.readiness import Startup
+from dualstream.service.models.registry import Catalog
+from dualstream.service.replica.replica import Replica
+from dualstream.service.transport.connections import LISTENS
+from dualstream.solvers import Certificate, Learner
 
 EVERY_MS = 500
 LEAST_MS, MOST_MS = 100, 60_000

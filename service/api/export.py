@@ -5,12 +5,18 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.http import etag_of
-from service.api.models import NOT_MODIFIED, IfNoneMatch, catalog_of, tag_answer, unless_known
-from service.errors import Problem
-from service.export import FORMATS, MissingExtra, Source, member_source, whole_source
-from service.model import Model
-from solvers import NotExpressible
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.http import etag_of
+from dualstream.service.api.models import (
+    NOT_MODIFIED,
+    IfNoneMatch,
+    catalog_of,
+    tag_answer,
+    unless_known,
+)
+from dualstream.service.models.model import Model
+from dualstream.solvers import NotExpressible
+from dualstream.solvers.export import FORMATS, MissingExtra, Source, member_source, whole_source
 
 router = APIRouter(prefix="/models", tags=["models"])
 

@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.api.access import key_of, may_see
-from service.catalog import Catalog
-from service.keys import Key
-from service.startup import Startup
-from service.telemetry import Telemetry
-from solvers import numeric_identity
+from dualstream.service.api.access import key_of, may_see
+from dualstream.service.api.api_keys import Key
+from dualstream.service.metrics import Telemetry
+from dualstream.service.models.readiness import Startup
+from dualstream.service.models.registry import Catalog
+from dualstream.solvers import numeric_identity
 
 router = APIRouter(tags=["health"])
 

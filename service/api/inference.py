@@ -15,20 +15,19 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from service.api.access import limited_of
-from service.api.arriving import read_body
-from service.api.freshness import staleness
-from service.api.health import readyz
-from service.api.http import read_head
-from service.api.learned import refusal
-from service.api.learning import parse
-from service.api.models import catalog_of, tag_answer
-from service.api.scored import scored
-from service.codecs import as_batch
-from service.errors import Problem
-from service.model import Model
-from service.schemas import PredictedMany
-from solvers import class_label, classes_of, gives_probabilities, width_of
+from dualstream.service.api.access import limited_of
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.health import readyz
+from dualstream.service.api.http import read_head
+from dualstream.service.api.learn_rows import parse
+from dualstream.service.api.models import catalog_of, tag_answer
+from dualstream.service.api.request_body import read_body
+from dualstream.service.api.responses import refusal, scored
+from dualstream.service.api.views import staleness
+from dualstream.service.codecs import as_batch
+from dualstream.service.models.model import Model
+from dualstream.solvers import class_label, classes_of, gives_probabilities, width_of
+from dualstream.wire.schemas import PredictedMany
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 

@@ -12,20 +12,26 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
-from service.api.access import author_of
-from service.api.freshness import MaybeStale, staleness
-from service.api.http import stored_key_of
-from service.api.member_views import Members, OneMember, finite
-from service.api.models import catalog_of, spec_of
-from service.api.repeating import Repeated, repeated, repeated_at
-from service.auditing import Author
-from service.catalog import canonical
-from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, find_member
-from service.errors import Problem, key_reused
-from service.model import Model
-from service.receipts import Receipt
-from service.requests import ControlRequest, asked_by
-from solvers import (
+from dualstream.service.api.access import author_of
+from dualstream.service.api.errors import Problem, key_reused
+from dualstream.service.api.http import stored_key_of
+from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
+from dualstream.service.api.models import catalog_of, spec_of
+from dualstream.service.api.views import MaybeStale, Members, OneMember, finite, staleness
+from dualstream.service.journal.author import Author
+from dualstream.service.models.model import Model
+from dualstream.service.models.registry import canonical
+from dualstream.service.replica.controls import (
+    Demote,
+    MemberAdd,
+    MemberRemove,
+    Order,
+    Promote,
+    find_member,
+)
+from dualstream.service.replica.receipts import Receipt
+from dualstream.service.replica.requests import ControlRequest, asked_by
+from dualstream.solvers import (
     MEMBER_NAME,
     InvalidSpec,
     MemberError,

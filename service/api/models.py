@@ -10,22 +10,20 @@ import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.access import author_of, key_of
-from service.api.arriving import read_body
-from service.api.freshness import MaybeStale, staleness
-from service.api.http import etag_of, names_any, names_etag, read_head
-from service.api.member_views import MemberMetrics
-from service.api.pause_view import PauseView
-from service.api.spec_schema import SPEC, SPEC_EXAMPLES
-from service.catalog import PAGE, Catalog
-from service.controls import paused_at
-from service.errors import Problem
-from service.guarding import PAUSED
-from service.journal.protocol import ModelRecord
-from service.model import Model
-from service.startup import Startup
-from service.stored_specs import read_spec
-from solvers import (
+from dualstream.service.api.access import author_of, key_of
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.http import etag_of, names_any, names_etag, read_head
+from dualstream.service.api.request_body import read_body
+from dualstream.service.api.spec_schema import SPEC, SPEC_EXAMPLES
+from dualstream.service.api.views import MaybeStale, MemberMetrics, PauseView, staleness
+from dualstream.service.journal.protocol import ModelRecord
+from dualstream.service.models.model import Model
+from dualstream.service.models.readiness import Startup
+from dualstream.service.models.registry import PAGE, Catalog
+from dualstream.service.replica.controls import paused_at
+from dualstream.service.replica.guard import PAUSED
+from dualstream.service.replica.spec import read_spec
+from dualstream.solvers import (
     Coefficients,
     Learner,
     MemberLearner,

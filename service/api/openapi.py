@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
-from service.api.described import describe_all
-from service.codecs.json_rows import Columns, Sample, Samples
-from service.schemas import Learned, LearnedChunk, LearnedStream, Predicted, PredictedMany
+from dualstream.service.api.openapi_common import describe_all
+from dualstream.service.codecs.json_exact import Columns, Sample, Samples
+from dualstream.wire.schemas import Learned, LearnedChunk, LearnedStream, Predicted, PredictedMany
 
 # Every example is posted as it stands by a test, to a model of dimension 3.
 LEARN_EXAMPLES: dict[str, dict[str, Any]] = {

@@ -6,9 +6,9 @@ not go together or are out of range: POST /specs/resolve tells. docs/CHOOSING.md
 
 from typing import Any
 
-from solvers.algorithms import ALGORITHMS
-from solvers.batch import MAX_DIM
-from solvers.hashing import MAX_BITS
+from dualstream.solvers.core.batch import MAX_DIM
+from dualstream.solvers.core.hashing import MAX_BITS
+from dualstream.solvers.spec.algorithms import ALGORITHMS
 
 EXAMPLE_SPEC = {
     "algorithm": "dual_ascent",

@@ -5,10 +5,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from service.api.models import catalog_of, spec_of
-from service.api.spec_schema import EXAMPLE_SPEC
-from service.problems import shortened
-from solvers import InvalidSpec, resolve_spec
+from dualstream.service.api.models import catalog_of, spec_of
+from dualstream.service.api.spec_schema import EXAMPLE_SPEC
+from dualstream.solvers import InvalidSpec, resolve_spec
+from dualstream.wire.problems import shortened
 
 router = APIRouter(prefix="/specs", tags=["models"])
 

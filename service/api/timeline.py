@@ -5,11 +5,17 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.freshness import MaybeStale, staleness
-from service.api.models import NOT_MODIFIED, IfNoneMatch, catalog_of, tag_answer, unless_known
-from service.model import Model
-from service.pauses import Tripped
-from solvers import DriftEvent
+from dualstream.service.api.models import (
+    NOT_MODIFIED,
+    IfNoneMatch,
+    catalog_of,
+    tag_answer,
+    unless_known,
+)
+from dualstream.service.api.views import MaybeStale, staleness
+from dualstream.service.models.model import Model
+from dualstream.service.replica.guard import Tripped
+from dualstream.solvers import DriftEvent
 
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])
 

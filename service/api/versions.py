@@ -7,20 +7,20 @@ import msgspec
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
-from service.api.access import author_of
-from service.api.http import stored_key_of
-from service.api.models import catalog_of
-from service.api.repeating import Repeated, repeated, repeated_at
-from service.errors import Problem, key_reused
-from service.journal.protocol import Version
-from service.time_travel import kept_from
-from service.versions import (
+from dualstream.service.api.access import author_of
+from dualstream.service.api.errors import Problem, key_reused
+from dualstream.service.api.http import stored_key_of
+from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
+from dualstream.service.api.models import catalog_of
+from dualstream.service.journal.protocol import Version
+from dualstream.service.models.versions import (
     go_back_to_seq,
     go_back_to_version,
     known_version,
     take_version,
     unknown_version,
 )
+from dualstream.service.replica.point_in_time import kept_from
 
 router = APIRouter(prefix="/models/{model_id}", tags=["versions"])
 

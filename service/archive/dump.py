@@ -13,10 +13,10 @@ from typing import BinaryIO
 
 import msgspec
 
-from service.archive import format as f
-from service.journal import make_journal, sqlite_path
-from service.journal.audit import Where
-from service.journal.protocol import (
+from dualstream.service.archive import format as f
+from dualstream.service.journal import make_journal, sqlite_path
+from dualstream.service.journal.audit import Where
+from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
     ModelChanged,
     Remembered,
@@ -24,7 +24,7 @@ from service.journal.protocol import (
     Trimmed,
     UnknownModel,
 )
-from service.journal.transfer import Position, TransferJournal
+from dualstream.service.journal.transfer import Position, TransferJournal
 
 PAGE = 100
 CHANGES_AT_ONCE = 1000

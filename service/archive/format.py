@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 import msgspec
 from google_crc32c import extend
 
-from service.journal.protocol import ModelRecord
+from dualstream.service.journal.protocol import ModelRecord
 
 MAGIC = b"dualstream archive 1\n"
 HEAD = Struct("<4sQ")

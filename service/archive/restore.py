@@ -8,12 +8,11 @@ import re
 from contextlib import suppress
 from typing import BinaryIO
 
-from service.archive import format as f
-from service.archive.dump import Refused, Say
-from service.journal import make_journal
-from service.journal.audit import MODEL_ID, Audited
-from service.journal.copies import CopyUse
-from service.journal.protocol import (
+from dualstream.service.archive import format as f
+from dualstream.service.archive.dump import Refused, Say
+from dualstream.service.journal import make_journal
+from dualstream.service.journal.audit import MODEL_ID, Audited
+from dualstream.service.journal.protocol import (
     Conflict,
     Entry,
     JournalError,
@@ -24,8 +23,9 @@ from service.journal.protocol import (
     UnknownModel,
     Version,
 )
-from service.journal.transfer import KeptKey, Staged, TransferJournal
-from service.settings import MOST_AUDIT_DAYS
+from dualstream.service.journal.state_copies import CopyUse
+from dualstream.service.journal.transfer import KeptKey, Staged, TransferJournal
+from dualstream.service.settings import MOST_AUDIT_DAYS
 
 LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400, audit_s=MOST_AUDIT_DAYS * 86400)
 """No fewer versions, and keys and changes for no shorter, than the store's servers can allow."""

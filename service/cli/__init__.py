@@ -19,8 +19,16 @@ them.
 
 from importlib.util import find_spec
 
-from service.cli import audit, bench, exporting, keys, models, rows, watching
-from service.cli.common import app, fail
+from dualstream.service.cli import (
+    audit,
+    bench,
+    export as exporting,
+    models,
+    new_key as keys,
+    rows,
+    watch as watching,
+)
+from dualstream.service.cli.common import app, fail
 
 __all__ = ["app", "audit", "bench", "exporting", "keys", "models", "rows", "watching"]
 
@@ -42,7 +50,7 @@ def server_is_missing() -> None:
 
 
 if all(map(is_installed, SERVER_PACKAGES)):
-    from service.cli import archives, serving, stores
+    from dualstream.service.cli import archives, serving, stores
 
     __all__ += ["archives", "serving", "stores"]
 else:

@@ -8,9 +8,9 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from service.cli.common import app, errors, fail, say
-from service.cli.settings_flags import flag, read_settings
-from service.journal.protocol import JournalError
+from dualstream.service.cli.common import app, errors, fail, say
+from dualstream.service.cli.settings_flags import flag, read_settings
+from dualstream.service.journal.protocol import JournalError
 
 STORE = flag("store")
 
@@ -36,8 +36,8 @@ def dump(
 
         dualstream dump clicks --output clicks.archive
     """
-    from service.archive.dump import Refused, run_dump
-    from service.journal.record import RecordError
+    from dualstream.service.archive.dump import Refused, run_dump
+    from dualstream.service.journal.record import RecordError
 
     if (model is None) != is_store:
         fail("name a model, or give --all for all models of the store")
@@ -79,9 +79,9 @@ def restore(
 
         dualstream dump --all --store sqlite:///dualstream.db | dualstream restore --all --store redis://localhost:6379/0
     """
-    from service.archive.dump import Refused
-    from service.archive.format import DamagedArchive
-    from service.archive.restore import run_restore
+    from dualstream.service.archive.dump import Refused
+    from dualstream.service.archive.format import DamagedArchive
+    from dualstream.service.archive.restore import run_restore
 
     where = _store(store)
 

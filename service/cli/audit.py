@@ -6,8 +6,18 @@ import msgspec
 import typer
 from rich.table import Table
 
-from service.cli.common import JSON, app, console, print_json
-from service.cli.connecting import URL, ApiKey, Patience, Url, connected, known_models
+from dualstream.service.cli.common import (
+    JSON,
+    URL,
+    ApiKey,
+    Patience,
+    Url,
+    app,
+    connected,
+    console,
+    known_models,
+    print_json,
+)
 
 PATIENCE_S = 5.0
 

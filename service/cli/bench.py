@@ -12,9 +12,21 @@ from uuid import uuid4
 import typer
 from rich.table import Table
 
-from service.cli.common import JSON, app, console, print_json, say
-from service.cli.connecting import PATIENCE_S, SOME_REFUSED, URL, ApiKey, Patience, Url, ending
-from service.client import AsyncClient
+from dualstream.client import AsyncClient
+from dualstream.service.cli.common import (
+    JSON,
+    PATIENCE_S,
+    SOME_REFUSED,
+    URL,
+    ApiKey,
+    Patience,
+    Url,
+    app,
+    console,
+    ending,
+    print_json,
+    say,
+)
 
 SEED = 20240607
 BODIES = 256

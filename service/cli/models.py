@@ -9,10 +9,21 @@ import msgspec
 import typer
 from rich.table import Table
 
-from service.cli.common import JSON, app, console, print_json, say
-from service.cli.connecting import URL, ApiKey, Model, Patience, Url, connected
-from service.client import BadInput
-from service.client.answers import Model as ModelAnswer
+from dualstream.client import BadInput
+from dualstream.client.responses import Model as ModelAnswer
+from dualstream.service.cli.common import (
+    JSON,
+    URL,
+    ApiKey,
+    Model,
+    Patience,
+    Url,
+    app,
+    connected,
+    console,
+    print_json,
+    say,
+)
 
 PATIENCE_S = 5.0
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from glob import glob, has_magic
 from pathlib import Path
 
-from service.client import FORMATS, BadInput, RowFile, kind_of
-from service.client.calls import new_key
-from service.client.files import STANDARD_INPUT
+from dualstream.client import FORMATS, BadInput, RowFile, kind_of
+from dualstream.client.calls import new_key
+from dualstream.client.files import STANDARD_INPUT
 
 
 def row_files(names: Sequence[str], form: str | None, key: str | None) -> list[RowFile]:

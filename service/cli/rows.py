@@ -10,8 +10,11 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from service.cli.common import JSON, app, print_json, say, say_error
-from service.cli.connecting import (
+from dualstream.client import BadInput, Client, ClientError, LearnedStream, Progress, RowFile
+from dualstream.client.progress import OnProgress, ProgressBar, both
+from dualstream.client.responses import PredictedMany
+from dualstream.service.cli.common import (
+    JSON,
     PATIENCE_S,
     SOME_REFUSED,
     URL,
@@ -19,13 +22,14 @@ from service.cli.connecting import (
     Model,
     Patience,
     Url,
+    app,
     connected,
+    print_json,
+    say,
+    say_error,
     show_errors,
 )
-from service.cli.row_files import row_files
-from service.client import BadInput, Client, ClientError, LearnedStream, Progress, RowFile
-from service.client.answers import PredictedMany
-from service.client.progress import OnProgress, ProgressBar, both
+from dualstream.service.cli.row_files import row_files
 
 Files = Annotated[
     list[str] | None,

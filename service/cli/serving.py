@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.common import JSON, app, console, errors, fail, print_json
-from service.cli.settings_flags import flag, read_settings
-from service.settings import (
+from dualstream.service.cli.common import JSON, app, console, errors, fail, print_json
+from dualstream.service.cli.settings_flags import flag, read_settings
+from dualstream.service.settings import (
     PREFIX,
     REMOVED,
     Settings,
@@ -48,13 +48,13 @@ def serve(**given: Any) -> None:
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     settings = read_settings(given)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    from service import forks, kernels
+    from dualstream.service.server import compile_kernels as kernels, workers as forks
 
     if settings.workers > 1:
         forks.begin()
     with kernels.telling(lambda line: errors.print(line, style="dim", highlight=False)):
-        from service.server import serve as run_alone
-        from service.workers import serve_by_workers
+        from dualstream.service.server.serve import serve as run_alone
+        from dualstream.service.server.workers import serve_by_workers
 
     run = run_alone if settings.workers == 1 else serve_by_workers
     try:
@@ -84,7 +84,7 @@ def demo(
 
         dualstream demo --stay
     """
-    from service.demo.run import WATCHED_ROWS_PER_S, run_demo
+    from dualstream.service.cli.demo.run import WATCHED_ROWS_PER_S, run_demo
 
     said, tell = (errors, print_json) if as_json else (console, None)
     raise typer.Exit(run_demo(said, tell, stay, WATCHED_ROWS_PER_S if stay else math.inf))

@@ -5,8 +5,8 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
-from service.cli.common import say_error
-from service.settings import PREFIX, Settings
+from dualstream.service.cli.common import say_error
+from dualstream.service.settings import PREFIX, Settings
 
 
 def flag(name: str) -> Any:

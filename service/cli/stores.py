@@ -6,9 +6,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from service.cli.common import JSON, app, fail, print_json, say
-from service.cli.settings_flags import flag, read_settings
-from service.journal.protocol import JournalError
+from dualstream.service.cli.common import JSON, app, fail, print_json, say
+from dualstream.service.cli.settings_flags import flag, read_settings
+from dualstream.service.journal.protocol import JournalError
 
 
 @app.command("replay")
@@ -33,9 +33,9 @@ def replay_model(
 
         dualstream replay clicks --until 5000 --set rho=0.01
     """
-    from service.journal.record import RecordError
-    from service.recovery import Forked
-    from service.what_if import Refused, parse_changes, replay
+    from dualstream.service.cli.replay import Refused, parse_changes, replay
+    from dualstream.service.journal.record import RecordError
+    from dualstream.service.replica.recovery import Forked
 
     where = read_settings({} if store is None else {"store": store}).store
     try:

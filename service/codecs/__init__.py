@@ -17,10 +17,14 @@ messages.py    what producers write into the input of a store
 from collections.abc import Callable
 from functools import lru_cache
 
-from service.codecs.arrow_rows import parse_arrow
-from service.codecs.csv_rows import parse_csv
-from service.codecs.door import LONGEST_KEY, LONGEST_NAME, MAX_NONZEROS, Door, RowLimits, is_key
-from service.codecs.intake import (
+from dualstream.service.api.errors import Problem
+from dualstream.service.codecs.arrow import parse_arrow
+from dualstream.service.codecs.csv import parse_csv
+from dualstream.service.codecs.json_bulk import parse_json
+from dualstream.service.codecs.libsvm import parse_libsvm
+from dualstream.service.codecs.limits import check_rows, without_long_rows
+from dualstream.service.codecs.ndjson import parse_ndjson
+from dualstream.service.codecs.parsed_rows import (
     Intake,
     ListedRows,
     Rows,
@@ -28,15 +32,18 @@ from service.codecs.intake import (
     class_texts,
     labels_and_classes,
 )
-from service.codecs.json_lists import parse_json
-from service.codecs.libsvm import parse_libsvm
-from service.codecs.limiting import check_rows, without_long_rows
-from service.codecs.messages import parse_messages
-from service.codecs.ndjson import parse_ndjson
-from service.codecs.query import parse_named_row, parse_query_row
-from service.codecs.vw import parse_vw
-from service.cuts import CHUNK_BYTES, CUTTERS, MARK, Chunk, check_is_plain, chunks_of
-from service.errors import Problem
+from dualstream.service.codecs.query import parse_named_row, parse_query_row
+from dualstream.service.codecs.redis_messages import parse_messages
+from dualstream.service.codecs.row_schema import (
+    LONGEST_KEY,
+    LONGEST_NAME,
+    MAX_NONZEROS,
+    Door,
+    RowLimits,
+    is_key,
+)
+from dualstream.service.codecs.vw import parse_vw
+from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, MARK, Chunk, check_is_plain, chunks_of
 
 __all__ = [
     "CHUNK_BYTES",

@@ -3,12 +3,12 @@
 import numpy as np
 from msgspec import UNSET
 
-from service.codecs.door import BadRow, Door
-from service.codecs.intake import Intake, IntakeBuilder
-from service.codecs.json_rows import read_sample
-from service.codecs.records import LineReader, parse_records
-from service.codecs.row_arrays import RowArrays
-from solvers.text import LINE_FEED, POWERS_OF_TEN, read_samples
+from dualstream.service.codecs.json_exact import read_sample
+from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
+from dualstream.service.codecs.record_reader import LineReader, parse_records
+from dualstream.service.codecs.row_buffer import RowArrays
+from dualstream.service.codecs.row_schema import BadRow, Door
+from dualstream.solvers.text import LINE_FEED, POWERS_OF_TEN, read_samples
 
 
 def parse_ndjson(door: Door, body: bytes, labelled: bool) -> Intake:

@@ -7,12 +7,24 @@ not read, unless the media type has the parameter tag=id: then it is the sample'
 
 import numpy as np
 
-from service.codecs.door import LONGEST_NAME, BadRow, Door, Label, pointer_step
-from service.codecs.intake import Intake, IntakeBuilder
-from service.codecs.records import LineReader, features_of, parse_records, parse_slowly
-from service.codecs.row_arrays import RowArrays
-from service.codecs.texts import decimal_of, weight_of
-from solvers.text import POWERS_OF_TEN, read_examples
+from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
+from dualstream.service.codecs.record_reader import (
+    LineReader,
+    features_of,
+    parse_records,
+    parse_slowly,
+)
+from dualstream.service.codecs.row_buffer import RowArrays
+from dualstream.service.codecs.row_schema import (
+    LONGEST_NAME,
+    BadRow,
+    Door,
+    Label,
+    decimal_of,
+    pointer_step,
+    weight_of,
+)
+from dualstream.solvers.text import POWERS_OF_TEN, read_examples
 
 _BLANKS = str.maketrans("\t\r", "  ")
 

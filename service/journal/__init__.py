@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from service.journal.protocol import DEFAULT_LIMITS, Limits
+from dualstream.service.journal.protocol import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
-    from service.journal.transfer import TransferJournal
+    from dualstream.service.journal.transfer import TransferJournal
 
 __all__ = ["Limits", "make_journal", "open_journal", "sqlite_path"]
 
@@ -43,7 +43,7 @@ def make_journal(
     """
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
-        from service.journal.sqlite import SqliteJournal
+        from dualstream.service.journal.sqlite import SqliteJournal
 
         path = sqlite_path(url)
         if not path:
@@ -52,7 +52,7 @@ def make_journal(
             )
         return SqliteJournal(path, durability, limits)
     if scheme.startswith("redis"):
-        from service.journal.redis import RedisJournal
+        from dualstream.service.journal.redis import RedisJournal
 
         return RedisJournal(url, durability, limits, stays=stays)
     raise ValueError(

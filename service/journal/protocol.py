@@ -18,14 +18,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from service.journal.audit import Audited as Audited, Auditing, Change as Change
-from service.journal.copies import (
-    Copies,
-    CopyUse as CopyUse,
-    StoredCopy as StoredCopy,
-    Version as Version,
-)
-from service.journal.errors import (
+from dualstream.service.journal.audit import Audited as Audited, Auditing, Change as Change
+from dualstream.service.journal.errors import (
     Conflict as Conflict,
     CursorMoved as CursorMoved,
     DurabilityTooLow as DurabilityTooLow,
@@ -43,15 +37,21 @@ from service.journal.errors import (
     UnknownCopy as UnknownCopy,
     UnknownModel as UnknownModel,
 )
-from service.journal.leasing import Lease as Lease, Leasing
-from service.journal.remembering import (
+from dualstream.service.journal.pending_rows import (
     AwaitingLabels as AwaitingLabels,
     Overdue as Overdue,
     Remembered as Remembered,
     Remembering,
     ToRemember as ToRemember,
 )
-from service.journal.usage import Measured, Usage as Usage
+from dualstream.service.journal.rate_buckets import Lease as Lease, Leasing
+from dualstream.service.journal.state_copies import (
+    Copies,
+    CopyUse as CopyUse,
+    StoredCopy as StoredCopy,
+    Version as Version,
+)
+from dualstream.service.journal.usage import Measured, Usage as Usage
 
 ENTRY_BYTES = 1 << 20
 """How many bytes of entries one answer brings, at most (but one entry at least)."""

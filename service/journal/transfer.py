@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from service.journal.audit import Audited
-from service.journal.chain import first_chain
-from service.journal.copies import CopyUse
-from service.journal.protocol import Entry, Journal, ModelRecord, Remembered
+from dualstream.service.journal.audit import Audited
+from dualstream.service.journal.chain import first_chain
+from dualstream.service.journal.protocol import Entry, Journal, ModelRecord, Remembered
+from dualstream.service.journal.state_copies import CopyUse
 
 
 class KeptKey(msgspec.Struct, frozen=True, gc=False):

@@ -1,6 +1,6 @@
 """What happens to a row on its way into a learner, in this order.
 
-    hash        named features become indices, at the door (solvers.hashing): width 2^bits
+    hash        named features become indices, at the door (dualstream.solvers.core.hashing): width 2^bits
     scaling     each column by its own running moments (scaling.py)
     map         random Fourier features or Nystroem landmarks (fourier.py, nystroem.py)
     norm        each row by its own norm, or by a running mean of norms (norm.py)
@@ -10,6 +10,6 @@ Stages see no labels. staged.py puts them in front of any learner; a model witho
 norm has no stage, and its learner is made as it is.
 """
 
-from solvers.features.intercept import Features, width_of
+from dualstream.solvers.core.intercept import Features, width_of
 
 __all__ = ["Features", "width_of"]

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import (
+from dualstream.solvers.core.batch import Batch, drop_zeros
+from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.served_form import FourierForm
+from dualstream.solvers.jit import (
     F8,
     F8_2D,
     RO_F8,
@@ -27,9 +30,6 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers.batch import Batch, drop_zeros
-from solvers.learner import State, check_arrays
-from solvers.served_form import FourierForm
 
 
 class Fourier:

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import Floats
-from solvers.batch import Batch
-from solvers.class_names import class_places, names_of, names_state
-from solvers.errors import CorruptState, NotExpressible, RefitError, SolverError
-from solvers.features.nystroem import Nystroem
-from solvers.features.wrapped import ClassLearner, Wrapped, WrappedClasses
-from solvers.learner import Learner, Outcome, State, check_arrays, under
-from solvers.served_form import Form, served_form
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.class_names import class_places, names_of, names_state
+from dualstream.solvers.core.errors import CorruptState, NotExpressible, RefitError, SolverError
+from dualstream.solvers.core.learner import Learner, Outcome, State, check_arrays, under
+from dualstream.solvers.core.served_form import Form, served_form
+from dualstream.solvers.features.nystroem import Nystroem
+from dualstream.solvers.features.wrapper import ClassLearner, Wrapped, WrappedClasses
+from dualstream.solvers.jit import Floats
 
 KEPT_PER_LANDMARK = 10
 

@@ -12,10 +12,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, kernel, types, void
-from solvers.batch import Batch
-from solvers.learner import State, check_arrays
-from solvers.served_form import NormForm
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.served_form import NormForm
+from dualstream.solvers.jit import (
+    F8,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    kernel,
+    types,
+    void,
+)
 
 # The numbers of a stage.
 _T, _SUM = range(2)

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import (
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState, SolverError
+from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.served_form import NystroemForm
+from dualstream.solvers.features.fourier import with_dense_rows
+from dualstream.solvers.jit import (
     F8,
     F8_2D,
     I8,
@@ -30,11 +35,6 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers.batch import Batch
-from solvers.errors import CorruptState, SolverError
-from solvers.features.fourier import with_dense_rows
-from solvers.learner import State, check_arrays
-from solvers.served_form import NystroemForm
 
 RANK_CUT = 1e-12
 

@@ -24,7 +24,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import (
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.scalar import balance, dense_value, prefetch, sparse_value
+from dualstream.solvers.core.served_form import BalancedForm
+from dualstream.solvers.features.stage import grown
+from dualstream.solvers.jit import (
     F8,
     F8_2D,
     I4,
@@ -41,12 +47,6 @@ from solvers._jit import (
     kernel,
     void,
 )
-from solvers._scalar import balance, dense_value, prefetch, sparse_value
-from solvers.batch import Batch
-from solvers.errors import CorruptState
-from solvers.features.stage import grown
-from solvers.learner import State, check_arrays
-from solvers.served_form import BalancedForm
 
 # The numbers of a stage: rows counted, dense columns, and the two of its specification.
 _T, _DENSE, _POWER = range(3)

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from solvers.batch import Batch
-from solvers.learner import State
-from solvers.served_form import StageForm
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.served_form import StageForm
 
 
 class Stage(Protocol):

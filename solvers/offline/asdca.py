@@ -8,9 +8,9 @@ before, which a published program takes. Where kappa would be negative it is 0, 
 
 import math
 
-from solvers._jit import Floats
-from solvers.offline.methods import Method
-from solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, Stages
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.methods import Method
+from dualstream.solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, Stages
 
 
 class Accelerated(Stages):

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from solvers.errors import InvalidSpec
-from solvers.offline._sweep import CURVATURE
-from solvers.offline.methods import Method, Start
-from solvers.offline.problem import Problem
-from solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
-from solvers.offline.sdca import Ascent
-from solvers.offline.visits import VISITS
+from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.offline.dual_sweep import CURVATURE
+from dualstream.solvers.offline.methods import Method, Start
+from dualstream.solvers.offline.problem import Problem
+from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
+from dualstream.solvers.offline.row_order import VISITS
+from dualstream.solvers.offline.sdca import Ascent
 
 
 class PrimalDual(Ascent):

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.offline.methods import Method, Option, Start
-from solvers.offline.problem import Problem
-from solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, Stages
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.methods import Method, Option, Start
+from dualstream.solvers.offline.problem import Problem
+from dualstream.solvers.offline.proximal_point import OPTIONS, SMOOTH_LOSSES, Stages
 
 _CERTIFIED = "certified"
 

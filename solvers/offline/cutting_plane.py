@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.offline._cuts import cuts_at, line_search
-from solvers.offline._dense import dot
-from solvers.offline.methods import Method, Option, Start
-from solvers.offline.problem import Bounds, Problem
-from solvers.offline.relaxed import Cuts, Relaxed
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.cut_kernels import cuts_at, line_search
+from dualstream.solvers.offline.dense_algebra import dot
+from dualstream.solvers.offline.methods import Method, Option, Start
+from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.relaxed_problem import Cuts, Relaxed
 
 _AFRESH = 50
 """Iterations after which the scores of the best weights are computed anew."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import (
+from dualstream.solvers.core.scalar import prefetch
+from dualstream.solvers.jit import (
     F8,
     F8_2D,
     I8,
@@ -33,11 +34,10 @@ from solvers._jit import (
     kernel,
     types,
 )
-from solvers._scalar import prefetch
-from solvers.offline._sweep import CURVATURE, DUAL, LABEL, STEP
-from solvers.offline.finite_newton import FiniteNewton
-from solvers.offline.methods import Method, Option, Start, first_duals
-from solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP
+from dualstream.solvers.offline.finite_newton import FiniteNewton
+from dualstream.solvers.offline.methods import Method, Option, Start, first_duals
+from dualstream.solvers.offline.problem import Bounds, Problem
 
 # What passes leave in `out`.
 _MOST, _LEAST, _GAP, _ACTIVE = range(4)

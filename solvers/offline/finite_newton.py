@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.offline._dense import dot, factor, solve_factored
-from solvers.offline._finite_newton import normal_equations, step_length
-from solvers.offline.problem import Problem
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.dense_algebra import dot, factor, solve_factored
+from dualstream.solvers.offline.finite_newton_kernels import normal_equations, step_length
+from dualstream.solvers.offline.problem import Problem
 
 _MOST_COLUMNS = 1000
 """The equations are a matrix as wide, and their solution costs its cube."""

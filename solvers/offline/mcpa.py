@@ -4,6 +4,6 @@
 It takes more iterations than OCAS's, which is the default here; docs/PAPERS.md has both.
 """
 
-from solvers.offline.cutting_plane import method
+from dualstream.solvers.offline.cutting_plane import method
 
 METHOD = method(parts=4, rest=5)

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.errors import InvalidSpec
-from solvers.losses import LOSSES
-from solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.losses import LOSSES
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.problem import Bounds, Problem
 
 FILES: Mapping[str, str] = {
     "dcd": "dcd",
@@ -142,6 +142,6 @@ def method_of(name: str) -> Method:
     """The method of this name, imported if need be. Raises InvalidSpec."""
     if name not in FILES:
         raise InvalidSpec("/method", name, f"one of {', '.join(METHODS)}")
-    module: Any = importlib.import_module(f"solvers.offline.{FILES[name]}")
+    module: Any = importlib.import_module(f"dualstream.solvers.offline.{FILES[name]}")
     method: Method = module.METHOD
     return method

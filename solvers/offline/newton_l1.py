@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.local_phase import Objective, Rows, minimise_over
-from solvers.offline import _rows
-from solvers.offline.methods import Method, Option, Start
-from solvers.offline.problem import Bounds, Problem
-from solvers.offline.proximal_point import SMOOTH_LOSSES
+from dualstream.solvers.core.proximal_newton import Objective, Rows, minimise_over
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline import row_kernels as _rows
+from dualstream.solvers.offline.methods import Method, Option, Start
+from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES
 
 _LEAST_NEW = 50
 """Coordinates that may join the set in a round, or as many as it has."""

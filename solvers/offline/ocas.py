@@ -1,5 +1,5 @@
 """OCAS: one cut an iteration, between the best weights and the relaxed solution (Algorithm 7)."""
 
-from solvers.offline.cutting_plane import method
+from dualstream.solvers.offline.cutting_plane import method
 
 METHOD = method(parts=1, rest=0)

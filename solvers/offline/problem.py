@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers._jit import Floats, Indices, Ints
-from solvers.batch import Batch
-from solvers.losses import Loss
-from solvers.offline import _rows
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.losses import Loss
+from dualstream.solvers.jit import Floats, Indices, Ints
+from dualstream.solvers.offline import row_kernels as _rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.offline._sweep import CURVATURE, DUAL, LABEL, STEP, sweep
-from solvers.offline.methods import Option, Start, first_duals
-from solvers.offline.problem import Bounds, Problem
-from solvers.offline.visits import VISITS, Visits
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP, sweep
+from dualstream.solvers.offline.methods import Option, Start, first_duals
+from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.row_order import VISITS, Visits
 
 SMOOTH_LOSSES = ("squared_hinge", "smooth_hinge", "logistic", "squared", "huber")
 OPTIONS = {

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.offline import dcd
-from solvers.offline._sweep import CURVATURE, DUAL, LABEL, STEP, sweep
-from solvers.offline.methods import Method, Run, Start, first_duals
-from solvers.offline.problem import Bounds, Problem
-from solvers.offline.visits import PERMUTED, VISITS, Visits
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline import dcd
+from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP, sweep
+from dualstream.solvers.offline.methods import Method, Run, Start, first_duals
+from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.row_order import PERMUTED, VISITS, Visits
 
 
 class Ascent:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from solvers._jit import Floats
-from solvers.certificate import relative_gap
+from dualstream.solvers.core.certificate import relative_gap
+from dualstream.solvers.jit import Floats
 
 
 @dataclass(frozen=True, slots=True)

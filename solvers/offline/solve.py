@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import Floats
-from solvers.batch import Batch
-from solvers.certificate import relative_gap
-from solvers.errors import InvalidRow, InvalidSpec, NotConverged, ShapeMismatch
-from solvers.losses import PARAMETERS, Loss, make_loss
-from solvers.offline.solution import Progress, Solution
-from solvers.spec_fields import read_choice, read_kind, read_loss, read_number, refuse_unknown
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import relative_gap
+from dualstream.solvers.core.errors import InvalidRow, InvalidSpec, NotConverged, ShapeMismatch
+from dualstream.solvers.core.losses import PARAMETERS, Loss, make_loss
+from dualstream.solvers.core.spec_fields import (
+    read_choice,
+    read_kind,
+    read_loss,
+    read_number,
+    refuse_unknown,
+)
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.solution import Progress, Solution
 
 if TYPE_CHECKING:
-    from solvers.offline.methods import Method, Run, Start
-    from solvers.offline.problem import Bounds, Problem
+    from dualstream.solvers.offline.methods import Method, Run, Start
+    from dualstream.solvers.offline.problem import Bounds, Problem
 
 Callback = Callable[[Progress], Any]
 
@@ -73,7 +79,7 @@ def solve(
     The same arguments give the same bits, but for seconds. Raises InvalidSpec, InvalidRow (a label
     that the loss does not know), ShapeMismatch; NotConverged where numbers overflow.
     """
-    from solvers.offline.methods import Start, method_of
+    from dualstream.solvers.offline.methods import Start, method_of
 
     chosen = method_of(method)
     problem = _problem(batch, method, chosen, loss, regularizer, rho, intercept, fixed, total)
@@ -194,7 +200,7 @@ def _problem(
     fixed: npt.ArrayLike | None,
     total: float | None,
 ) -> "Problem":
-    from solvers.offline.problem import Problem
+    from dualstream.solvers.offline.problem import Problem
 
     read = read_loss({"loss": loss}, "binary")
     kind = read["kind"]

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.offline._spdc import spdc_epoch
-from solvers.offline.affine import Affine
-from solvers.offline.methods import Method, Start, first_duals
-from solvers.offline.problem import Bounds, Problem
-from solvers.offline.proximal_point import SMOOTH_LOSSES, modulus
-from solvers.offline.visits import VISITS, Visits
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.lazy_updates import Affine
+from dualstream.solvers.offline.methods import Method, Start, first_duals
+from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, modulus
+from dualstream.solvers.offline.row_order import VISITS, Visits
+from dualstream.solvers.offline.spdc_kernel import spdc_epoch
 
 
 class SaddlePoint:

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.offline import _rows
-from solvers.offline._svrg import svrg_epoch, weighted_slopes
-from solvers.offline.affine import Affine
-from solvers.offline.methods import Method, Option, Start
-from solvers.offline.problem import Bounds, Problem
-from solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
-from solvers.offline.visits import VISITS, Visits
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline import row_kernels as _rows
+from dualstream.solvers.offline.lazy_updates import Affine
+from dualstream.solvers.offline.methods import Method, Option, Start
+from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
+from dualstream.solvers.offline.row_order import VISITS, Visits
+from dualstream.solvers.offline.svrg_kernel import svrg_epoch, weighted_slopes
 
 _V, _MU = 0, 1
 

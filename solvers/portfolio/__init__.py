@@ -13,6 +13,6 @@ compare.py   whether one member does better than another
 retained.py  the rows that a new member begins with
 """
 
-from solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS
+from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS
 
 __all__ = ["PRESETS", "REGRESSION_PRESETS"]

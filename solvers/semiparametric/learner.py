@@ -13,12 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import Floats, Ints
-from solvers._refit import overlap, prints_of
-from solvers._scalar import unknown_label
-from solvers.batch import Batch
-from solvers.certificate import Certificate
-from solvers.errors import (
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.errors import (
     CorruptState,
     InvalidRow,
     NotExpressible,
@@ -26,10 +23,16 @@ from solvers.errors import (
     ShapeMismatch,
     SolverError,
 )
-from solvers.features import width_of
-from solvers.learner import Outcome, State, check_arrays, count_nonzeros
-from solvers.offline.semiparametric.window import expansion
-from solvers.semiparametric._score import (
+from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
+from dualstream.solvers.core.scalar import unknown_label
+from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.core.windows import DUAL, Ring
+from dualstream.solvers.features import width_of
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.offline.semiparametric.window import expansion
+from dualstream.solvers.online.dual_ascent.refit import overlap, prints_of
+from dualstream.solvers.semiparametric.coefficients import Coefficient, Coefficients
+from dualstream.solvers.semiparametric.kernels import (
     FEATURE,
     MEAN,
     N_COLUMNS,
@@ -41,9 +44,6 @@ from solvers.semiparametric._score import (
     judge,
     learn_mean,
 )
-from solvers.semiparametric.view import Coefficient, Coefficients
-from solvers.served_form import Form
-from solvers.windows import DUAL, Ring
 
 _POWERS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
 _SHIFTS = {"sine": 0.0, "cosine": 0.25}

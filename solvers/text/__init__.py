@@ -14,9 +14,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-from solvers._jit import Indices
-from solvers.text._csv import FEATURE, LABEL, NOTHING, WEIGHT, read_records
-from solvers.text._json import (
+from dualstream.solvers.jit import Indices
+from dualstream.solvers.text.count_lines import count_lines
+from dualstream.solvers.text.csv import FEATURE, LABEL, NOTHING, WEIGHT, read_records
+from dualstream.solvers.text.json import (
     COMMA,
     ENDED,
     LINE_FEED,
@@ -27,8 +28,8 @@ from solvers.text._json import (
     read_column,
     read_samples,
 )
-from solvers.text._memo import MEMO_NUMBERS
-from solvers.text._read import (
+from dualstream.solvers.text.name_cache import MEMO_NUMBERS
+from dualstream.solvers.text.tokens import (
     LABELS,
     LONGEST_NAME,
     NO_LABELS,
@@ -39,8 +40,7 @@ from solvers.text._read import (
     label_slot,
     slot_of,
 )
-from solvers.text._vw import read_examples
-from solvers.text.lines import count_lines
+from dualstream.solvers.text.vw import read_examples
 
 __all__ = [
     "COMMA",

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from service.demo.server_process import ServerProcess
+from dualstream.service.cli.demo.server_process import ServerProcess
 
 # A browser of tests asks nobody for anything.
 FLAGS = (

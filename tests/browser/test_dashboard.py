@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from solvers.algorithms import ALGORITHMS
+from dualstream.solvers.spec.algorithms import ALGORITHMS
 
 
 def samples(n, seed=0, flip=False):

@@ -13,14 +13,14 @@ from typing import Any
 
 import redis.asyncio
 
-import service.api.learning
-from service.appending import Appending
-from service.committer import Committer
-from service.journal.redis import scripts
-from service.journal.redis.store import RedisJournal
-from service.journal.sqlite import append, plain, snapshots
-from service.journal.sqlite.store import SqliteJournal
-from service.replica import Replica
+import dualstream.service.api.learn_rows
+from dualstream.service.journal.redis import scripts
+from dualstream.service.journal.redis.store import RedisJournal
+from dualstream.service.journal.sqlite import append, append as plain, snapshots
+from dualstream.service.journal.sqlite.store import SqliteJournal
+from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.groups import Appending
+from dualstream.service.replica.replica import Replica
 
 MARK = Path(os.environ.get("DUALSTREAM_CRASH_MARK", "/nonexistent"))
 
@@ -56,7 +56,7 @@ def plant() -> None:
     _before(Committer, "_answered", "the append is answered")
     _after(Replica, "_learn_slice", "the rows are learned, and their place not taken note of")
     _after(Replica, "_keep_own", "the rows are applied")
-    _after(service.api.learning, "answer_new", "the answer is made")
+    _after(dualstream.service.api.learn_rows, "answer_new", "the answer is made")
     for store in (SqliteJournal, RedisJournal):
         _before(store, "snapshot_put", "the snapshot is about to be put")
     _before(snapshots, "complete", "the snapshot has all its parts")

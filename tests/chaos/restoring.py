@@ -4,7 +4,7 @@ import asyncio
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from service.archive.restore import run_restore
+from dualstream.service.archive.restore import run_restore
 
 
 def run(archive: Path, to: str, began: Connection) -> None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from service.demo.adult import adult_lines, sample_of
+from dualstream.service.cli.demo.adult import adult_lines, sample_of
 
 PORTFOLIO, DUAL, CLASSES = "portfolio", "dual", "classes"
 Spec = dict[str, Any]

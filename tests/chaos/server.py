@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from service.cli import app
+from dualstream.service.cli import app
 from tests.chaos.crash_points import plant, strike
 
 MARK = Path(os.environ.get("DUALSTREAM_FULL_MARK", "/nonexistent"))

@@ -1,7 +1,7 @@
 """`dualstream`, which syncs SQLite's log, and moves it into the file, every few writes."""
 
-from service.cli import app
-from service.journal.sqlite import checkpoint
+from dualstream.service.cli import app
+from dualstream.service.journal.sqlite import wal as checkpoint
 
 checkpoint.SYNCED_WRITES = 64
 checkpoint.MOVED_BYTES = 2 << 20

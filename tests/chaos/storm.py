@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 
-from service.demo.server_process import ServerProcess
+from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.chaos.clients import Clients
 from tests.chaos.report import Run
 from tests.chaos.samples import SPECS, Spec
 from tests.chaos.verdict import counted_by_workers, examine
-from tests.journal.proxy import Proxy, running_proxy
 from tests.redis_server import RedisServer
-from tests.service.test_workers import children
+from tests.service.journal.proxy import Proxy, running_proxy
+from tests.service.server.test_workers import children
 
 WORKERS, CLIENTS = 4, 16
 # Small, so that faults meet snapshots that are written or read.

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from service.demo.server_process import ServerProcess
+from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.chaos import crash_points
 from tests.chaos.clients import Told
 from tests.chaos.report import Run, recorded

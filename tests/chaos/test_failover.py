@@ -15,7 +15,7 @@ from random import Random
 
 from redis.crc import key_slot
 
-from service.demo.server_process import ServerProcess
+from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.chaos.clients import Clients
 from tests.chaos.failing_over import bring_back, cut_off, wait_for_another, wait_for_replicas
 from tests.chaos.report import Run, recorded

@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.demo.server_process import ServerProcess
-from service.journal import open_journal
-from service.replica import Replica
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.journal import open_journal
+from dualstream.service.replica.replica import Replica
 from tests.chaos.report import Run, recorded
 from tests.chaos.trace import Disk, Event, events, traced
 from tests.history import Acknowledged, check_entries, read_all

@@ -18,14 +18,21 @@ from typing import Any
 import pytest
 import redis
 
-from service.forks import forks
-from service.journal.protocol import JournalUnavailable
+from dualstream.service.journal.protocol import JournalUnavailable
+from dualstream.service.server.workers import forks
 from tests.chaos import restoring
 from tests.chaos.failing_over import bring_back, cut_off
 from tests.chaos.report import Run, recorded
 from tests.redis_server import RedisServer
 from tests.redis_sets import SentinelSet, cluster_or_skip, sentinels_or_skip, until
-from tests.service.test_archive import archive_of, bits, changes, everything, learned, opened
+from tests.service.archive.test_archive import (
+    archive_of,
+    bits,
+    changes,
+    everything,
+    learned,
+    opened,
+)
 
 KILLS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 FAILOVERS = 2 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))

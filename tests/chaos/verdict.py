@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 
-from service.demo.server_process import ServerProcess
-from service.entries import as_batch
-from service.journal import open_journal
-from service.journal.protocol import Entry, Journal, ModelRecord
-from service.journal.record import Rows, decode_merged
-from service.replica import Replica
-from solvers import Batch, Outcome, Progressive, make_learner
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
+from dualstream.service.journal.record import Rows, decode_merged
+from dualstream.service.replica.entries import as_batch
+from dualstream.service.replica.replica import Replica
+from dualstream.solvers import Batch, Outcome, Progressive, make_learner
 from tests.chaos.clients import Told
 from tests.chaos.report import Run
 from tests.history import HistoryBroken, Report, check_entries, read_all
-from tests.service.test_workers import children
+from tests.service.server.test_workers import children
 
 SETTLING_S = 30.0
 

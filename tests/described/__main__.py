@@ -15,9 +15,9 @@ from pathlib import Path
 
 import schemathesis
 
+from dualstream.service.api.api_keys import new_key
+from dualstream.service.cli.demo.server_process import ServerProcess
 from load_tests.security import record
-from service.demo.server_process import ServerProcess
-from service.keys import new_key
 from tests.described.run import PHASES, STEPS, Found, run, wrongly_let_in
 
 TITLE = "The API as described"

@@ -11,8 +11,8 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, events, from_schema
 from schemathesis.engine.recorder import ScenarioRecorder
 
-from service.api.access import asked_of
-from service.keys import SCOPES, KeyScope
+from dualstream.service.api.access import asked_of
+from dualstream.service.api.api_keys import SCOPES, KeyScope
 
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 STEPS = 8

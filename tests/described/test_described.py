@@ -1,6 +1,6 @@
 """Some hundred cases of what `make security` makes 20,000 of."""
 
-from service.demo.server_process import ServerProcess
+from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.described.run import Found, run
 
 SEED = 1

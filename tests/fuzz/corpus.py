@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from solvers._jit import DISABLED
+from dualstream.solvers.jit import DISABLED
 from tests.fuzz.guarded import guard_kernels
 from tests.fuzz.seeds import SEEDS
 from tests.fuzz.targets import TARGETS, Target

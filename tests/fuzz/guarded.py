@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers import _jit
+from dualstream.solvers import jit as _jit
 
 _ROOMS = ("solvers.", "service.")
 _get, _set = np.ndarray.__getitem__, np.ndarray.__setitem__
@@ -84,4 +84,10 @@ _QUIET = {const for const in _jit._as_python.__code__.co_consts if hasattr(const
 
 
 def _is_of(module: ModuleType) -> bool:
-    return module.__name__.startswith(("solvers.text", "solvers.libsvm", "service.journal._k"))
+    return module.__name__.startswith(
+        (
+            "dualstream.solvers.text",
+            "dualstream.solvers.text.libsvm",
+            "dualstream.service.journal._k",
+        )
+    )

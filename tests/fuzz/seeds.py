@@ -8,10 +8,16 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from service.journal.record import KeyKind, encode_control, encode_opening, encode_rows, make_key
+from dualstream.service.journal.record import (
+    KeyKind,
+    encode_control,
+    encode_opening,
+    encode_rows,
+    make_key,
+)
 from tests.fuzz.store_targets import snapshots
-from tests.service.test_formats import stream_of
-from tests.service.test_line_formats import DOORS
+from tests.service.codecs.test_formats import stream_of
+from tests.service.codecs.test_line_formats import DOORS
 
 # For every model, with labels and without.
 _FIRST = [bytes((of,)) for of in (*range(len(DOORS)), *range(128 + 1, 128 + 1 + len(DOORS)))]

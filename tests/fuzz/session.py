@@ -14,8 +14,19 @@ import atheris
 
 # What the fuzzer sees the branches of.
 SEEN = [
-    *("service.codecs", "service.cuts", "service.journal", "service.api.labels", "service.states"),
-    *("solvers.text", "solvers.libsvm", "solvers.batch", "solvers.state"),
+    *(
+        "dualstream.service.codecs",
+        "dualstream.wire.chunking",
+        "dualstream.service.journal",
+        "dualstream.service.api.late_labels",
+        "dualstream.service.replica.state",
+    ),
+    *(
+        "dualstream.solvers.text",
+        "dualstream.solvers.text.libsvm",
+        "dualstream.solvers.core.batch",
+        "dualstream.solvers.core.state_format",
+    ),
 ]
 MORE_BYTES = 1 << 30
 """What an input may take beside what is there before it, touched or not."""

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from google_crc32c import value as crc32c
 
-from service.api.labels import _Asked
-from service.codecs import as_batch, parse_messages, parse_query_row
-from service.codecs.door import BadRow
-from service.codecs.texts import feature_of, label_of, weight_of
-from service.errors import Problem
-from service.journal import _format as f
-from service.journal.record import (
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.late_labels import _Asked
+from dualstream.service.codecs import as_batch, parse_messages, parse_query_row
+from dualstream.service.codecs.row_schema import BadRow, feature_of, label_of, weight_of
+from dualstream.service.journal.record import (
     Control,
     RecordError,
     Rows,
@@ -23,9 +21,10 @@ from service.journal.record import (
     encode_control,
     encode_opening,
     encode_rows,
+    format as f,
 )
-from service.states import ModelState, by_part, read_state
-from solvers import (
+from dualstream.service.replica.state import ModelState, by_part, read_state
+from dualstream.solvers import (
     Batch,
     CorruptState,
     dump,
@@ -34,8 +33,8 @@ from solvers import (
     numeric_identity,
     resolve_spec,
 )
-from tests.journal.test_record import assert_merged, assert_same, same_bits
-from tests.service.test_line_formats import DOORS
+from tests.service.codecs.test_line_formats import DOORS
+from tests.service.journal.test_record import assert_merged, assert_same, same_bits
 
 SMALL = {"features": {"kind": "indexed", "dim": 3}}
 PAIR = [{"algorithm": "perceptron"}, {"algorithm": "ogd"}]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from tests.fuzz import store_targets as store, text_targets as text
 
 Input = Callable[[bytes], None]
-_SLOW = ("service/codecs/door.py", "service/codecs/intake.py")
+_SLOW = ("service/codecs/row_schema.py", "service/codecs/parsed_rows.py")
 _ROWS = (
     *_SLOW,
-    "service/codecs/records.py",
-    "service/codecs/row_arrays.py",
-    "solvers/text/_read.py",
+    "service/codecs/record_reader.py",
+    "service/codecs/row_buffer.py",
+    "solvers/text/tokens.py",
 )
 _CODEC = ("_decode.py", "_parts.py", "_kernels.py", "_merge.py", "_encode.py", "_format.py")
 
@@ -28,36 +28,42 @@ class Target:
 
 
 TARGETS = {
-    "libsvm": Target(text.libsvm, ("solvers/libsvm.py", "service/codecs/libsvm.py")),
+    "libsvm": Target(text.libsvm, ("solvers/text/libsvm.py", "service/codecs/libsvm.py")),
     "ndjson": Target(
         text.ndjson,
-        (*_ROWS, "service/codecs/ndjson.py", "solvers/text/_json.py", "solvers/text/_memo.py"),
+        (*_ROWS, "service/codecs/ndjson.py", "solvers/text/json.py", "solvers/text/name_cache.py"),
     ),
-    "csv": Target(text.csv, (*_ROWS, "service/codecs/csv_rows.py", "solvers/text/_csv.py")),
-    "vw": Target(text.vw, (*_ROWS, "service/codecs/vw.py", "solvers/text/_vw.py")),
-    "json": Target(text.json, ("service/codecs/json_rows.py", *_SLOW)),
+    "csv": Target(text.csv, (*_ROWS, "service/codecs/csv.py", "solvers/text/csv.py")),
+    "vw": Target(text.vw, (*_ROWS, "service/codecs/vw.py", "solvers/text/vw.py")),
+    "json": Target(text.json, ("service/codecs/json_exact.py", *_SLOW)),
     "arrow": Target(
         text.arrow,
         (
             *_ROWS,
-            "service/codecs/arrow_rows.py",
-            "service/cuts/arrow_messages.py",
+            "service/codecs/arrow.py",
+            "wire/chunking/arrow_messages.py",
         ),
     ),
-    "inflation": Target(text.inflation, ("service/codecs/inflate.py",)),
+    "inflation": Target(text.inflation, ("service/codecs/decompress.py",)),
     "cutting": Target(
         text.cutting,
         (
-            "service/cuts/chunks.py",
-            "service/cuts/quotes.py",
-            "service/cuts/arrow_messages.py",
+            "wire/chunking/chunks.py",
+            "wire/chunking/csv_quotes.py",
+            "wire/chunking/arrow_messages.py",
         ),
     ),
     "messages": Target(
         store.messages,
-        ("service/codecs/messages.py", "service/codecs/query.py", "service/codecs/texts.py"),
+        (
+            "service/codecs/redis_messages.py",
+            "service/codecs/query.py",
+            "service/codecs/row_schema.py",
+        ),
     ),
-    "late_labels": Target(store.late_labels, ("service/api/labels.py",)),
+    "late_labels": Target(store.late_labels, ("service/api/late_labels.py",)),
     "record": Target(store.record, tuple(f"service/journal/{name}" for name in _CODEC)),
-    "snapshot": Target(store.snapshot, ("solvers/state.py", "service/states.py")),
+    "snapshot": Target(
+        store.snapshot, ("solvers/core/state_format.py", "service/replica/state.py")
+    ),
 }

@@ -14,15 +14,21 @@ import pyarrow as pa
 import pyarrow.ipc
 import zstandard
 
-from service.codecs import Door, Intake, arrow_rows, as_batch, parse_body, parse_chunk
-from service.codecs.column_names import columns_of
-from service.codecs.inflate import Inflating
-from service.cuts import MARK, chunks
-from service.errors import Problem
-from solvers import Batch
-from tests.service.test_chunks import cut_until, said
-from tests.service.test_formats import ARROW, CSV, NDJSON, VW
-from tests.service.test_line_formats import (
+from dualstream.service.api.errors import Problem
+from dualstream.service.codecs import (
+    Door,
+    Intake,
+    arrow as arrow_rows,
+    as_batch,
+    parse_body,
+    parse_chunk,
+)
+from dualstream.service.codecs.decompress import Inflating
+from dualstream.service.codecs.table_columns import columns_of
+from dualstream.solvers import Batch
+from dualstream.wire.chunking import MARK, chunks
+from tests.service.codecs.test_formats import ARROW, CSV, NDJSON, VW
+from tests.service.codecs.test_line_formats import (
     DOORS,
     assert_same,
     csv_reader,
@@ -30,7 +36,8 @@ from tests.service.test_line_formats import (
     outcome,
     vw_reader,
 )
-from tests.solvers.test_libsvm import assert_parsed_alike
+from tests.solvers.text.test_libsvm import assert_parsed_alike
+from tests.wire.test_chunking import cut_until, said
 
 JSON, LIBSVM = "application/json", "text/x-libsvm"
 REFUSALS = (400, 413, 415, 422)

@@ -22,8 +22,8 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from dualstream.service.cli.demo.server_process import ServerProcess
 from load_tests.security import record
-from service.demo.server_process import ServerProcess
 from tests.hostile.attacks import ATTACKS, Outcomes
 from tests.hostile.leaks import LEAK_T, measure
 from tests.hostile.talk import Target, request

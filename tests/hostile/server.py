@@ -2,8 +2,8 @@
 
 import os
 
-from service import app
-from service.cli import app as command
+from dualstream.service.cli import app as command
+from dualstream.service.server import app
 
 app.MAX_HEAD_S = app.MAX_BODY_STEP_S = float(os.environ["HOSTILE_TIMEOUT_S"])
 

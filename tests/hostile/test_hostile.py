@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from service.demo.server_process import ServerProcess
+from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.talk import Target, request, talk
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import create_app
-from service.demo.server_process import ServerProcess
-from service.settings import Settings
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.server.app import create_app
+from dualstream.service.settings import Settings
 from tests.stores import store
 
 __all__ = ["store"]

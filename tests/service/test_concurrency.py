@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from service.concurrency import background_task, run_in_thread, run_to_completion
+from dualstream.service.concurrency import background_task, run_in_thread, run_to_completion
 
 
 @pytest.fixture

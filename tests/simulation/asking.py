@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from service.journal.protocol import ModelChanged, ModelRecord
-from service.loading import REMADE_MEANWHILE
-from service.model import Model
+from dualstream.service.journal.protocol import ModelChanged, ModelRecord
+from dualstream.service.models.loader import REMADE_MEANWHILE
+from dualstream.service.models.model import Model
 from tests.simulation.log import Log
 
 if TYPE_CHECKING:

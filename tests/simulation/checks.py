@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.controls import KINDS
-from service.journal.chain import first_chain
-from service.journal.protocol import Entry
-from service.journal.record import Control, Rows, decode_merged
-from service.model import Model
-from service.requests import ControlRequest
-from service.states import read_copy
+from dualstream.service.journal.chain import first_chain
+from dualstream.service.journal.protocol import Entry
+from dualstream.service.journal.record import Control, Rows, decode_merged
+from dualstream.service.models.model import Model
+from dualstream.service.replica.controls import KINDS
+from dualstream.service.replica.requests import ControlRequest
+from dualstream.service.replica.state import read_copy
 from tests.history import Acknowledged, HistoryBroken, check_entries
 from tests.simulation import models
 from tests.simulation.client import Unforeseen

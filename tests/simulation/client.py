@@ -4,10 +4,10 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from service.errors import Problem
-from service.journal.protocol import JournalError
-from service.receipts import VerdictForgotten
-from service.requests import ControlRequest, Request
+from dualstream.service.api.errors import Problem
+from dualstream.service.journal.protocol import JournalError
+from dualstream.service.replica.receipts import VerdictForgotten
+from dualstream.service.replica.requests import ControlRequest, Request
 from tests.simulation import models
 from tests.simulation.faults import Fault
 from tests.simulation.late import learn, sweep

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from service.journal.protocol import (
+from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     Announced,
     Appended,
@@ -35,7 +35,7 @@ from service.journal.protocol import (
     Usage,
     Version,
 )
-from service.journal.record import KeyKind
+from dualstream.service.journal.record import KeyKind
 from tests.simulation.asking import Misread, misread
 from tests.simulation.loop import Loop, Scheduler
 from tests.simulation.store import Store

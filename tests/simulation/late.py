@@ -11,12 +11,19 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from service.default_labels import DefaultLabels
-from service.journal.protocol import Placed
-from service.journal.record import KeyKind, Rows, make_key
-from service.late_labels import Label, Labelled, Wait, learn_labels, packed_label, remember
-from service.model import Model
-from service.receipts import Receipt
+from dualstream.service.jobs.label_timeouts import DefaultLabels
+from dualstream.service.jobs.late_labels import (
+    Label,
+    Labelled,
+    Wait,
+    learn_labels,
+    packed_label,
+    remember,
+)
+from dualstream.service.journal.protocol import Placed
+from dualstream.service.journal.record import KeyKind, Rows, make_key
+from dualstream.service.models.model import Model
+from dualstream.service.replica.receipts import Receipt
 from tests.simulation import models
 from tests.simulation.log import Log
 

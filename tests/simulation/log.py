@@ -6,9 +6,9 @@ last ones away: entries, nonces, keys and cursors together.
 
 from dataclasses import dataclass, field
 
-from service.journal._placing import Known, Left
-from service.journal.chain import next_chain
-from service.journal.protocol import (
+from dualstream.service.journal.chain import next_chain
+from dualstream.service.journal.deduplicate import Known, Left
+from dualstream.service.journal.protocol import (
     Audited,
     CursorMove,
     Entry,

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from service.replica import Replica
-from solvers import Batch, Outcome
+from dualstream.service.replica.replica import Replica
+from dualstream.solvers import Batch, Outcome
 from tests.simulation.client import LASTS_S, REFUSALS, Client, Unforeseen
 from tests.simulation.faults import HOP_S, NO_LAG, Fault, Lags
 from tests.simulation.plots import Stage

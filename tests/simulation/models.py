@@ -10,15 +10,22 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from service.catalog import canonical
-from service.codecs import ListedRows
-from service.controls import Demote, MemberAdd, MemberRemove, Order, Promote, Unlearn
-from service.journal.protocol import Placed
-from service.journal.record import KeyKind, Rows, make_key
-from service.receipts import Receipt
-from service.requests import ControlRequest, Request
-from service.retained import digest_of
-from solvers import (
+from dualstream.service.codecs import ListedRows
+from dualstream.service.journal.protocol import Placed
+from dualstream.service.journal.record import KeyKind, Rows, make_key
+from dualstream.service.models.registry import canonical
+from dualstream.service.replica.controls import (
+    Demote,
+    MemberAdd,
+    MemberRemove,
+    Order,
+    Promote,
+    Unlearn,
+)
+from dualstream.service.replica.receipts import Receipt
+from dualstream.service.replica.requests import ControlRequest, Request
+from dualstream.service.replica.retained_ids import digest_of
+from dualstream.solvers import (
     AsServed,
     Batch,
     make_learner,

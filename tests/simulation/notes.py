@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
-from service.journal.protocol import JournalUnavailable
-from service.model import Model
-from service.receipts import Receipt, VerdictForgotten
-from service.references import Found, _solve
-from service.requests import AnyRequest, Request
-from solvers import problems_of
+from dualstream.service.jobs.reference_optimum import Found, _solve
+from dualstream.service.journal.protocol import JournalUnavailable
+from dualstream.service.models.model import Model
+from dualstream.service.replica.receipts import Receipt, VerdictForgotten
+from dualstream.service.replica.requests import AnyRequest, Request
+from dualstream.solvers import problems_of
 from tests.simulation.late import LateNotes
 from tests.simulation.log import Log
 from tests.simulation.losses import LossNotes

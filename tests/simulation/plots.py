@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from service.requests import Request
+from dualstream.service.replica.requests import Request
 from tests.simulation.checks import left_forked
 from tests.simulation.client import Client
 from tests.simulation.faults import NO_LAG, Fault, Lags

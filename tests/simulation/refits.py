@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from service.controls import Verdict
-from service.journal.record import Control
-from service.model import Model
-from service.refit_board import CURSOR, Job
-from service.refit_rows import Window
-from service.refits import MAX_EPOCHS
-from solvers import State, begin_refit
+from dualstream.service.jobs.refit import MAX_EPOCHS
+from dualstream.service.jobs.refit_status import CURSOR, Job
+from dualstream.service.jobs.refit_window import Window
+from dualstream.service.journal.record import Control
+from dualstream.service.models.model import Model
+from dualstream.service.replica.controls import Verdict
+from dualstream.solvers import State, begin_refit
 from tests.simulation import models
 from tests.simulation.log import Log
 from tests.simulation.loop import Gone

@@ -6,12 +6,11 @@ from math import inf
 
 import msgspec
 
-from service.journal._placing import Known, Sorting, check_parts, placed
-from service.journal.audit import Where
-from service.journal.chain import first_chain, next_chain
-from service.journal.inputs import InputMove
-from service.journal.leasing import Bucket, Lease, take
-from service.journal.protocol import (
+from dualstream.service.journal.audit import Where
+from dualstream.service.journal.chain import first_chain, next_chain
+from dualstream.service.journal.deduplicate import Known, Sorting, check_parts, placed
+from dualstream.service.journal.input_streams import InputMove
+from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     ENTRY_OVERHEAD,
     Appended,
@@ -42,6 +41,7 @@ from service.journal.protocol import (
     Usage,
     Version,
 )
+from dualstream.service.journal.rate_buckets import Bucket, Lease, take
 from tests.simulation.log import Log, Operation
 
 KEPT_SNAPSHOTS = 2

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from service.committer import Committer
-from service.controls import Rollback
-from service.journal.protocol import AppendRequest, ModelRecord, Trimmed
-from service.recovery import REPLAYS, NoBase
-from service.replica import Replica
-from service.requests import ControlRequest
-from service.states import UnreadableCopy
+from dualstream.service.journal.protocol import AppendRequest, ModelRecord, Trimmed
+from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.controls import Rollback
+from dualstream.service.replica.recovery import REPLAYS, NoBase
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.requests import ControlRequest
+from dualstream.service.replica.state import UnreadableCopy
 from tests.simulation import models
 from tests.simulation.bugs import BUGS
 from tests.simulation.log import Log

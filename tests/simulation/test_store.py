@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from service.journal import open_journal
-from service.journal.protocol import Appended, AppendRequest, NotHeld, Part, Place
-from tests.journal.groups import GIVEN, SPEC, keyed, places, rows
-from tests.journal.test_journal_stores_agree import some_group
-from tests.journal.test_remembering import key, label, waits
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import Appended, AppendRequest, NotHeld, Part, Place
+from tests.service.journal.groups import GIVEN, SPEC, keyed, places, rows
+from tests.service.journal.test_pending_rows import key, label, waits
+from tests.service.journal.test_stores_agree import some_group
 from tests.simulation.log import Log
 from tests.simulation.store import Store
 

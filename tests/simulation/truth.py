@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.controls import Verdict, copy_named_by, obey
-from service.entries import as_batch
-from service.guarding import Guarding
-from service.journal.record import Control, decode_merged
-from service.retained import Named, RetainedIds
-from service.states import read_copy
-from solvers import Batch, Learner, Outcome, Progressive, make_learner, problems_of
+from dualstream.service.journal.record import Control, decode_merged
+from dualstream.service.replica.controls import Verdict, copy_named_by, obey
+from dualstream.service.replica.entries import as_batch
+from dualstream.service.replica.guard import Guarding
+from dualstream.service.replica.retained_ids import Named, RetainedIds
+from dualstream.service.replica.state import read_copy
+from dualstream.solvers import Batch, Learner, Outcome, Progressive, make_learner, problems_of
 from tests.simulation import models
 from tests.simulation.late import LateRow, late_rows
 from tests.simulation.log import Log

@@ -16,34 +16,34 @@ from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import patch
 
-import service.applying
-import service.catalog
-import service.committer
-import service.follower
-import service.groups
-import service.known_specs
-import service.loading
-import service.model
-import service.refit_board
-import service.refits
-import service.replica
-import solvers.spec
-from service.auditing import SERVER
-from service.catalog import Catalog
-from service.controls import Resume, paused_at
-from service.errors import Problem
-from service.follower import Follower
-from service.groups import BULK_ROWS
-from service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
-from service.model import Model
-from service.outside import Outside
-from service.receipts import Receipt
-from service.refit_board import UnderWay
-from service.requests import AnyRequest, ControlRequest
-from service.settings import Settings
-from service.startup import Startup
-from service.versions import go_back_to_seq, go_back_to_version, take_version
-from solvers import RefitError
+import dualstream.service.jobs.follower
+import dualstream.service.jobs.refit
+import dualstream.service.jobs.refit_status
+import dualstream.service.models.loader
+import dualstream.service.models.model
+import dualstream.service.models.registry
+import dualstream.service.models.spec_cache
+import dualstream.service.replica.apply
+import dualstream.service.replica.committer
+import dualstream.service.replica.groups
+import dualstream.service.replica.replica
+import dualstream.solvers.spec.resolve
+from dualstream.service.api.errors import Problem
+from dualstream.service.clock import Outside
+from dualstream.service.jobs.follower import Follower
+from dualstream.service.jobs.refit_status import UnderWay
+from dualstream.service.journal.author import SERVER
+from dualstream.service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
+from dualstream.service.models.model import Model
+from dualstream.service.models.readiness import Startup
+from dualstream.service.models.registry import Catalog
+from dualstream.service.models.versions import go_back_to_seq, go_back_to_version, take_version
+from dualstream.service.replica.controls import Resume, paused_at
+from dualstream.service.replica.groups import BULK_ROWS
+from dualstream.service.replica.receipts import Receipt
+from dualstream.service.replica.requests import AnyRequest, ControlRequest
+from dualstream.service.settings import Settings
+from dualstream.solvers import RefitError
 from tests.simulation import models
 from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
 from tests.simulation.checks import check_world, held_unclean, left_behind, left_forked
@@ -506,7 +506,7 @@ class World:
         self.tell("from here on there are no more faults")
         self.network.heal()
         self.misfortune.end()
-        service.follower.SWEEP_S = CALM_SWEEP_S
+        dualstream.service.jobs.follower.SWEEP_S = CALM_SWEEP_S
         await asyncio.sleep(QUIET_S)
         await self.misfortune.others()  # because of what befell them since the clients are done
         for _ in range(CLEANED_WITHIN):
@@ -560,31 +560,41 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
     """
     with contextlib.ExitStack() as patched:
         for owner, name, planted in (
-            (service.model, "bytes_of", _some_bytes),
-            (service.known_specs, "bytes_of", _some_bytes),
-            (service.catalog, "LOADED_AT_START", 0),
-            (service.model, "MAX_APPEND_S", APPEND_TIMEOUT_S),
-            (service.loading, "UNREADABLE_S", UNREADABLE_S),
-            (service.catalog, "resolve_spec", models.resolved_once),
-            (solvers.spec, "resolve_spec", models.resolved_once),
-            (service.follower, "SWEEP_S", SWEEP_S),
-            (service.refits, "BEAT_S", BEAT_S),
-            (service.refit_board, "LOST_MS", LOST_MS),
+            (dualstream.service.models.model, "bytes_of", _some_bytes),
+            (dualstream.service.models.spec_cache, "bytes_of", _some_bytes),
+            (dualstream.service.models.registry, "LOADED_AT_START", 0),
+            (dualstream.service.models.model, "MAX_APPEND_S", APPEND_TIMEOUT_S),
+            (dualstream.service.models.loader, "UNREADABLE_S", UNREADABLE_S),
+            (dualstream.service.models.registry, "resolve_spec", models.resolved_once),
+            (dualstream.solvers.spec.resolve, "resolve_spec", models.resolved_once),
+            (dualstream.service.jobs.follower, "SWEEP_S", SWEEP_S),
+            (dualstream.service.jobs.refit, "BEAT_S", BEAT_S),
+            (dualstream.service.jobs.refit_status, "LOST_MS", LOST_MS),
         ):
             patched.enter_context(patch.object(owner, name, planted))
         world = World(seed, trace)
-        for owner in (service.groups, service.committer, service.applying):
+        for owner in (
+            dualstream.service.replica.groups,
+            dualstream.service.replica.committer,
+            dualstream.service.replica.apply,
+        ):
             patched.enter_context(patch.object(owner, "BULK_ROWS", world.bulk_rows))
-        learn_rows = partial(world.misfortune.learn_rows, service.replica.Replica.learn_rows)
+        learn_rows = partial(
+            world.misfortune.learn_rows, dualstream.service.replica.replica.Replica.learn_rows
+        )
         learning = patch.object(
-            service.replica.Replica, "learn_rows", lambda *given: learn_rows(*given)
+            dualstream.service.replica.replica.Replica,
+            "learn_rows",
+            lambda *given: learn_rows(*given),
         )
         patched.enter_context(learning)
         if world.plot is not None and world.plot.is_paged:
-            patched.enter_context(patch.object(service.replica, "READ_BYTES", PAGE_BYTES))
+            patched.enter_context(
+                patch.object(dualstream.service.replica.replica, "READ_BYTES", PAGE_BYTES)
+            )
         clock = SimpleNamespace(monotonic=lambda: world.scheduler.now)
-        for owner in (service.loading, service.follower):
+        for owner in (dualstream.service.models.loader, dualstream.service.jobs.follower):
             patched.enter_context(patch.object(owner, "time", clock))
-        for owner in (service.refits, service.refit_board):
+        for owner in (dualstream.service.jobs.refit, dualstream.service.jobs.refit_status):
             patched.enter_context(patch.object(owner, "now_ms", world.now_ms))
         return world.run()

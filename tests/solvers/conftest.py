@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from solvers import Batch
+from dualstream.solvers import Batch
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

@@ -1,9 +1,9 @@
-"""Slow NumPy forms of the steps in solvers/first_order.py and solvers/truncated_gradient.py."""
+"""Slow NumPy forms of the steps in solvers/online/first_order.py and solvers/online/truncated_gradient.py."""
 
 import numpy as np
 
-from solvers import resolve_spec
-from solvers.losses import make_loss
+from dualstream.solvers import resolve_spec
+from dualstream.solvers.core.losses import make_loss
 
 
 def loss_from(spec):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers import Batch
+from dualstream.solvers import Batch
 
 DIM = 12
 FEATURES = {"features": {"kind": "indexed", "dim": DIM}}

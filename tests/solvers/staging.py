@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from solvers import Batch
+from dualstream.solvers import Batch
 
 
 def rows_of(batch):

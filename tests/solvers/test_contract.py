@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from solvers import (
+from dualstream.solvers import (
     Batch,
     CorruptState,
     FixedSpec,
@@ -21,8 +21,8 @@ from solvers import (
     shared_ones,
     warm,
 )
-from solvers._jit import DISABLED
-from solvers.algorithms import ALGORITHMS
+from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.spec.algorithms import ALGORITHMS
 from tests.changeable import changeable
 from tests.solvers.specs import DIM, SPECS, WITHOUT_STAND, stream
 

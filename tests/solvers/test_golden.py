@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from solvers import dual_ascent, make_learner
-from solvers.losses import MARGIN_LOSSES
+from dualstream.solvers import make_learner
+from dualstream.solvers.core.losses import MARGIN_LOSSES
+from dualstream.solvers.online.dual_ascent import learner as dual_ascent
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
 

@@ -8,9 +8,9 @@ has read those before it.
 import asyncio
 from contextlib import suppress
 
-from service.journal.protocol import JournalError
-from service.journal.redis.cluster import Lines
-from service.journal.redis.line import Line
+from dualstream.service.journal.protocol import JournalError
+from dualstream.service.journal.redis.cluster import Lines
+from dualstream.service.journal.redis.connection import Line
 
 CHANNEL = "ds:appends"
 EVERY_S = 0.05

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from service.journal.audit import Audited, Change, Where, decode_change, encode_change
-from service.journal.protocol import JournalUnavailable, Limits
-from service.journal.redis import scripts
-from service.journal.redis.cluster import Lines
-from service.journal.redis.keys import keys_of
-from service.journal.redis.line import Line, TooFewReplicas
-from service.journal.redis.records import AUDITED
-from service.journal.redis.scripts import Argument
+from dualstream.service.journal.audit import Audited, Change, Where, decode_change, encode_change
+from dualstream.service.journal.protocol import JournalUnavailable, Limits
+from dualstream.service.journal.redis import scripts
+from dualstream.service.journal.redis.cluster import Lines
+from dualstream.service.journal.redis.connection import Line, TooFewReplicas
+from dualstream.service.journal.redis.key_names import keys_of
+from dualstream.service.journal.redis.records import AUDITED
+from dualstream.service.journal.redis.scripts import Argument
 
 ASKED_AT_ONCE = 500
 JOINED = 100

@@ -24,12 +24,16 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from service.journal.durability import REDIS_LEVELS
-from service.journal.protocol import DurabilityTooLow, JournalUnavailable, OutcomeUnknown
-from service.journal.redis.address import Address, Where
-from service.journal.redis.line import REDIRECTIONS, Line, ServerLost
-from service.journal.redis.scripts import Argument, Script
-from service.journal.redis.servers import FINDING_S, Standing
+from dualstream.service.journal.durability import REDIS_LEVELS
+from dualstream.service.journal.protocol import (
+    DurabilityTooLow,
+    JournalUnavailable,
+    OutcomeUnknown,
+)
+from dualstream.service.journal.redis.address import Address, Where
+from dualstream.service.journal.redis.connection import REDIRECTIONS, Line, ServerLost
+from dualstream.service.journal.redis.scripts import Argument, Script
+from dualstream.service.journal.redis.servers import FINDING_S, Standing
 
 SLOTS = 1 << 14
 # The nodes are not asked more often than this where the slots are.

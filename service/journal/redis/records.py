@@ -4,7 +4,7 @@ from struct import Struct
 
 import msgspec
 
-from service.journal._placing import Left
+from dualstream.service.journal.deduplicate import Left
 
 MODELS = b"ds:models"
 IDENTITY = b"ds:identity"

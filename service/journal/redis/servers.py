@@ -13,7 +13,7 @@ from redis.asyncio.sentinel import (
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from service.journal.redis.address import Address, Where
+from dualstream.service.journal.redis.address import Address, Where
 
 FINDING_S = 1.0
 """How long one Sentinel, or one node of a Cluster, is asked before another one is."""

@@ -7,12 +7,12 @@ from functools import partial
 from struct import Struct, error as CutOff
 from typing import Any
 
-from service.journal._placing import check_parts, opens_request, placed
-from service.journal.chain import first_chain, new_incarnation, next_chain
-from service.journal.durability import REDIS_LEVELS, replicas_in
-from service.journal.inputs import InputMove
-from service.journal.pages import Page
-from service.journal.protocol import (
+from dualstream.service.journal.chain import first_chain, new_incarnation, next_chain
+from dualstream.service.journal.deduplicate import check_parts, opens_request, placed
+from dualstream.service.journal.durability import REDIS_LEVELS, replicas_in
+from dualstream.service.journal.input_streams import InputMove
+from dualstream.service.journal.page import Page
+from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
     ENTRY_BYTES,
     Announced,
@@ -41,16 +41,16 @@ from service.journal.protocol import (
     UnknownCopy,
     UnknownModel,
 )
-from service.journal.record import CorruptRecord
-from service.journal.redis import scripts
-from service.journal.redis.address import Address, parse_address
-from service.journal.redis.announcer import CHANNEL, Announcer
-from service.journal.redis.cluster import Lines, Topology
-from service.journal.redis.copies import PART_BYTES, RedisCopies, refuse
-from service.journal.redis.inputs import RedisInputs, packed_move, refuse_type
-from service.journal.redis.keys import keys_of
-from service.journal.redis.line import Line, TooFewReplicas
-from service.journal.redis.records import (
+from dualstream.service.journal.record import CorruptRecord
+from dualstream.service.journal.redis import scripts
+from dualstream.service.journal.redis.address import Address, parse_address
+from dualstream.service.journal.redis.announcer import CHANNEL, Announcer
+from dualstream.service.journal.redis.cluster import Lines, Topology
+from dualstream.service.journal.redis.connection import Line, TooFewReplicas
+from dualstream.service.journal.redis.input_streams import RedisInputs, packed_move, refuse_type
+from dualstream.service.journal.redis.key_names import keys_of
+from dualstream.service.journal.redis.pending_rows import RedisRemembering
+from dualstream.service.journal.redis.records import (
     ENTRY,
     IDENTITY,
     KNOWN,
@@ -58,11 +58,11 @@ from service.journal.redis.records import (
     packed,
     unpack_result,
 )
-from service.journal.redis.remembering import RedisRemembering
-from service.journal.redis.scripts import pack
-from service.journal.redis.servers import Server, Standing, Watched
-from service.journal.redis.transfer import RedisTransfer
-from service.journal.usage import Usage
+from dualstream.service.journal.redis.scripts import pack
+from dualstream.service.journal.redis.servers import Server, Standing, Watched
+from dualstream.service.journal.redis.state_copies import PART_BYTES, RedisCopies, refuse
+from dualstream.service.journal.redis.transfer import RedisTransfer
+from dualstream.service.journal.usage import Usage
 
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000

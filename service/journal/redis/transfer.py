@@ -8,24 +8,23 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from service.journal.copies import CopyUse
-from service.journal.protocol import Conflict, Entry, ModelRecord, Remembered, UnknownModel
-from service.journal.redis import scripts
-from service.journal.redis.cluster import Lines
-from service.journal.redis.copies import refuse
-from service.journal.redis.keys import keys_of
-from service.journal.redis.line import Line
-from service.journal.redis.records import (
-    ENTRY,
-    KNOWN,
-    MODELS,
-    TIME,
-    WAIT,
-    WAITING,
+from dualstream.service.journal.protocol import (
+    Conflict,
+    Entry,
+    ModelRecord,
+    Remembered,
+    UnknownModel,
 )
-from service.journal.redis.remembering import row_as_it_is
-from service.journal.redis.scripts import Argument
-from service.journal.transfer import (
+from dualstream.service.journal.redis import scripts
+from dualstream.service.journal.redis.cluster import Lines
+from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.key_names import keys_of
+from dualstream.service.journal.redis.pending_rows import row_as_it_is
+from dualstream.service.journal.redis.records import ENTRY, KNOWN, MODELS, TIME, WAIT, WAITING
+from dualstream.service.journal.redis.scripts import Argument
+from dualstream.service.journal.redis.state_copies import refuse
+from dualstream.service.journal.state_copies import CopyUse
+from dualstream.service.journal.transfer import (
     KeptKey,
     Position,
     Staged,

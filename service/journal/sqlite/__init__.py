@@ -1,5 +1,5 @@
 """The journal in one SQLite file: needs no server, and several processes may share it."""
 
-from service.journal.sqlite.store import SqliteJournal
+from dualstream.service.journal.sqlite.store import SqliteJournal
 
 __all__ = ["SqliteJournal"]

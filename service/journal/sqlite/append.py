@@ -1,27 +1,33 @@
 """The append to a model's log."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from service.journal._placing import Sorting, check_parts
-from service.journal.chain import next_chain
-from service.journal.nonces import OURS
-from service.journal.protocol import (
+from dualstream.service.journal.chain import next_chain
+from dualstream.service.journal.deduplicate import Sorting, check_parts
+from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.protocol import (
     Appended,
     AppendRequest,
     CursorMove,
     CursorMoved,
     Limits,
+    ModelChanged,
     NotHeld,
     Part,
     UnknownCopy,
 )
-from service.journal.sqlite import answers, audit, copies, entries, remembering
-from service.journal.sqlite.answers import Result
-from service.journal.sqlite.heads import Head, KnownHeads, find_head
-from service.journal.sqlite.keys import find_keys, keep_keys
-from service.journal.sqlite.plain import PlainAppend
-from service.journal.sqlite.transactions import Task
+from dualstream.service.journal.sqlite import (
+    audit,
+    log as entries,
+    nonces as answers,
+    pending_rows as remembering,
+    state_copies as copies,
+)
+from dualstream.service.journal.sqlite.heads import Head, KnownHeads, find_head
+from dualstream.service.journal.sqlite.keys import find_keys, keep_keys
+from dualstream.service.journal.sqlite.nonces import Result, answer, keep
+from dualstream.service.journal.sqlite.transactions import Joined, Task
 
 
 def append(
@@ -124,3 +130,86 @@ def find_cursor(connection: sqlite3.Connection, model: int, name: str) -> str | 
         "SELECT value FROM cursors WHERE model = ? AND name = ?", (model, name)
     ).fetchone()
     return None if row is None else row[0]
+
+
+_ENTRY = (
+    "INSERT INTO entries (model, seq, first_seq, nonce, chain, time_ms, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_HEAD = (
+    "UPDATE heads SET seq = ?, chain = ?, first_key = ?, next_key = ?, nonces = ? WHERE model = ?"
+)
+_NONE = "", Head(0, 0, "", 0, 0, 0, 0)
+
+
+class PlainAppend(Joined[Appended]):
+    """The task behind `Journal.append` of parts without keys, at least one, under a first nonce."""
+
+    __slots__ = "heads", "limits", "now_ms", "request"
+
+    def __init__(
+        self,
+        request: AppendRequest,
+        limits: Limits,
+        now_ms: Callable[[], int],
+        heads: KnownHeads,
+    ) -> None:
+        self.request = request
+        self.limits, self.now_ms, self.heads = limits, now_ms, heads
+
+    def undone(self) -> None:
+        self.heads.forget()
+
+    @staticmethod
+    def together(
+        connection: sqlite3.Connection, tasks: "Sequence[PlainAppend]"
+    ) -> list[Appended | BaseException]:
+        known = tasks[0].heads
+        found = known.find(connection, [task.request.model for task in tasks])
+        time_ms = tasks[0].now_ms()
+        entries: list[tuple[object, ...]] = []
+        results: list[tuple[Head, Result] | None] = []
+        moved: dict[str, tuple[str, Head]] = {}
+        for task in tasks:
+            asked = task.request
+            incarnation, head = found.get(asked.model, _NONE)
+            if incarnation != asked.incarnation:
+                results.append(None)
+                continue
+            _, head = moved.get(asked.model, (incarnation, head))
+            seq = head.seq + sum([part.count for part in asked.parts])
+            chain = next_chain(head.chain, asked.nonce)
+            body = b"".join([part.body for part in asked.parts])
+            entries.append((head.model, seq, head.seq + 1, asked.nonce, chain, time_ms, body))
+            result = Result(head.seq, seq, head.chain, chain, [])
+            results.append((head, result))
+            keep(connection, head, asked.nonce, result, task.limits)
+            following = _moved(connection, head, seq, chain, task.limits, time_ms)
+            moved[asked.model] = incarnation, following
+        _write(connection, entries, [head for _, head in moved.values()])
+        known.keep(connection, moved)
+        return [
+            ModelChanged(task.request.model)
+            if result is None
+            else answer(connection, *result, task.request.known_seq, task.request.parts)
+            for task, result in zip(tasks, results, strict=True)
+        ]
+
+
+def _moved(
+    connection: sqlite3.Connection, head: Head, seq: int, chain: str, limits: Limits, time_ms: int
+) -> Head:
+    """The head after an entry, having let go of what is too old by now."""
+    first_key, next_key = head.first_key, head.next_key
+    if first_key < next_key:
+        first_key, next_key = keep_keys(connection, head, {}, limits, time_ms)
+    return Head(head.model, seq, chain, head.trimmed, first_key, next_key, head.nonces + 1)
+
+
+def _write(
+    connection: sqlite3.Connection, entries: Sequence[tuple[object, ...]], heads: Iterable[Head]
+) -> None:
+    connection.executemany(_ENTRY, entries)
+    connection.executemany(
+        _HEAD, [(h.seq, h.chain, h.first_key, h.next_key, h.nonces, h.model) for h in heads]
+    )

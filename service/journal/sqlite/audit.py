@@ -5,9 +5,9 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 
-from service.journal.audit import Audited, Change, Where, decode_change, encode_change
-from service.journal.protocol import Limits
-from service.journal.sqlite.transactions import Task
+from dualstream.service.journal.audit import Audited, Change, Where, decode_change, encode_change
+from dualstream.service.journal.protocol import Limits
+from dualstream.service.journal.sqlite.transactions import Task
 
 # So many of the oldest go with each new one at most: no write pays for all that has expired.
 EXPIRED_ROWS = 100

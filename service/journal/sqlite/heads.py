@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from service.journal.protocol import ModelChanged
-from service.journal.sqlite.watching import data_version
+from dualstream.service.journal.protocol import ModelChanged
+from dualstream.service.journal.sqlite.wal import data_version
 
 
 class Head(NamedTuple):

@@ -3,9 +3,9 @@
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
-from service.journal.protocol import Known, Limits
-from service.journal.sqlite.heads import Head, find_head
-from service.journal.sqlite.transactions import Task
+from dualstream.service.journal.protocol import Known, Limits
+from dualstream.service.journal.sqlite.heads import Head, find_head
+from dualstream.service.journal.sqlite.transactions import Task
 
 # Keys that one append may remove beyond those that it adds: so no append pays for all of them.
 PURGE_KEYS = 64

@@ -3,8 +3,8 @@
 import sqlite3
 from collections.abc import Sequence
 
-from service.journal.chain import first_chain
-from service.journal.protocol import (
+from dualstream.service.journal.chain import first_chain
+from dualstream.service.journal.protocol import (
     Change,
     Conflict,
     Head,
@@ -14,10 +14,10 @@ from service.journal.protocol import (
     Place,
     UnknownModel,
 )
-from service.journal.sqlite import audit
-from service.journal.sqlite.snapshots import PART_BYTES
-from service.journal.sqlite.transactions import Task
-from service.journal.sqlite.trim import Deleted, delete_through, oldest
+from dualstream.service.journal.sqlite import audit
+from dualstream.service.journal.sqlite.snapshots import PART_BYTES
+from dualstream.service.journal.sqlite.transactions import Task
+from dualstream.service.journal.sqlite.trim import Deleted, delete_through, oldest
 
 SWEEP_ROWS, SWEEP_PARTS = 1000, 4
 MOST_SEQ = 2**63 - 1

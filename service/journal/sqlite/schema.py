@@ -7,8 +7,8 @@ everybody's sight; `garbage` names the numbers of which rows are left to delete.
 import sqlite3
 import time
 
-from service.journal.protocol import JournalUnavailable, StoreTooNew
-from service.journal.sqlite.checkpoint import MOST_PAGES
+from dualstream.service.journal.protocol import JournalUnavailable, StoreTooNew
+from dualstream.service.journal.sqlite.wal import MOST_PAGES
 
 VERSION = 4
 

@@ -8,10 +8,10 @@ other of the same or an older seq useless: those are removed, whether their writ
 import sqlite3
 from collections.abc import Sequence
 
-from service.journal.protocol import Conflict, NotHeld, Place, Snapshot
-from service.journal.sqlite.entries import is_held
-from service.journal.sqlite.heads import Head, find_head
-from service.journal.sqlite.transactions import Task
+from dualstream.service.journal.protocol import Conflict, NotHeld, Place, Snapshot
+from dualstream.service.journal.sqlite.heads import Head, find_head
+from dualstream.service.journal.sqlite.log import is_held
+from dualstream.service.journal.sqlite.transactions import Task
 
 PART_BYTES = 1 << 20
 KEPT = 2

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from service.journal.chain import new_incarnation
-from service.journal.inputs import InputMove
-from service.journal.protocol import (
+from dualstream.service.journal.chain import new_incarnation
+from dualstream.service.journal.input_streams import InputMove
+from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
     ENTRY_BYTES,
     Announced,
@@ -35,30 +35,29 @@ from service.journal.protocol import (
     ToRemember,
     Version,
 )
-from service.journal.sqlite import (
+from dualstream.service.journal.sqlite import (
     append,
     audit,
-    base,
-    copies,
-    entries,
     keys as stored_keys,
-    leasing,
+    load_base as base,
+    log as entries,
     models,
-    remembering,
+    pending_rows as remembering,
+    rate_buckets as leasing,
     snapshots,
+    state_copies as copies,
     trim,
     usage,
 )
-from service.journal.sqlite.checkpoint import Checkpointer
-from service.journal.sqlite.heads import KnownHeads, find_head
-from service.journal.sqlite.models import find_heads
-from service.journal.sqlite.schema import connect
-from service.journal.sqlite.transactions import Task, in_read, in_write
-from service.journal.sqlite.transfer import SqliteTransfer
-from service.journal.sqlite.trim import Deleted
-from service.journal.sqlite.watching import LogWatch, data_version
-from service.journal.sqlite.worker import Worker
-from service.journal.usage import Usage
+from dualstream.service.journal.sqlite.heads import KnownHeads, find_head
+from dualstream.service.journal.sqlite.models import find_heads
+from dualstream.service.journal.sqlite.schema import connect
+from dualstream.service.journal.sqlite.transactions import Task, in_read, in_write
+from dualstream.service.journal.sqlite.transfer import SqliteTransfer
+from dualstream.service.journal.sqlite.trim import Deleted
+from dualstream.service.journal.sqlite.wal import Checkpointer, LogWatch, data_version
+from dualstream.service.journal.sqlite.writer_thread import Worker
+from dualstream.service.journal.usage import Usage
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
-from service.journal.protocol import JournalUnavailable, OutcomeUnknown
+from dualstream.service.journal.protocol import JournalUnavailable, OutcomeUnknown
 
 T = TypeVar("T")
 Task = Callable[[sqlite3.Connection], T]

@@ -9,20 +9,20 @@ from typing import TypeVar
 
 import msgspec
 
-from service.journal.audit import Audited
-from service.journal.chain import next_chain
-from service.journal.copies import CopyUse
-from service.journal.protocol import (
-    Conflict,
-    Entry,
-    ModelRecord,
-    Remembered,
+from dualstream.service.journal.audit import Audited
+from dualstream.service.journal.chain import next_chain
+from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord, Remembered
+from dualstream.service.journal.sqlite import (
+    audit,
+    models,
+    pending_rows as remembering,
+    state_copies as copies,
 )
-from service.journal.sqlite import audit, copies, models, remembering
-from service.journal.sqlite.answers import RESTORED
-from service.journal.sqlite.heads import find_head
-from service.journal.sqlite.transactions import Task
-from service.journal.transfer import (
+from dualstream.service.journal.sqlite.heads import find_head
+from dualstream.service.journal.sqlite.nonces import RESTORED
+from dualstream.service.journal.sqlite.transactions import Task
+from dualstream.service.journal.state_copies import CopyUse
+from dualstream.service.journal.transfer import (
     KeptKey,
     Position,
     Staged,

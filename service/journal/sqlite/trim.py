@@ -3,11 +3,11 @@
 import sqlite3
 from typing import NamedTuple
 
-from service.journal.protocol import Limits
-from service.journal.sqlite import answers
-from service.journal.sqlite.heads import Head, find_head
-from service.journal.sqlite.snapshots import held_ones
-from service.journal.sqlite.transactions import Task
+from dualstream.service.journal.protocol import Limits
+from dualstream.service.journal.sqlite import nonces as answers
+from dualstream.service.journal.sqlite.heads import Head, find_head
+from dualstream.service.journal.sqlite.snapshots import held_ones
+from dualstream.service.journal.sqlite.transactions import Task
 
 STEP_ENTRIES = 1000
 STEP_BYTES = 4 << 20

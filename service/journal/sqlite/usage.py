@@ -2,9 +2,9 @@
 
 import sqlite3
 
-from service.journal.sqlite.heads import find_head
-from service.journal.sqlite.transactions import Task
-from service.journal.usage import Usage
+from dualstream.service.journal.sqlite.heads import find_head
+from dualstream.service.journal.sqlite.transactions import Task
+from dualstream.service.journal.usage import Usage
 
 
 def usage(model: str, incarnation: str) -> Task[Usage]:

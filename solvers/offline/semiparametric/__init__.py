@@ -1,7 +1,6 @@
 """Semiparametric support vector regression: a kernel beside an unpenalised basis."""
 
-from solvers.offline.semiparametric.answer import Semiparametric
-from solvers.offline.semiparametric.basis import (
+from dualstream.solvers.offline.semiparametric.basis import (
     Function,
     Term,
     constant,
@@ -10,7 +9,8 @@ from solvers.offline.semiparametric.basis import (
     quadratic,
     sine,
 )
-from solvers.offline.semiparametric.solve import solve_semiparametric
+from dualstream.solvers.offline.semiparametric.solution import Semiparametric
+from dualstream.solvers.offline.semiparametric.solve import solve_semiparametric
 
 __all__ = [
     "Function",

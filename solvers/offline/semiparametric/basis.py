@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from solvers._jit import Floats
-from solvers.batch import Batch
-from solvers.errors import InvalidSpec
-from solvers.offline._dense import dot
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.dense_algebra import dot
 
 INDEPENDENT = 1e-9
 """What must be left of a column beside all kept before it, relative to its length."""

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import Floats, Ints
-from solvers.offline._dense import solve_factored
-from solvers.offline.interior import (
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.offline.dense_algebra import solve_factored
+from dualstream.solvers.offline.interior_point import (
     Quadratic,
     Solve,
     cholesky,
@@ -24,8 +24,13 @@ from solvers.offline.interior import (
     product,
     products,
 )
-from solvers.offline.semiparametric.subproblem import Answer, Coordinates, Method, snapped
-from solvers.offline.semiparametric.window import Window, feasible
+from dualstream.solvers.offline.semiparametric.subproblem import (
+    Answer,
+    Coordinates,
+    Method,
+    snapped,
+)
+from dualstream.solvers.offline.semiparametric.window import Window, feasible
 
 _AFRESH = 50
 """Outer steps after which K delta is computed anew."""

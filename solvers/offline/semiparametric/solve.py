@@ -9,21 +9,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers._jit import Floats, Ints
-from solvers.batch import Batch
-from solvers.errors import InvalidRow, InvalidSpec, ShapeMismatch
-from solvers.offline._dense import dot
-from solvers.offline.semiparametric.answer import Semiparametric
-from solvers.offline.semiparametric.basis import Term, check_names, evaluate, independent
-from solvers.offline.semiparametric.decomposition import Point, at_once, decomposed
-from solvers.offline.semiparametric.subproblem import (
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import InvalidRow, InvalidSpec, ShapeMismatch
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.offline.dense_algebra import dot
+from dualstream.solvers.offline.semiparametric.basis import (
+    Term,
+    check_names,
+    evaluate,
+    independent,
+)
+from dualstream.solvers.offline.semiparametric.decomposition import Point, at_once, decomposed
+from dualstream.solvers.offline.semiparametric.solution import Semiparametric
+from dualstream.solvers.offline.semiparametric.subproblem import (
     ByMultipliers,
     ByScaledGradient,
     Method,
     by_interior_point,
 )
-from solvers.offline.semiparametric.window import Window
-from solvers.offline.solution import Progress
+from dualstream.solvers.offline.semiparametric.window import Window
+from dualstream.solvers.offline.solution import Progress
 
 MOST_AT_ONCE = 2500
 """Rows beyond which a working set of them is solved for at a time, unless said otherwise."""

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from solvers._jit import Floats, Ints
-from solvers.offline.interior import Dense, minimise, product, products
-from solvers.offline.semiparametric._coordinates import mpd, pdsg
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.offline.interior_point import Dense, minimise, product, products
+from dualstream.solvers.offline.semiparametric.coordinate_kernels import mpd, pdsg
 
 _STEPS_AT_ONCE = 2_000_000
 """Numbers touched between two questions whether to go on."""

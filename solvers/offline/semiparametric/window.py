@@ -17,11 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers._jit import Floats, Ints
-from solvers.batch import Batch
-from solvers.offline._dense import dot
-from solvers.offline.interior import combined, products
-from solvers.offline.semiparametric._gaussian import expand, fill_rows, fill_square
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.offline.dense_algebra import dot
+from dualstream.solvers.offline.interior_point import combined, products
+from dualstream.solvers.offline.semiparametric.gaussian_kernels import (
+    expand,
+    fill_rows,
+    fill_square,
+)
 
 _PORTION = 256
 """Rows of a kernel computed between two questions whether to go on."""

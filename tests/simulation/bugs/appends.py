@@ -5,22 +5,21 @@ from typing import Any
 
 import msgspec
 
-import service.applying
-import service.committer
-import service.entries
-import service.late_labels
-import service.replica
-import service.watched
-from service.appending import Appending
-from service.applying import Applying
-from service.committer import Committer
-from service.entries import as_batch
-from service.groups import next_group
-from service.journal.protocol import AppendRequest, OutcomeUnknown, Part
-from service.journal.record import Control, Rows, decode_merged
-from service.replica import Replica
-from service.requests import Request
-from solvers import Batch, Outcome
+import dualstream.service.jobs.late_labels
+import dualstream.service.replica.apply
+import dualstream.service.replica.committer
+import dualstream.service.replica.entries
+import dualstream.service.replica.pending_outcomes
+import dualstream.service.replica.replica
+from dualstream.service.journal.protocol import AppendRequest, OutcomeUnknown, Part
+from dualstream.service.journal.record import Control, Rows, decode_merged
+from dualstream.service.replica.apply import Applying
+from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.entries import as_batch
+from dualstream.service.replica.groups import Appending, next_group
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.requests import Request
+from dualstream.solvers import Batch, Outcome
 from tests.simulation.bugs.planting import Bug, nothing
 from tests.simulation.store import Store
 
@@ -166,15 +165,19 @@ def _not_across(true: Any, appended: Any, place: Any, trail: Any) -> bool:
 
 
 BUGS = {
-    "label explained by what waits now": Bug([(service.late_labels, "_explained", _as_it_is_now)]),
+    "label explained by what waits now": Bug(
+        [(dualstream.service.jobs.late_labels, "_explained", _as_it_is_now)]
+    ),
     "whole request taken in part": Bug([(Store, "append", _in_part)]),
     "forgotten nonce taken for a new one": Bug([(Appending, "send", _anew)]),
     "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
     "label key checked outside the append": Bug(
-        [(service.late_labels, "request_of", _labels_unkeyed)]
+        [(dualstream.service.jobs.late_labels, "request_of", _labels_unkeyed)]
     ),
-    "label learned without what was served": Bug([(service.entries, "as_batch", _as_if_new)]),
+    "label learned without what was served": Bug(
+        [(dualstream.service.replica.entries, "as_batch", _as_if_new)]
+    ),
     "row remembered after its label": Bug([(Store, "remember", _whatever_is_brought)]),
     "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
     "apply before append": Bug(
@@ -184,20 +187,28 @@ BUGS = {
             (Replica, "apply_own", _nor_again),
         ]
     ),
-    "receipts of a group mis-ordered": Bug([(service.committer, "receipts_of", _other_end)]),
+    "receipts of a group mis-ordered": Bug(
+        [(dualstream.service.replica.committer, "receipts_of", _other_end)]
+    ),
     "outcome of another record handed over": Bug(
-        [(service.watched, "within", _one_before), (service.replica, "within", _one_before)]
+        [
+            (dualstream.service.replica.pending_outcomes, "within", _one_before),
+            (dualstream.service.replica.replica, "within", _one_before),
+        ]
     ),
     "journalled told as not done": Bug([(Committer, "_commit", _said_undone)]),
     "turn taken for an empty line": Bug([(Committer, "_begin", _of_an_empty_line)]),
     "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
     "appended ahead and looked at in between": Bug([(Applying, "look_ahead", _at_any_moment)]),
     "appended ahead and across its place": Bug(
-        [(service.applying, "may_have_parted", _not_across)]
+        [(dualstream.service.replica.apply, "may_have_parted", _not_across)]
     ),
     "place that is not held served on": Bug([(Applying, "has_lost", nothing)]),
     "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),
     "appended ahead and told of what is gone": Bug(
-        [(service.replica, "take_back", nothing), (service.applying, "take_back", nothing)]
+        [
+            (dualstream.service.replica.replica, "take_back", nothing),
+            (dualstream.service.replica.apply, "take_back", nothing),
+        ]
     ),
 }

@@ -5,22 +5,22 @@ from typing import Any
 
 import msgspec
 
-import service.controls
-import service.quarantine
-import service.refit_board
-import service.time_travel
-import service.versions
-from service.controls import Refit, why_forgotten
-from service.guarding import Guarding
-from service.journal.protocol import AppendRequest
-from service.journal.record import KeyKind, make_key
-from service.model import Model
-from service.refit_board import Job
-from service.refits import Refits
-from service.replica import Replica
-from service.requests import ControlRequest
-from service.trail import Trail
-from service.verdicts import Verdicts
+import dualstream.service.jobs.refit_status
+import dualstream.service.models.versions
+import dualstream.service.replica.controls
+import dualstream.service.replica.point_in_time
+import dualstream.service.replica.quarantine
+from dualstream.service.jobs.refit import Refits
+from dualstream.service.jobs.refit_status import Job
+from dualstream.service.journal.protocol import AppendRequest
+from dualstream.service.journal.record import KeyKind, make_key
+from dualstream.service.models.model import Model
+from dualstream.service.replica.control_outcomes import Verdicts
+from dualstream.service.replica.controls import Refit, why_forgotten
+from dualstream.service.replica.guard import Guarding
+from dualstream.service.replica.lineage import Trail
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.requests import ControlRequest
 from tests.simulation.bugs.planting import Bug, nothing
 from tests.simulation.store import Store
 
@@ -116,34 +116,40 @@ async def _anothers(true: Any, *given: Any) -> bool:
 
 BUGS = {
     "rollback keeps the metrics": Bug([(Replica, "become", _kept_metrics)]),
-    "rollback by one too many": Bug([(service.versions, "state_at", _one_too_few)]),
+    "rollback by one too many": Bug(
+        [(dualstream.service.models.versions, "state_at", _one_too_few)]
+    ),
     "control of what was lost": Bug([(Store, "append", _whatever_was_lost)]),
     "rollback to what was lost": Bug(
         [
             (Store, "append", _whatever_was_lost),
-            (service.controls, "why_no_way_back", _still_to_come),
-            (service.versions, "why_no_way_back", _still_to_come),
+            (dualstream.service.replica.controls, "why_no_way_back", _still_to_come),
+            (dualstream.service.models.versions, "why_no_way_back", _still_to_come),
         ]
     ),
     "rollback of another pause": Bug([(Store, "append", _pauses_whatever_was_lost)]),
     "refit of what was lost": Bug([(Trail, "came_by", _from_anywhere)]),
-    "quarantine learned twice": Bug([(service.quarantine, "rows_held", _held_twice)]),
+    "quarantine learned twice": Bug(
+        [(dualstream.service.replica.quarantine, "rows_held", _held_twice)]
+    ),
     "quarantine trimmed away": Bug([(Model, "_may_go", _whatever_is_held)]),
     "weights entered behind a control": Bug(
-        [(service.controls, "_check_follows", _behind_anything)]
+        [(dualstream.service.replica.controls, "_check_follows", _behind_anything)]
     ),
     "refit entered twice": Bug([(ControlRequest, "of", _under_its_own)]),
-    "lost refit left alone": Bug([(service.refit_board, "_jobs", _under_way_for_ever)]),
+    "lost refit left alone": Bug(
+        [(dualstream.service.jobs.refit_status, "_jobs", _under_way_for_ever)]
+    ),
     "rows of a state in its quarantine": Bug([(Guarding, "take_over", _told_apart_by_nobody)]),
     "own refit taken for another": Bug([(Refits, "_is_own", _anothers)]),
     "refused when it is journalled": Bug(
         [
-            (service.versions, "why_forgotten", _journalled_first),
-            (service.versions, "why_no_way_back", _journalled_first),
+            (dualstream.service.models.versions, "why_forgotten", _journalled_first),
+            (dualstream.service.models.versions, "why_no_way_back", _journalled_first),
         ]
     ),
     "gone back to a snapshot of what is lost": Bug(
-        [(service.time_travel, "_check_held", _held_by_all)]
+        [(dualstream.service.replica.point_in_time, "_check_held", _held_by_all)]
     ),
     "verdict that a snapshot brings not told": Bug([(Verdicts, "of", nothing)]),
     "quarantine to come trimmed away": Bug([(Guarding, "kept_after", _from_the_trip_on)]),

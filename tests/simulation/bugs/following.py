@@ -6,19 +6,19 @@ from typing import Any
 
 import msgspec
 
-import service.applying
-import service.recovery
-import service.replica
-from service.applying import Applying
-from service.committer import Committer
-from service.journal.chain import next_chain
-from service.journal.pages import end_of
-from service.journal.protocol import Entry, ModelChanged
-from service.journal.record import Control
-from service.recovery import Forked
-from service.references import References
-from service.replica import Replica
-from service.trail import Trail
+import dualstream.service.replica.apply
+import dualstream.service.replica.recovery
+import dualstream.service.replica.replica
+from dualstream.service.jobs.reference_optimum import References
+from dualstream.service.journal.chain import next_chain
+from dualstream.service.journal.page import end_of
+from dualstream.service.journal.protocol import Entry, ModelChanged
+from dualstream.service.journal.record import Control
+from dualstream.service.replica.apply import Applying
+from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.lineage import Trail
+from dualstream.service.replica.recovery import Forked
+from dualstream.service.replica.replica import Replica
 from tests.simulation.bugs.planting import Bug, nothing
 
 
@@ -115,7 +115,7 @@ def _anywhere(true: Any, *given: Any) -> bool:
 
 async def _replayed_once(true: Any, *given: Any) -> None:
     """Entries that vanish between two reads of a journal fail whoever reads it."""
-    await service.recovery._replay_once(*given)
+    await dualstream.service.replica.recovery._replay_once(*given)
 
 
 def _joined(true: Any, self: Trail, seq: int, chain: str) -> None:
@@ -167,26 +167,33 @@ BUGS = {
     "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),
     "no chain check where nothing is new": Bug([(Applying, "apply", _only_new)]),
     "fork served until it is rebuilt": Bug(
-        [(Applying, "_rebuild", _served_meanwhile), (service.applying, "parts_at", nothing)]
+        [
+            (Applying, "_rebuild", _served_meanwhile),
+            (dualstream.service.replica.apply, "parts_at", nothing),
+        ]
     ),
-    "fork served for one more turn": Bug([(service.applying, "parts_at", nothing)]),
+    "fork served for one more turn": Bug([(dualstream.service.replica.apply, "parts_at", nothing)]),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
     "rebuild keeps the old metrics": Bug([(Replica, "_take_over", _old_progress)]),
     "snapshot that does not lead on": Bug(
         [
-            (service.recovery, "_go_on_from", _any_snapshot),
-            (service.recovery, "_leads_there", _anywhere),
+            (dualstream.service.replica.recovery, "_go_on_from", _any_snapshot),
+            (dualstream.service.replica.recovery, "_leads_there", _anywhere),
         ]
     ),
-    "head not looked at behind a replay": Bug([(service.recovery, "_replay", _wherever_it_ends)]),
+    "head not looked at behind a replay": Bug(
+        [(dualstream.service.replica.recovery, "_replay", _wherever_it_ends)]
+    ),
     "head not looked at behind a snapshot": Bug(
-        [(service.recovery, "_go_on_from", _wherever_it_ends)]
+        [(dualstream.service.replica.recovery, "_go_on_from", _wherever_it_ends)]
     ),
     "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
     "overtaken taken for lost": Bug([(Trail, "lost_in", _parted_for_sure)]),
-    "entries gone between two reads": Bug([(service.recovery, "_replay", _replayed_once)]),
+    "entries gone between two reads": Bug(
+        [(dualstream.service.replica.recovery, "_replay", _replayed_once)]
+    ),
     "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
     "let go and goes on": Bug([(Committer, "refuse", nothing)]),
     "head behind it served on": Bug([(Committer, "suspect", nothing)]),
@@ -194,5 +201,5 @@ BUGS = {
     "page read ahead not looked at": Bug([(Replica, "_read_behind", _read_and_kept)]),
     "reference of whatever has its seq": Bug([(References, "find", _by_seq_alone)]),
     "reference of what is lost meanwhile": Bug([(Replica, "leads_on_from", _led_on)]),
-    "rebuilt to anywhere": Bug([(service.replica, "Base", _wherever_it_is)]),
+    "rebuilt to anywhere": Bug([(dualstream.service.replica.replica, "Base", _wherever_it_is)]),
 }

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from service.catalog import Catalog
-from service.held import Held
-from service.loading import Loading, Loads
-from service.model import Model
+from dualstream.service.models.cache import Held
+from dualstream.service.models.loader import Loading, Loads
+from dualstream.service.models.model import Model
+from dualstream.service.models.registry import Catalog
 from tests.simulation.bugs.planting import Bug, nothing
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-import service.clean_up
-import service.full_copies
-import service.replica
-from service.journal.protocol import Entry, Snapshot
-from service.journal.record import Control
-from service.model import Model
-from service.replica import Replica
-from service.retained import RetainedIds
-from service.states import Captured
+import dualstream.service.jobs.unlearn_cleanup
+import dualstream.service.models.versions
+import dualstream.service.replica.replica
+from dualstream.service.journal.protocol import Entry, Snapshot
+from dualstream.service.journal.record import Control
+from dualstream.service.models.model import Model
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.retained_ids import RetainedIds
+from dualstream.service.replica.state import Captured
 from tests.simulation.bugs.planting import Bug
 from tests.simulation.log import Log
 from tests.simulation.store import Store
@@ -145,11 +145,15 @@ async def _left_there(true: Any, *given: Any) -> None:
 
 
 BUGS = {
-    "copy without a name left behind": Bug([(service.full_copies, "_let_go", _left_there)]),
+    "copy without a name left behind": Bug(
+        [(dualstream.service.models.versions, "_let_go", _left_there)]
+    ),
     "snapshot without a count": Bug([(Replica, "restore", _uncounted)]),
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
     "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
-    "store taken for clean too early": Bug([(service.clean_up, "clean_up", _promised)]),
+    "store taken for clean too early": Bug(
+        [(dualstream.service.jobs.unlearn_cleanup, "clean_up", _promised)]
+    ),
     "nothing cleaned behind a rebuilding": Bug([(Model, "on_loss", _as_it_was)]),
     "snapshot without who is in it": Bug([(RetainedIds, "restore", _forgotten)]),
     "ids out of step with their rows": Bug([(RetainedIds, "_close_up", _by_seq)]),
@@ -160,5 +164,7 @@ BUGS = {
     "no snapshot left": Bug(
         [(Store, "snapshots_drop", _left_with_none), (Store, "trim", _to_anywhere)]
     ),
-    "copy gone with its record": Bug([(service.replica, "obey_in_place", _not_asked_again)]),
+    "copy gone with its record": Bug(
+        [(dualstream.service.replica.replica, "obey_in_place", _not_asked_again)]
+    ),
 }

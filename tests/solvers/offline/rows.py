@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from solvers import Batch
+from dualstream.solvers import Batch
 from tests.solvers import reference
 
 TASKS = {True: "binary", False: "regression"}

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from sklearn.svm import SVC, LinearSVC
 
-from solvers import Batch, solve
-from solvers.losses import make_loss
-from solvers.offline._cuts import line_search
-from solvers.offline.methods import Start, method_of
-from solvers.offline.problem import Problem
-from solvers.offline.relaxed import Cuts, Relaxed
+from dualstream.solvers import Batch, solve
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.offline.cut_kernels import line_search
+from dualstream.solvers.offline.methods import Start, method_of
+from dualstream.solvers.offline.problem import Problem
+from dualstream.solvers.offline.relaxed_problem import Cuts, Relaxed
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.offline import conic
 from tests.solvers.offline.rows import dense, sparse_rows

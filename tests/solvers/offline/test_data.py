@@ -11,8 +11,8 @@ from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVR, LinearSVC
 
-from solvers import Batch, solve
-from solvers.offline.semiparametric import (
+from dualstream.solvers import Batch, solve
+from dualstream.solvers.offline.semiparametric import (
     constant,
     linear,
     quadratic,

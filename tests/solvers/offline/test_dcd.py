@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from solvers import Batch, NotConverged, solve
-from solvers.losses import make_loss
-from solvers.offline.methods import Start, method_of
-from solvers.offline.problem import Problem
+from dualstream.solvers import Batch, NotConverged, solve
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.offline.methods import Start, method_of
+from dualstream.solvers.offline.problem import Problem
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.offline.rows import sparse_rows

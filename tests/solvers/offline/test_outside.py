@@ -6,7 +6,7 @@ from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from solvers import solve
+from dualstream.solvers import solve
 from tests.solvers.offline.rows import primal
 
 C = 0.05

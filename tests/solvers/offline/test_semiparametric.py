@@ -8,8 +8,8 @@ import pytest
 from scipy import sparse
 from sklearn.svm import SVR
 
-from solvers import Batch, InvalidRow, InvalidSpec, ShapeMismatch
-from solvers.offline.semiparametric import (
+from dualstream.solvers import Batch, InvalidRow, InvalidSpec, ShapeMismatch
+from dualstream.solvers.offline.semiparametric import (
     Function,
     constant,
     cosine,
@@ -18,10 +18,10 @@ from solvers.offline.semiparametric import (
     sine,
     solve_semiparametric,
 )
-from solvers.offline.semiparametric.basis import feature_column, independent
-from solvers.offline.semiparametric.decomposition import RowCache, decomposed
-from solvers.offline.semiparametric.subproblem import Answer
-from solvers.offline.semiparametric.window import Window
+from dualstream.solvers.offline.semiparametric.basis import feature_column, independent
+from dualstream.solvers.offline.semiparametric.decomposition import RowCache, decomposed
+from dualstream.solvers.offline.semiparametric.subproblem import Answer
+from dualstream.solvers.offline.semiparametric.window import Window
 from tests.solvers.conftest import GOLDEN
 
 NUMBERS = json.loads((GOLDEN / "svm.json").read_text())

@@ -5,10 +5,10 @@ import functools
 import numpy as np
 import pytest
 
-from solvers import Batch, InvalidRow, InvalidSpec, NotConverged, ShapeMismatch, solve
-from solvers.losses import MARGIN_LOSSES
-from solvers.offline import methods
-from solvers.offline.methods import method_of
+from dualstream.solvers import Batch, InvalidRow, InvalidSpec, NotConverged, ShapeMismatch, solve
+from dualstream.solvers.core.losses import MARGIN_LOSSES
+from dualstream.solvers.offline import methods
+from dualstream.solvers.offline.methods import method_of
 from tests.solvers import reference
 from tests.solvers.offline import conic
 from tests.solvers.offline.rows import dense, dual, primal, sparse_rows

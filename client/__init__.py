@@ -1,0 +1,71 @@
+"""Python client of the server: `Client`, and `AsyncClient` with the same methods to await.
+
+clients.py    the two clients: they perform the actions that a method yields
+methods.py    the methods of both, each written once
+calls.py      one request: its parts, its answer, its retries
+rows.py       rows of any kind -> NDJSON bodies
+files.py      files of rows -> chunks with idempotency keys
+answers.py    types of the answers
+progress.py   progress of a learn, and its bar in the terminal
+errors.py     exceptions
+
+It imports httpx, msgspec and the standard library; rich for a progress bar, zstandard for .zst.
+"""
+
+from dualstream.client.clients import AsyncClient, Client
+from dualstream.client.errors import BadInput, ClientError, Refused, Unreachable
+from dualstream.client.files import FORMATS, RowFile, kind_of
+from dualstream.client.progress import Progress
+from dualstream.client.responses import (
+    Certificate,
+    Change,
+    Comparison,
+    Event,
+    Learned,
+    LearnedStream,
+    Member,
+    Members,
+    Model,
+    Predicted,
+    PredictedMany,
+    Resumed,
+    RolledBack,
+    Support,
+    Timeline,
+    Unlearned,
+    Version,
+    Versions,
+    Weights,
+)
+
+__all__ = [
+    "AsyncClient",
+    "BadInput",
+    "Certificate",
+    "Change",
+    "Client",
+    "ClientError",
+    "Comparison",
+    "Event",
+    "FORMATS",
+    "Learned",
+    "LearnedStream",
+    "Member",
+    "Members",
+    "Model",
+    "Predicted",
+    "PredictedMany",
+    "Progress",
+    "Refused",
+    "Resumed",
+    "RolledBack",
+    "RowFile",
+    "Support",
+    "Timeline",
+    "Unlearned",
+    "Unreachable",
+    "Version",
+    "Versions",
+    "Weights",
+    "kind_of",
+]

@@ -1,0 +1,222 @@
+"""One request to the server, how its answer is read, and the retries until it is answered.
+
+Nothing here does I/O: a generator yields actions, and `Client` or `AsyncClient` performs them.
+"""
+
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+import msgspec
+
+from dualstream.client.errors import BadInput, Refused, Unreachable
+from dualstream.client.responses import Event
+
+T = TypeVar("T")
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+LONGEST_KEY = 255
+API_KEY_NAME = "DUALSTREAM_API_KEY"
+RETRIED = (429, 502, 503, 504)
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+
+
+# -- actions ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request. It can be repeated without harm: what it does, it does once."""
+
+    method: str
+    path: str
+    answer: Any
+    """The type of the answer; None for an empty one, bytes for one that is not JSON."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    def request(self) -> dict[str, Any]:
+        """The arguments of httpx' `request`."""
+        # httpx encodes text as ASCII; idempotency keys are UTF-8.
+        headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
+        return {
+            "method": self.method,
+            "url": self.path,
+            "params": self.query,
+            "headers": headers,
+            "content": self.body,
+        }
+
+    def read(self, status: int, body: bytes) -> T:
+        """The answer. Raises Refused for a problem, or for a body that is not Dualstream's."""
+        if status >= 400:
+            raise Refused(_problem(body), status)
+        try:
+            found: Any = body if self.answer is bytes else None
+            if self.answer not in (None, bytes):
+                found = msgspec.json.decode(body, type=self.answer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+            detail = f"the answer to {self.method} {self.path} is none of Dualstream's: {wrong}"
+            raise Refused({"detail": detail}, status) from None
+        read: T = found
+        return read
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A pause."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Next:
+    """The next item of an iterator; None after the last one."""
+
+    items: Iterator[Any] | AsyncIterator[Any]
+    reads_file: bool = False
+    """AsyncClient fetches it in a thread, because reading a file blocks."""
+
+
+Action: TypeAlias = Call[Any] | Wait | Next
+# A generator of actions that returns T. It is sent the result of each action (of a Call an
+# httpx.Response), or the exception that the action raised is thrown into it.
+Steps: TypeAlias = Generator[Action, Any, T]
+
+
+def send(call: Call[T], patience_s: float) -> Steps[T]:
+    """The answer to a call, which is retried until `patience_s` after its first failure.
+
+    Raises Refused, Unreachable, and BadInput for a URL or header that cannot be sent.
+    """
+    failures, deadline, cause = 0, 0.0, None
+    may_be_done = False  # an attempt whose answer was lost may have succeeded
+    while True:
+        asked_s = 0.0
+        try:
+            response: httpx.Response = yield call
+        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as wrong:
+            raise BadInput(str(wrong)) from wrong
+        except httpx.TransportError as failure:
+            may_be_done = may_be_done or not isinstance(failure, httpx.ConnectError)
+            reason, cause = f"no answer: {str(failure) or type(failure).__name__}", failure
+        else:
+            if response.status_code not in RETRIED:
+                break
+            reason, asked_s = _unavailable(response)
+            cause = None
+        now = time.monotonic()
+        failures += 1
+        deadline = deadline or now + patience_s
+        if now >= deadline:
+            times = f", tried {failures} times" if failures > 1 else ""
+            raise Unreachable(f"{reason}{times}") from cause
+        backoff_s = min(FIRST_WAIT_S * 2 ** (failures - 1), LONGEST_WAIT_S)
+        jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients; nothing is secret
+        yield Wait(min(max(backoff_s * jitter, asked_s), deadline - now))
+    is_deletion = call.method == "DELETE" and call.answer is None
+    if is_deletion and may_be_done and response.status_code == 404:
+        return call.read(204, b"")  # an earlier attempt deleted it
+    return call.read(response.status_code, response.content)
+
+
+def _unavailable(response: httpx.Response) -> tuple[str, float]:
+    """Why the server cannot answer now, and its Retry-After in seconds."""
+    try:
+        asked_s = float(response.headers.get("retry-after", "0"))
+    except ValueError:
+        asked_s = 0.0
+    try:
+        reason = str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        reason = f"status {response.status_code}"
+    return f"the server cannot serve now: {reason}", asked_s
+
+
+# -- parts of a request ----------------------------------------------------------------------------
+
+
+def model_path(model: str, *steps: str) -> str:
+    """The path of a route of a model."""
+    return "/".join(["/models", *(quote(step, safe="") for step in (model, *steps))])
+
+
+def asked(**given: Any) -> dict[str, str]:
+    """Query parameters: those that are not None, and flags only if they are true."""
+    return {
+        name: "true" if value is True else str(value)
+        for name, value in given.items()
+        if value is not None and value is not False
+    }
+
+
+def new_key() -> str:
+    """An idempotency key that no other request has."""
+    return uuid4().hex
+
+
+def with_key(key: str) -> dict[str, str]:
+    """The header of an idempotency key. Raises BadInput."""
+    encoded = key.encode()
+    if not 1 <= len(encoded) <= LONGEST_KEY or any(ord(c) < 32 or ord(c) == 127 for c in key):
+        limits = f"1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
+        raise BadInput(f"a key has {limits}, got {len(encoded)} bytes")
+    return {"idempotency-key": key}
+
+
+def with_api_key(headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, str]:
+    """The headers, with the API key as `authorization`. Raises BadInput."""
+    # As httpx reads proxies: the environment, unless the caller gives a key.
+    key = os.environ.get(API_KEY_NAME) if api_key is None else api_key  # noqa: TID251
+    given = dict(headers or {})
+    if not key or any(name.lower() == "authorization" for name in given):
+        return given
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise BadInput("an API key has printable ASCII characters alone, and no space")
+    return {"authorization": f"Bearer {key}", **given}
+
+
+def encoded(document: Any) -> bytes:
+    """A JSON body. Raises BadInput for values that JSON does not have."""
+    try:
+        return msgspec.json.encode(document)
+    except (TypeError, UnicodeEncodeError, OverflowError) as wrong:
+        raise BadInput(str(wrong)) from None
+
+
+def _problem(body: bytes) -> dict[str, Any]:
+    try:
+        problem = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return problem if isinstance(problem, dict) else {}
+
+
+# -- server-sent events ----------------------------------------------------------------------------
+
+
+class EventReader:
+    """Parser of server-sent events, line by line; comments (keep-alives) are skipped."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, str] = {}
+
+    def line(self, text: str) -> Event | None:
+        """The event that this line ends, if it ends one."""
+        if text:
+            name, _, value = text.partition(":")
+            self._fields[name] = value.removeprefix(" ")
+            return None
+        fields, self._fields = self._fields, {}
+        if "data" not in fields:
+            return None
+        data = msgspec.json.decode(fields["data"])
+        return Event(kind=fields.get("event", ""), id=fields.get("id", ""), told=data)

@@ -1,0 +1,252 @@
+"""`Client` and `AsyncClient`: each performs the actions that the methods of methods.py yield."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import closing
+from functools import wraps
+from types import TracebackType
+from typing import Any, Self, TypeVar, get_args
+
+import httpx
+
+from dualstream.client.calls import (
+    Action,
+    Call,
+    EventReader,
+    Steps,
+    Wait,
+    asked,
+    model_path,
+    with_api_key,
+)
+from dualstream.client.errors import Unreachable
+from dualstream.client.files import RowFile
+from dualstream.client.methods import Methods, method
+from dualstream.client.responses import Event, PredictedMany
+
+T = TypeVar("T")
+
+URL = "http://127.0.0.1:8000"
+PATIENCE_S = 30.0
+# The first model of a family on a machine waits until its kernels are compiled.
+TIMEOUT_S = 120.0
+
+
+class Client(Methods[Iterable[Any]]):
+    """Client of the server at `url`; `with Client() as client:` closes its connections.
+
+    A call without an answer, or with one that asks to come back later, is retried for `patience_s`.
+    Every learn has an idempotency key, so a retry learns nothing twice. `api_key` defaults to the
+    environment's DUALSTREAM_API_KEY. `http` is your own httpx.Client, with its own headers.
+
+    Every method raises Refused if the server says no, Unreachable, and BadInput for what cannot be
+    sent.
+    """
+
+    def __init__(
+        self,
+        url: str = URL,
+        *,
+        api_key: str | None = None,
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
+        headers: Mapping[str, str] | None = None,
+        http: httpx.Client | None = None,
+    ) -> None:
+        self._patience_s = patience_s
+        self._http = http or httpx.Client(
+            base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def events(self, model: str, *, every_ms: int | None = None) -> Iterator[Event]:
+        """Progress of a model while it learns, until it is deleted or the server ends.
+
+        Raises Unreachable if the stream breaks off.
+        """
+        path, query = model_path(model, "events"), asked(every_ms=every_ms)
+        reader = EventReader()
+        try:
+            with self._http.stream("GET", path, params=query) as response:
+                if response.status_code >= 400:
+                    Call("GET", path, None).read(response.status_code, response.read())
+                for line in response.iter_lines():
+                    event = reader.line(line)
+                    if event is not None:
+                        yield event
+        except httpx.TransportError as lost:
+            raise Unreachable(f"the stream of events has ended: {lost}") from lost
+
+    def predict_file(
+        self, model: str, file: RowFile, *, min_seq: int | None = None, version: str | None = None
+    ) -> Iterator[PredictedMany]:
+        """Score the rows of a file, chunk by chunk; labels are skipped."""
+        query = asked(min_seq=min_seq, version=version)
+        for piece in file.pieces():
+            yield self._run(self._predict_piece(model, file, piece, query))
+
+    def _run(self, work: Call[T] | Steps[T]) -> T:
+        """Perform the actions of a method and return its result."""
+        with closing(self._do(work) if isinstance(work, Call) else work) as steps:
+            try:
+                action = next(steps)
+                while True:
+                    try:
+                        result = self._perform(action)
+                    except Exception as error:
+                        action = steps.throw(error)
+                    else:
+                        action = steps.send(result)
+            except StopIteration as ended:
+                answer: T = ended.value
+                return answer
+
+    def _perform(self, action: Action) -> Any:
+        if isinstance(action, Call):
+            return self._http.request(**action.request())
+        if isinstance(action, Wait):
+            return time.sleep(action.seconds)
+        return next(action.items, None)  # type: ignore[arg-type]
+
+
+class AsyncClient(Methods[Iterable[Any] | AsyncIterable[Any]]):
+    """As Client, to be awaited; `async with AsyncClient() as client:` closes its connections."""
+
+    def __init__(
+        self,
+        url: str = URL,
+        *,
+        api_key: str | None = None,
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
+        headers: Mapping[str, str] | None = None,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        self._patience_s = patience_s
+        self._http = http or httpx.AsyncClient(
+            base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def events(self, model: str, *, every_ms: int | None = None) -> AsyncIterator[Event]:
+        """Progress of a model while it learns, until it is deleted or the server ends.
+
+        Raises Unreachable if the stream breaks off.
+        """
+        path, query = model_path(model, "events"), asked(every_ms=every_ms)
+        reader = EventReader()
+        try:
+            async with self._http.stream("GET", path, params=query) as response:
+                if response.status_code >= 400:
+                    Call("GET", path, None).read(response.status_code, await response.aread())
+                async for line in response.aiter_lines():
+                    event = reader.line(line)
+                    if event is not None:
+                        yield event
+        except httpx.TransportError as lost:
+            raise Unreachable(f"the stream of events has ended: {lost}") from lost
+
+    async def predict_file(
+        self, model: str, file: RowFile, *, min_seq: int | None = None, version: str | None = None
+    ) -> AsyncIterator[PredictedMany]:
+        """Score the rows of a file, chunk by chunk; labels are skipped."""
+        query = asked(min_seq=min_seq, version=version)
+        pieces = file.pieces()
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield await self._run(self._predict_piece(model, file, piece, query))
+
+    async def _run(self, work: Call[T] | Steps[T]) -> T:
+        with closing(self._do(work) if isinstance(work, Call) else work) as steps:
+            try:
+                action = next(steps)
+                while True:
+                    try:
+                        result = await self._perform(action)
+                    except Exception as error:
+                        action = steps.throw(error)
+                    else:
+                        action = steps.send(result)
+            except StopIteration as ended:
+                answer: T = ended.value
+                return answer
+
+    async def _perform(self, action: Action) -> Any:
+        if isinstance(action, Call):
+            return await self._http.request(**action.request())
+        if isinstance(action, Wait):
+            return await asyncio.sleep(action.seconds)
+        if isinstance(action.items, AsyncIterator):
+            return await anext(action.items, None)
+        if action.reads_file:
+            return await asyncio.to_thread(next, action.items, None)
+        return next(action.items, None)
+
+
+def _blocking(steps: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(steps)
+    def call(self: Client, *args: Any, **kwargs: Any) -> Any:
+        return self._run(steps(self, *args, **kwargs))
+
+    return call
+
+
+def _awaited(steps: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(steps)
+    async def call(self: AsyncClient, *args: Any, **kwargs: Any) -> Any:
+        return await self._run(steps(self, *args, **kwargs))
+
+    return call
+
+
+def _add_methods(client: type, made: Callable[[Callable[..., Any]], Any]) -> None:
+    """Replace each `method` by a function that performs its actions."""
+    for name, member in vars(Methods).items():
+        if isinstance(member, method):
+            function = made(member.steps)
+            signature = inspect.signature(member.steps)
+            # The last argument of Call[T] and of Generator[..., ..., T] is the result.
+            result = get_args(signature.return_annotation)[-1]
+            function.__signature__ = signature.replace(return_annotation=result)
+            function.__qualname__ = f"{client.__name__}.{name}"
+            setattr(client, name, function)
+
+
+_add_methods(Client, _blocking)
+_add_methods(AsyncClient, _awaited)

@@ -1,0 +1,265 @@
+"""Files of rows: format, decompression, chunks of about 1 MiB with their idempotency keys.
+
+The key of a chunk is a digest of the file's path and its content up to the chunk's end. Sending the
+same file again sends the same keys, so an interrupted run needs no notes to resume.
+"""
+
+import gzip
+import hashlib
+import lzma
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import BinaryIO, TypeVar, cast
+
+from dualstream.client.calls import JSON
+from dualstream.client.errors import BadInput
+from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, Chunking
+from dualstream.wire.problems import Problem
+
+T = TypeVar("T")
+
+STANDARD_INPUT = "-"
+FORMATS = {
+    "json": JSON,
+    "ndjson": "application/x-ndjson",
+    "csv": "text/csv",
+    "arrow": "application/vnd.apache.arrow.stream",
+    "vw": "text/x-vw",
+    "libsvm": "text/x-libsvm",
+}
+"""By the names that a command takes."""
+_ENDINGS = {
+    **{f".{name}": kind for name, kind in FORMATS.items()},
+    ".jsonl": FORMATS["ndjson"],
+    ".arrows": FORMATS["arrow"],
+    ".svm": FORMATS["libsvm"],
+    ".svmlight": FORMATS["libsvm"],
+}
+# What a file of each compression begins with.
+_MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\x00", ".zst": b"\x28\xb5\x2f\xfd"}
+# A header, or a schema, goes with each chunk; with it the server shall not have to cut once more.
+_CHUNK = CHUNK_BYTES - 64 * 1024
+LONGEST_ROW = 16 * 1024 * 1024
+LONGEST_JSON = 64 * 1024 * 1024
+_PIECE = 256 * 1024
+_ZSTD_SLICE = 1024
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a file, as a body of its own."""
+
+    number: int
+    """From 0."""
+    content: bytes
+    key: str
+    line: int
+    """Lines of the file before this body's first one."""
+    read: int
+    """Bytes of the file, as it is stored, that were read so far."""
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """A file of rows, or standard input under the name of `-`.
+
+    `key` stands in for where the file is and for what it holds: its chunks are then known by their
+    numbers alone, and one that was learned with another content is refused.
+    """
+
+    name: str
+    kind: str
+    """The media type of its rows."""
+    key: str | None = None
+    stream: BinaryIO | None = None
+    """Where the bytes come from, if not from the file of this name."""
+
+    def size(self) -> int | None:
+        """Bytes, as it is stored, if that is known."""
+        if self.stream is not None:
+            return None
+        with suppress(OSError):
+            return Path(self.name).stat().st_size
+        return None
+
+    def pieces(self) -> Iterator[Piece]:
+        """All rows, from the first one on. Raises BadInput where it cannot be read."""
+        try:
+            if self.stream is not None:
+                yield from self._pieces(self.stream)
+            else:
+                with open(self.name, "rb") as opened:
+                    yield from self._pieces(opened)
+        except OSError as wrong:
+            raise BadInput(f"{self.name}: {wrong.strerror or wrong}") from None
+
+    def _pieces(self, stream: BinaryIO) -> Iterator[Piece]:
+        counted = _Counted(stream)
+        begins = f"{self.kind}\0{self._place()}\0".encode()
+        digest = hashlib.sha256(begins)
+        for number, (content, line) in enumerate(self._cut(counted)):
+            digest.update(content)
+            if self.key is None:
+                key = f"file:{digest.hexdigest()[:40]}:{number}"
+            else:
+                key = f"{self.key}:{number}"
+            yield Piece(number, content, key, line, counted.count)
+
+    def _place(self) -> str:
+        return STANDARD_INPUT if self.stream is not None else str(Path(self.name).resolve())
+
+    def _cut(self, stream: "_Counted") -> Iterator[tuple[bytes, int]]:
+        inflated = _inflated(stream, self.name)
+        if self.kind == JSON:
+            yield _whole(inflated, self.name), 0
+            return
+        chunking = Chunking(CUTTERS[self.kind](), LONGEST_ROW, _CHUNK)
+        try:
+            for some in inflated:
+                for chunk in chunking.of(some):
+                    yield chunk.body, chunk.line
+            for chunk in chunking.rest():
+                yield chunk.body, chunk.line
+        except Problem as wrong:
+            raise BadInput(f"{self.name}: {wrong.detail}") from None
+
+
+def kind_of(name: str) -> str:
+    """The media type of a file's rows, by its name. Raises BadInput."""
+    endings = [ending.lower() for ending in Path(name).suffixes]
+    while endings and endings[-1] in _MAGIC:
+        endings.pop()
+    kind = _ENDINGS.get(endings[-1]) if endings else None
+    if kind is None:
+        known = ", ".join(sorted(_ENDINGS))
+        raise BadInput(f"{name}: its name tells no format ({known}): say which it is")
+    return kind
+
+
+class _Counted:
+    """Bytes as they are read, and how many."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._ahead = b""
+        self.count = 0
+
+    def peek(self, size: int) -> bytes:
+        """The first bytes, which are read again."""
+        while len(self._ahead) < size and (more := self._stream.read(size - len(self._ahead))):
+            self._ahead += more
+        return self._ahead
+
+    def read(self, size: int = -1) -> bytes:
+        size = size if size > 0 else _PIECE
+        # A pipe shall not wait for more than there is.
+        read = getattr(self._stream, "read1", self._stream.read)
+        found = self._ahead[:size] or cast(bytes, read(size))
+        self._ahead = self._ahead[size:]
+        self.count += len(found)
+        return found
+
+
+def _inflated(stream: _Counted, name: str) -> Iterator[bytes]:
+    """What the file holds; its first bytes say how it is compressed. Raises BadInput."""
+    begins = stream.peek(6)
+    found = next((ending for ending, magic in _MAGIC.items() if begins.startswith(magic)), "")
+    called = Path(name).suffix.lower()
+    if begins and called in _MAGIC and found != called:
+        raise BadInput(f"{name}: it is called {called}, and is no such file")
+    if begins.startswith(b"ARROW1"):
+        raise BadInput(f"{name}: it is an Arrow file; rows are taken from an Arrow stream")
+    try:
+        yield from _READERS[found](stream)
+    except ImportError:
+        raise BadInput(f"{name}: {found} needs a package: pip install zstandard") from None
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as wrong:
+        if found and not (isinstance(wrong, OSError) and wrong.errno):
+            raise BadInput(f"{name}: its {found} compression is damaged: {wrong}") from None
+        raise
+
+
+def _plain(stream: _Counted) -> Iterator[bytes]:
+    while some := stream.read(_PIECE):
+        yield some
+
+
+def _gzip(stream: _Counted) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=cast(BinaryIO, stream)) as opened:
+        while some := opened.read(_PIECE):
+            yield some
+
+
+def _xz(stream: _Counted) -> Iterator[bytes]:
+    with lzma.open(cast(BinaryIO, stream)) as opened:
+        while some := opened.read(_PIECE):
+            yield some
+
+
+def _zstd(stream: _Counted) -> Iterator[bytes]:
+    """Frame by frame, because the library's own reader accepts a truncated frame."""
+    import zstandard  # the client does not depend on it
+
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    has_begun = False
+    while read := stream.read(_PIECE):
+        # All that a slice inflates to comes at once.
+        for start in range(0, len(read), _ZSTD_SLICE):
+            some = read[start : start + _ZSTD_SLICE]
+            while some:
+                if frame.eof:
+                    frame, has_begun = zstandard.ZstdDecompressor().decompressobj(), False
+                has_begun = True
+                try:
+                    inflated = frame.decompress(some)
+                except zstandard.ZstdError as wrong:
+                    raise EOFError(str(wrong)) from None
+                yield inflated
+                some = frame.unused_data if frame.eof else b""
+    if has_begun and not frame.eof:
+        raise EOFError("it ends too early")
+
+
+_READERS = {"": _plain, ".gz": _gzip, ".xz": _xz, ".zst": _zstd}
+
+
+def _whole(pieces: Iterator[bytes], name: str) -> bytes:
+    """A body of JSON, which nobody can cut."""
+    text = bytearray()
+    for piece in pieces:
+        text += piece
+        if len(text) > LONGEST_JSON:
+            size = LONGEST_JSON // 1024 // 1024
+            raise BadInput(f"{name}: more than {size} MiB of JSON; write NDJSON, a row a line")
+    return bytes(text)
+
+
+def read_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The items in their order; a thread makes the next one while the caller uses the last.
+
+    Raises what making an item raises. The threads are daemons: a process exits even while one of
+    them waits for input.
+    """
+    ahead = _in_thread(items)
+    while (item := ahead.result()) is not None:
+        ahead = _in_thread(items)
+        yield item
+
+
+def _in_thread(items: Iterator[T]) -> "Future[T | None]":
+    """The next item, which a thread makes; None after the last one."""
+    found: Future[T | None] = Future()
+
+    def make() -> None:
+        try:
+            found.set_result(next(items, None))
+        except BaseException as error:
+            found.set_exception(error)
+
+    Thread(target=make, daemon=True).start()
+    return found

@@ -1,0 +1,562 @@
+"""The methods of `Client` and `AsyncClient`, each written once.
+
+A method returns one `Call`, or is a generator of actions (`Steps`) if it needs several or looks at
+refusals. `Client` performs them in blocking calls, `AsyncClient` awaits them.
+"""
+
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
+
+import msgspec
+from msgspec import UNSET
+
+from dualstream.client.calls import (
+    JSON,
+    NDJSON,
+    Call,
+    Next,
+    Steps,
+    asked,
+    encoded,
+    model_path,
+    new_key,
+    send,
+    with_key,
+)
+from dualstream.client.errors import BadInput, Refused
+from dualstream.client.files import Piece, RowFile, read_ahead
+from dualstream.client.progress import OnProgress, Progress, ProgressBar, both
+from dualstream.client.responses import (
+    Certificate,
+    Change,
+    ChangePage,
+    Comparison,
+    Learned,
+    LearnedStream,
+    Member,
+    Members,
+    Model,
+    ModelPage,
+    Predicted,
+    PredictedMany,
+    Resumed,
+    RolledBack,
+    Support,
+    Timeline,
+    Unlearned,
+    Version,
+    Versions,
+    Weights,
+)
+from dualstream.client.rows import (
+    ROWS_PER_REQUEST,
+    bodies_arriving,
+    bodies_of,
+    is_single,
+    labels_body,
+    plain,
+    row_of,
+    sample,
+    sample_line,
+    sample_of,
+    samples_of,
+)
+from dualstream.wire.chunking import CHUNK_BYTES
+from dualstream.wire.problems import MAX_ERRORS
+from dualstream.wire.totals import Totals
+
+if TYPE_CHECKING:
+    from dualstream.client.clients import AsyncClient, Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# What `learn_iter` takes: an iterable, for AsyncClient also an asynchronous one.
+Samples = TypeVar("Samples", bound=Iterable[Any] | AsyncIterable[Any])
+Spec: TypeAlias = Mapping[str, Any]
+
+PRECONDITION_FAILED = 412
+
+
+class method(Generic[P, T]):
+    """Decorator of a method that both clients have: its type on each of them.
+
+    `clients.py` replaces it by a function on `Client` and by a coroutine function on `AsyncClient`.
+    """
+
+    def __init__(self, steps: Callable[Concatenate[Any, P], Call[T] | Steps[T]]) -> None:
+        self.steps = steps
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, client: Client, owner: type) -> Callable[P, T]: ...
+        @overload
+        def __get__(
+            self, client: AsyncClient, owner: type
+        ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+        @overload
+        def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
+        def __get__(self, client: Any, owner: type) -> Any: ...
+
+
+class Methods(Generic[Samples]):
+    """Base class of `Client` and `AsyncClient`."""
+
+    _patience_s: float
+
+    # -- models ----------------------------------------------------------------------------------
+
+    @method
+    def create(
+        self, model: str, spec: Spec | None = None, *, replace: bool = False
+    ) -> Steps[Model]:
+        """Create a model, or return the existing one if it has the same spec.
+
+        With `replace`, a model that has another spec is deleted first, with all it has learned.
+        """
+        path, body = model_path(model), encoded(spec or {})
+        if replace:
+            try:
+                return (yield from self._do(Call("PUT", path, Model, {}, {"if-match": "*"}, body)))
+            except Refused as refused:
+                if refused.status != PRECONDITION_FAILED:  # there is no such model
+                    raise
+        return (yield from self._do(Call("PUT", path, Model, body=body)))
+
+    @method
+    def get(self, model: str, *, digest: bool = False) -> Call[Model]:
+        """The spec of a model, its seq and its counts; with `digest` also that of its state."""
+        return Call("GET", model_path(model), Model, asked(digest=digest))
+
+    @method
+    def models(self) -> Steps[list[Model]]:
+        """All models of the store, in the order of their ids."""
+        found: list[Model] = []
+        after: str | None = ""
+        while after is not None:
+            query = asked(after=after, limit=1000)
+            page = yield from self._do(Call[ModelPage]("GET", "/models", ModelPage, query))
+            found += page.models
+            after = page.next
+        return found
+
+    @method
+    def audit(self, model: str | None = None, *, after: str | None = None) -> Steps[list[Change]]:
+        """The audit log, oldest change first: of all models, or of one.
+
+        `after` is the `place` of the last change that is known already.
+        """
+        found: list[Change] = []
+        place: str | None = after or ""
+        while place is not None:
+            query = asked(model=model, after=place, limit=1000)
+            page = yield from self._do(Call[ChangePage]("GET", "/audit", ChangePage, query))
+            found += page.changes
+            place = page.next
+        return found
+
+    @method
+    def delete(self, model: str) -> Call[None]:
+        """Delete a model, its journal and its versions."""
+        return Call("DELETE", model_path(model), None)
+
+    @method
+    def metrics(self, model: str) -> Call[dict[str, Any]]:
+        """Progressive metrics, with baselines: `since_start`, `rolling`, `fading`."""
+        return Call("GET", model_path(model, "metrics"), dict[str, Any])
+
+    @method
+    def timeline(self, model: str) -> Call[Timeline]:
+        """Metrics over time, and the points where the loss drifted."""
+        return Call("GET", model_path(model, "timeline"), Timeline)
+
+    @method
+    def weights(self, model: str, *, top: int = 20, member: str | None = None) -> Call[Weights]:
+        """The largest weights, by magnitude."""
+        return Call("GET", model_path(model, "weights"), Weights, asked(top=top, member=member))
+
+    @method
+    def support(self, model: str) -> Call[Support]:
+        """The features that a sparse model uses."""
+        return Call("GET", model_path(model, "support"), Support)
+
+    @method
+    def certificate(self, model: str, *, member: str | None = None) -> Call[Certificate]:
+        """The duality gap: how far the served weights are from the optimum on their window."""
+        return Call("GET", model_path(model, "certificate"), Certificate, asked(member=member))
+
+    @method
+    def export(self, model: str, format: str = "json", *, member: str | None = None) -> Call[bytes]:
+        """The model, or one member, as a file for another program: json, onnx, sklearn-coef, vw."""
+        return Call("GET", model_path(model, "export"), bytes, asked(format=format, member=member))
+
+    @method
+    def ready(self) -> Call[dict[str, Any]]:
+        """The state of the server, once it is ready."""
+        return Call("GET", "/readyz", dict[str, Any], {"verbose": ""})
+
+    # -- learn -----------------------------------------------------------------------------------
+
+    @method
+    def learn(
+        self,
+        model: str,
+        x: Any,
+        y: Any = None,
+        *,
+        weight: Any = None,
+        ids: Any = None,
+        names: Sequence[str] | None = None,
+        key: str | None = None,
+        scores: bool = False,
+        rows_per_request: int = ROWS_PER_REQUEST,
+    ) -> Steps[Learned]:
+        """Learn one sample or many, in their order; rows.py lists the types that `x` may have.
+
+        One sample is a row and its label; its score is in the answer. Many are sent in requests of
+        `rows_per_request`; the answer is their sum, a LearnedStream. To repeat a learn that was
+        interrupted, give both the same `key`; by default each learn has a new one.
+        """
+        if is_single(x):
+            body = sample_line(sample(row_of(x, names), y, weight, ids))
+            return (yield from self._do(_learn_call(model, JSON, body, key or new_key())))
+        bodies = bodies_of(samples_of(x, y, weight, ids, names), rows_per_request)
+        return (yield from self._learn_bodies(model, Next(bodies), key, scores))
+
+    @method
+    def learn_iter(
+        self,
+        model: str,
+        samples: Samples,
+        *,
+        key: str | None = None,
+        scores: bool = False,
+        progress: bool = False,
+        on_progress: OnProgress | None = None,
+        rows_per_request: int = ROWS_PER_REQUEST,
+    ) -> Steps[LearnedStream]:
+        """Learn a stream of `{"x": ..., "y": ...}` or pairs (x, y) to its end, in bounded memory.
+
+        AsyncClient also takes an asynchronous stream. `progress` shows a bar in the terminal;
+        `on_progress` is called after each request.
+        """
+        if isinstance(samples, AsyncIterable):
+            following = Next(bodies_arriving(samples, rows_per_request))
+        else:
+            following = Next(bodies_of(map(sample_of, samples), rows_per_request))
+        with ProgressBar(model) if progress else nullcontext() as bar:
+            listener = both(bar, on_progress)
+            return (yield from self._learn_bodies(model, following, key, scores, listener))
+
+    @method
+    def learn_file(
+        self,
+        model: str,
+        file: RowFile,
+        *,
+        skip: int = 0,
+        on_progress: OnProgress | None = None,
+    ) -> Steps[LearnedStream]:
+        """Learn the rows of a file of any format, chunk by chunk, without its first `skip` chunks.
+
+        Sending the same file again learns only what was not learned before. If the first chunk has
+        no valid row, the rest is not sent.
+        """
+        totals, found = Totals(), 0
+        pieces = Next(read_ahead(file.pieces()), reads_file=True)
+        while (piece := (yield pieces)) is not None:
+            found += 1
+            if piece.number < skip:
+                continue
+            try:
+                call = _learn_call(model, file.kind, piece.content, piece.key)
+                told = yield from self._do(call)
+            except Refused as refused:
+                if refused.kind == "idempotency-key-reused":
+                    raise _file_changed(file, piece, refused) from None
+                if refused.kind != "invalid-rows" or not totals.seq:
+                    raise
+                told = _all_rejected(model, refused, totals.seq)
+            totals.add_at(told, told.sent(), piece.line)
+            if on_progress is not None:
+                on_progress(Progress(totals.rows, told, piece))
+        if not found:
+            raise BadInput(f"{file.name}: there is no row")
+        if found < skip:
+            raise BadInput(f"{file.name}: {skip} chunks cannot be left out, it has {found}")
+        return totals.told(model)
+
+    @method
+    def learn_labels(
+        self, model: str, labels: Mapping[str | int, Any], *, key: str | None = None
+    ) -> Call[Learned]:
+        """Learn the labels of rows from `predict_and_remember`, by their ids."""
+        path, headers = model_path(model, "labels"), with_key(key or new_key())
+        return Call("POST", path, Learned, {}, headers, labels_body(labels))
+
+    def _learn_bodies(
+        self,
+        model: str,
+        bodies: Next,
+        key: str | None,
+        scores: bool,
+        on_progress: OnProgress | None = None,
+    ) -> Steps[LearnedStream]:
+        """Learn bodies under the keys KEY:0, KEY:1, ...; the sum of their answers.
+
+        Raises Refused if no row of all bodies is valid, BadInput if there is none.
+        """
+        key, totals, all_scores = key or new_key(), Totals(), list[float | None]()
+        first: Refused | None = None
+        number = 0
+        while (body := (yield bodies)) is not None:
+            try:
+                call = _learn_call(model, NDJSON, body.content, f"{key}:{number}", scores)
+                told = yield from self._do(call)
+            except Refused as refused:
+                if refused.kind != "invalid-rows":
+                    raise
+                first = first or refused
+                told = _all_rejected(model, refused, totals.seq)
+            number += 1
+            sent = totals.rows + body.rows
+            totals.add_at(told, body.rows)
+            all_scores += told.scores or [None] * body.rows
+            if on_progress is not None:
+                on_progress(Progress(sent, told))
+        if not totals.rows:
+            raise BadInput("there is no row")
+        if not totals.seq and first is not None:
+            raise first
+        summed = totals.told(model)
+        summed.scores = all_scores if scores else UNSET
+        return summed
+
+    # -- predict ---------------------------------------------------------------------------------
+
+    @method
+    def predict(
+        self,
+        model: str,
+        x: Any,
+        *,
+        names: Sequence[str] | None = None,
+        min_seq: int | None = None,
+        version: str | None = None,
+        rows_per_request: int = ROWS_PER_REQUEST,
+    ) -> Steps[Any]:
+        """Score one row (Predicted) or many (PredictedMany); the model does not change.
+
+        `min_seq` waits until the state has this seq; `version` scores with the version of this
+        name.
+        """
+        query = asked(min_seq=min_seq, version=version)
+        if is_single(x):
+            body = sample_line({"x": row_of(x, names)})
+            return (yield from self._do(_predict_call(model, JSON, body, query, Predicted)))
+        answers: list[PredictedMany] = []
+        for many in bodies_of(samples_of(x, names=names), rows_per_request):
+            answers.append((yield from self._predict_body(model, NDJSON, many.content, query)))
+        if not answers:
+            raise BadInput("there is no row")
+        return _joined(answers)
+
+    @method
+    def predict_and_remember(
+        self,
+        model: str,
+        x: Any,
+        ids: Any,
+        *,
+        names: Sequence[str] | None = None,
+        default_label: Any = None,
+        default_after_s: float | None = None,
+    ) -> Call[PredictedMany]:
+        """Score rows, and keep them in the store under their ids until `learn_labels`.
+
+        A row whose label does not arrive within `default_after_s` learns `default_label`.
+        """
+        try:
+            label = plain(default_label)
+        except TypeError as wrong:
+            raise BadInput(f"the default label: {wrong}") from None
+        query = asked(
+            remember=True,
+            # False is a label here, not an absent flag.
+            default_label="false" if label is False else label,
+            default_after_s=default_after_s,
+        )
+        samples = enumerate(samples_of(x, ids=ids, names=names))
+        lines = b",".join(sample_line(one, row) for row, one in samples)
+        return _predict_call(model, JSON, b'{"samples":[' + lines + b"]}", query, PredictedMany)
+
+    def _predict_piece(
+        self, model: str, file: RowFile, piece: Piece, query: Mapping[str, str]
+    ) -> Steps[PredictedMany]:
+        """Score a chunk of a file."""
+        if file.kind != JSON:
+            return (yield from self._predict_body(model, file.kind, piece.content, query))
+        # A JSON document is one row or many; so is its answer.
+        call = _predict_call(model, JSON, piece.content, query, dict[str, Any])
+        told = yield from self._do(call)
+        if "scores" in told:
+            return msgspec.convert(told, PredictedMany)
+        one = msgspec.convert(told, Predicted)
+        return PredictedMany(model, one.seq, [one.score], [one.label], [one.probability])
+
+    def _predict_body(
+        self, model: str, kind: str, body: bytes, query: Mapping[str, str]
+    ) -> Steps[PredictedMany]:
+        """Score a body; if none of its rows is valid, every score is None."""
+        try:
+            return (yield from self._do(_predict_call(model, kind, body, query, PredictedMany)))
+        except Refused as refused:
+            count = refused.problem.get("rejected")
+            if refused.kind != "invalid-rows" or not count:
+                raise
+            errors = [dict(error) for error in refused.errors]
+            nones: list[Any] = [None] * count
+            return PredictedMany(model, 0, nones, [*nones], [*nones], rejected=count, errors=errors)
+
+    # -- members, versions, samples --------------------------------------------------------------
+
+    @method
+    def members(self, model: str) -> Call[Members]:
+        """The members of a portfolio and their weights."""
+        return Call("GET", model_path(model, "members"), Members)
+
+    @method
+    def add_member(self, model: str, spec: Spec, *, key: str | None = None) -> Call[Member]:
+        """Add a member, which first learns the rows that the model retains."""
+        path, headers = model_path(model, "members"), with_key(key or new_key())
+        return Call("POST", path, Member, {}, headers, encoded(spec))
+
+    @method
+    def remove_member(self, model: str, name: str) -> Call[None]:
+        """Delete a member and what it has learned."""
+        return Call("DELETE", model_path(model, "members", name), None)
+
+    @method
+    def promote(self, model: str, name: str) -> Call[Member]:
+        """Serve this member alone."""
+        return Call("POST", model_path(model, "members", name, "promote"), Member)
+
+    @method
+    def end_promotion(self, model: str) -> Call[Members]:
+        """Serve all members again."""
+        return Call("DELETE", model_path(model, "promotion"), Members)
+
+    @method
+    def compare(self, model: str, a: str, b: str, *, level: float = 0.95) -> Call[Comparison]:
+        """Which of two members has the smaller loss, with a confidence interval."""
+        return Call("GET", model_path(model, "compare"), Comparison, asked(a=a, b=b, level=level))
+
+    @method
+    def take_version(self, model: str, name: str | None = None, *, note: str = "") -> Call[Version]:
+        """Keep a full copy of the state under a name."""
+        body = encoded({"name": name, "note": note})
+        return Call("POST", model_path(model, "versions"), Version, {}, _JSON_BODY, body)
+
+    @method
+    def versions(self, model: str) -> Call[Versions]:
+        """All versions, and the first seq that the journal has."""
+        return Call("GET", model_path(model, "versions"), Versions)
+
+    @method
+    def delete_version(self, model: str, name: str) -> Call[None]:
+        """Delete a version."""
+        return Call("DELETE", model_path(model, "versions", name), None)
+
+    @method
+    def roll_back(
+        self,
+        model: str,
+        *,
+        version: str | None = None,
+        seq: int | None = None,
+        key: str | None = None,
+    ) -> Call[RolledBack]:
+        """Restore an earlier state, by the name of a version or by a seq."""
+        if (version is None) == (seq is None):
+            raise BadInput("name a version or a seq, one of them")
+        body = encoded({"version": version} if seq is None else {"seq": seq})
+        headers = {**_JSON_BODY, **with_key(key or new_key())}
+        return Call("POST", model_path(model, "rollback"), RolledBack, {}, headers, body)
+
+    @method
+    def resume(self, model: str, *, rows: str, key: str | None = None) -> Call[Resumed]:
+        """End a pause of learning; `rows` in quarantine: `learn` them now, or `drop` them."""
+        if rows not in ("learn", "drop"):
+            raise BadInput(
+                f"the rows in quarantine are learned (learn) or dropped (drop), got {rows!r}"
+            )
+        headers = with_key(key or new_key())
+        return Call("POST", model_path(model, "resume"), Resumed, {"rows": rows}, headers)
+
+    @method
+    def unlearn(self, model: str, sample: str | int) -> Call[Unlearned]:
+        """Unlearn a retained sample; repeat the call until its `status` is done."""
+        return Call("DELETE", model_path(model, "samples", str(sample)), Unlearned)
+
+    def _do(self, call: Call[T]) -> Steps[T]:
+        return send(call, self._patience_s)
+
+
+_JSON_BODY = {"content-type": JSON}
+
+
+def _learn_call(
+    model: str, kind: str, body: bytes, key: str, scores: bool = False
+) -> Call[Learned]:
+    # The server splits a longer body into chunks, and answers with the sum of theirs.
+    is_split = len(body) > CHUNK_BYTES and kind != JSON
+    answer = LearnedStream if is_split else Learned
+    headers = {"content-type": kind, **with_key(key)}
+    return Call("POST", model_path(model, "learn"), answer, asked(scores=scores), headers, body)
+
+
+def _predict_call(
+    model: str, kind: str, body: bytes, query: Mapping[str, str], answer: type[T]
+) -> Call[T]:
+    return Call("POST", model_path(model, "predict"), answer, query, {"content-type": kind}, body)
+
+
+def _all_rejected(model: str, refused: Refused, seq: int) -> Learned:
+    """A refusal of all rows of a request, as the answer that it is among others."""
+    rejected = int(refused.problem.get("rejected") or 0)
+    errors = [dict(error) for error in refused.errors]
+    return Learned(model, seq, 0, 0, 0, None, rejected, False, errors=errors)
+
+
+def _file_changed(file: RowFile, piece: Piece, refused: Refused) -> Refused:
+    detail = (
+        f"{file.name}: its chunk {piece.number} was learned with another content under the key"
+        f" {piece.key!r}: the file has changed, or the key is another one's"
+    )
+    return Refused(refused.problem | {"detail": detail}, refused.status)
+
+
+def _joined(answers: list[PredictedMany]) -> PredictedMany:
+    """Answers to consecutive bodies as one; `seq` is the oldest."""
+    whole = answers[0]
+    for more in answers[1:]:
+        for error in more.errors or ():
+            error["index"] += len(whole.scores)
+        whole.seq = min(whole.seq, more.seq)
+        whole.scores += more.scores
+        whole.labels += more.labels
+        if whole.probabilities is not None and more.probabilities is not None:
+            whole.probabilities += more.probabilities
+        whole.rejected = (whole.rejected or 0) + (more.rejected or 0) or UNSET
+        whole.errors = [*(whole.errors or ()), *(more.errors or ())][:MAX_ERRORS] or UNSET
+        whole.stale = whole.stale or more.stale
+        whole.age_seconds = max(whole.age_seconds or 0.0, more.age_seconds or 0.0) or UNSET
+    return whole

@@ -1,0 +1,43 @@
+"""Write docs/LICENCES.md: python -m deploy.supply.licences"""
+
+from deploy.supply.distributions import ROOT, licence, pins, reached, requirements
+from deploy.supply.vendored import vendored
+
+PAGE = ROOT / "docs" / "LICENCES.md"
+
+HEAD = """# Licences
+
+Dualstream is under the Apache License 2.0 (LICENSE). Written by `python -m deploy.supply.licences` from
+what each distribution says of itself; a test holds it to what is installed.
+
+## What the server needs
+
+| distribution | version | licence |
+|---|---|---|
+"""
+VENDORED = """
+## Files of others in this project
+
+Under `service/static/vendor`, each with its licence beside it.
+
+| library | version | licence | from |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page's text; raises LookupError for a distribution that is not installed."""
+    versions = pins()
+    lines = []
+    for name, distribution in sorted(reached(requirements("server")).items()):
+        if distribution is None:
+            raise LookupError(f"{name} is not installed")
+        lines.append(f"| {name} | {versions[name]} | {licence(distribution)} |\n")
+    others = [
+        f"| {one.name} | {one.version} | {one.licence} | {one.address} |\n" for one in vendored()
+    ]
+    return HEAD + "".join(lines) + VENDORED + "".join(others)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,49 @@
+"""Write a bill of materials of the server as installed: python -m deploy.supply.sbom PYTHON FILE
+
+PYTHON is that of an environment with the server and nothing else. CycloneDX 1.6 JSON, with the
+libraries that are vendored, held to the format's schema, and the same bytes for the same input.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from deploy.supply.distributions import ROOT
+from deploy.supply.vendored import vendored
+
+
+def bill(python: str) -> str:
+    """Its text; raises ValueError where it breaks the schema."""
+    asked = [sys.executable, "-m", "cyclonedx_py", "environment", python]
+    asked += ["--pyproject", str(ROOT / "pyproject.toml"), "--mc-type", "application"]
+    asked += ["--output-reproducible", "--spec-version", "1.6"]
+    done = subprocess.run(asked, stdout=subprocess.PIPE, check=True)  # noqa: S603
+    told = json.loads(done.stdout)
+    for one in vendored():
+        reference = f"pkg:npm/{one.name}@{one.version}"
+        told["components"].append(
+            {
+                "type": "library",
+                "bom-ref": reference,
+                "name": one.name,
+                "version": one.version,
+                "purl": reference,
+                "licenses": [{"license": {"id": one.licence}}],
+                "externalReferences": [{"type": "vcs", "url": one.address}],
+            }
+        )
+        told["dependencies"].append({"ref": reference})
+    text = json.dumps(told, indent=2) + "\n"
+    wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    if wrong is not None:
+        raise ValueError(f"not CycloneDX 1.6: {wrong}")
+    return text
+
+
+if __name__ == "__main__":
+    python, path = sys.argv[1:]
+    Path(path).write_text(bill(python))

@@ -1,0 +1,33 @@
+"""Libraries whose files are kept in this project."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.supply.distributions import ROOT
+
+FOLDER = ROOT / "service" / "static" / "vendor"
+
+
+@dataclass(frozen=True)
+class Vendored:
+    """One of them, as the first line of its file VERSION says."""
+
+    name: str
+    version: str
+    address: str
+    licence: str
+    folder: Path
+
+
+def vendored() -> list[Vendored]:
+    """All of them, by the names of their folders; raises ValueError for one without a VERSION."""
+    return [_read(folder) for folder in sorted(FOLDER.iterdir())]
+
+
+def _read(folder: Path) -> Vendored:
+    said = (folder / "VERSION").read_text()
+    found = re.match(r"(\S+) (\S+), (https://\S+), (\S+)", said)
+    if found is None:
+        raise ValueError(f"{folder}/VERSION must say: NAME VERSION, ADDRESS, LICENCE")
+    return Vendored(*found.groups(), folder)

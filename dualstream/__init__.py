@@ -1,0 +1,1 @@
+"""Dualstream: a server that learns from a stream, and its client."""

@@ -1,0 +1,293 @@
+"""Labels that come later: POST /models/{id}/labels."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Raw, Struct
+
+from dualstream.service.api.access import limited_of
+from dualstream.service.api.errors import Problem, RowError
+from dualstream.service.api.http import read_head, stored_key
+from dualstream.service.api.learn_rows import fingerprint_of
+from dualstream.service.api.models import catalog_of
+from dualstream.service.api.request_body import read_body
+from dualstream.service.api.responses import first_errors, reasons
+from dualstream.service.codecs import check_rows
+from dualstream.service.codecs.row_schema import BadRow
+from dualstream.service.jobs.late_labels import Label, Labelled, learn_labels
+from dualstream.service.models.model import Model
+from dualstream.service.replica.first_responses import Answer
+from dualstream.service.replica.receipts import Receipt
+from dualstream.service.replica.row_sums import (
+    Column,
+    are_wrong,
+    count,
+    mean,
+    places_where,
+    where_not,
+)
+from dualstream.wire.schemas import Duplicate, Learned
+
+router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])
+
+LABEL_EXAMPLES: dict[str, Any] = {
+    "one label": {"id": "event-1", "y": 1},
+    "labels": {"labels": [{"id": "event-1", "y": 1}, {"id": 7, "y": 0}]},
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class OneLabel(Struct, forbid_unknown_fields=True):
+    """The label of a row that was predicted with `remember=true`, by the row's id."""
+
+    id: str | int
+    y: float | int | bool | str | None
+
+
+class ManyLabels(Struct, forbid_unknown_fields=True):
+    """Labels, in the order in which they are learned."""
+
+    labels: list[Raw]
+
+
+_one, _many = msgspec.json.Decoder(OneLabel), msgspec.json.Decoder(ManyLabels)
+# As of rows: a label that no float holds is no fault of those beside it.
+_any = msgspec.json.Decoder(float_hook=float)
+
+
+@router.post(
+    "/labels",
+    response_model=None,
+    responses={
+        200: {"description": "As `learn` answers; loss and mistakes are of the scores served."},
+        404: {"description": "None of the samples is known."},
+        410: {"description": "All of them have waited too long."},
+        429: {"description": "The model has grown too large, or its quarantine is full."},
+    },
+    openapi_extra={
+        "parameters": [
+            {
+                "in": "header",
+                "name": "Idempotency-Key",
+                "description": "Learned once, however often it is sent.",
+                "required": False,
+                "schema": {"type": "string"},
+            }
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {"type": "object"},
+                    "examples": {name: {"value": one} for name, one in LABEL_EXAMPLES.items()},
+                }
+            },
+        },
+    },
+)
+async def learn_late_labels(model_id: str, request: Request) -> Response:
+    """Learn the labels of rows that were predicted with `remember=true`, each once.
+
+    They are scored as they were served. A label that was learned before is a duplicate; of a sample
+    that is unknown, has expired, or has another label already, it is an error of that row alone.
+    """
+    catalog = catalog_of(request)
+    head = read_head(request.scope)
+    model = await catalog.get(model_id)
+    body = await read_body(request.receive, head, catalog.settings.max_body_bytes, request.scope)
+    key = stored_key(head.idempotency_key)
+    asked = _Asked(model, body)
+    if (limited := limited_of(request.scope)) is not None:
+        await limited.let_rows_in(asked.count)
+    mark = fingerprint_of(head, {}, body) if key else None
+    told = await learn_labels(catalog.journal, model, asked.labels, key, mark)
+    for delay_s in told.delays_s:
+        catalog.telemetry.saw_label(model.record.id, delay_s)
+    headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
+    if told.answer is not None:
+        headers["idempotency-replayed"] = "true"
+    answer = _encode(asked.answer(told))
+    return Response(answer, media_type="application/json", headers=headers)
+
+
+class _Asked:
+    """The labels of one request, good and bad, and how they are answered."""
+
+    def __init__(self, model: Model, body: bytes) -> None:
+        """Raises Problem 400 for what is no JSON, 413 for too many, 422 where there is none."""
+        self._model = model
+        self.labels: list[Label] = []
+        self._bad: list[RowError] = []
+        given, self._is_single = _parsed(body)
+        self.count = len(given)
+        check_rows(len(given), model.door.limits.rows)
+        for place, raw in enumerate(given):
+            try:
+                self.labels.append(_label(model, place, raw))
+            except BadRow as bad:
+                self._bad.append(RowError(place, self._pointer(place) + bad.pointer, bad.reason))
+        self._ids = {label.place: label.id for label in self.labels}
+        if not given:
+            raise Problem(422, "invalid-rows", "the request holds no label")
+
+    def answer(self, told: Labelled) -> Learned:
+        """As of `learn`. Raises Problem where no label was learned, now or before."""
+        if told.repeats is not None:
+            return self._again(told, told.repeats)
+        receipt, found = told.receipt, told.found
+        duplicates, conflicts = list(told.duplicates), list(told.conflicts)
+        if receipt is not None:
+            duplicates += [(found[row].place, seq) for row, seq in receipt.duplicates]
+            conflicts += [(found[row].place, 0) for row in receipt.conflicts]
+        rejected = [] if receipt is None else _rejected(receipt, found)
+        errors = self._errors(told, conflicts, rejected)
+        taken = 0 if receipt is None else receipt.placed.count
+        if (
+            receipt is not None and taken and receipt.scores is None
+        ):  # journalled, and rebuilt since
+            model, seq = self._model.record.id, receipt.placed.seq
+            return Learned(model, seq, taken, None, None, None, None, False)
+        if not taken and not duplicates:
+            self._refuse(told, errors)
+        # Where nothing is new, up to where the known ones stand; under a key, as it is kept there.
+        seq = max([0 if receipt is None else receipt.placed.seq, *(seq for _, seq in duplicates)])
+        losses: Column = [] if receipt is None else _learned(receipt, receipt.losses)
+        return Learned(
+            model=self._model.record.id,
+            seq=seq,
+            count=taken,
+            learned=len(losses),
+            mistakes=self._mistakes(told),
+            loss=mean(losses),
+            rejected=len(errors),
+            duplicate=not taken and not errors,
+            duplicates=_listed(duplicates),
+            errors=first_errors(errors),
+        )
+
+    def _again(self, told: Labelled, repeats: tuple[int, int]) -> Learned:
+        """The first answer to a request that is repeated, or as much as is kept of it."""
+        (seq, count), answer, model = repeats, told.answer, self._model.record.id
+        if answer is None:
+            return Learned(model, seq, count, None, None, None, None, True)
+        rejected = _rejected_before(answer, told.journalled)
+        errors = self._errors(told, told.conflicts, rejected)
+        is_told = answer.rows is not None
+        return Learned(
+            model=model,
+            seq=answer.seq,
+            count=answer.count,
+            learned=answer.learned,
+            mistakes=answer.mistakes,
+            loss=answer.loss,
+            rejected=len(errors) + (0 if is_told else answer.count - answer.learned),
+            duplicate=True,
+            duplicates=_listed(told.duplicates),
+            errors=first_errors(errors),
+        )
+
+    def _errors(
+        self,
+        told: Labelled,
+        conflicts: Sequence[tuple[int, int]],
+        rejected: Sequence[tuple[int, str]],
+    ) -> list[RowError]:
+        """Of all labels that were not learned and are no duplicates, in their order."""
+        errors = list(self._bad)
+        errors += [RowError(place, self._pointer(place), reason) for place, reason in rejected]
+        for places, reason in (
+            ([place for place, _ in conflicts], "sample {!r} was labelled otherwise before"),
+            (told.unknown, "unknown-sample: no row waits for the label of {!r}"),
+            (told.expired, "expired-sample: {!r} has waited for its label too long"),
+        ):
+            errors += [
+                RowError(place, self._pointer(place) + "/id", reason.format(self._ids[place]))
+                for place in places
+            ]
+        errors.sort(key=lambda error: error.index)
+        return errors
+
+    def _refuse(self, told: Labelled, errors: Sequence[RowError]) -> None:
+        """Raise the Problem for a request of which no label was taken."""
+        status, slug = 422, "invalid-rows"
+        if len(told.unknown) == len(errors):
+            status, slug = 404, "unknown-sample"
+        elif len(told.expired) == len(errors):
+            status, slug = 410, "expired-sample"
+        rows = "label" if len(errors) == 1 else "labels"
+        detail = f"{len(errors)} {rows} refused; the first: {errors[0].reason}"
+        raise Problem(status, slug, detail, errors, rejected=len(errors))
+
+    def _mistakes(self, told: Labelled) -> int | None:
+        if self._model.door.task == "regression":
+            return None
+        if told.receipt is None:
+            return 0
+        receipt = told.receipt
+        rows = range(len(told.found)) if receipt.rows is None else receipt.rows
+        scores = [] if receipt.scores is None else receipt.scores
+        wrong = are_wrong(scores, [told.found[row].y for row in rows])
+        return count(_learned(receipt, wrong))
+
+    def _pointer(self, place: int) -> str:
+        return "" if self._is_single else f"/labels/{place}"
+
+
+def _parsed(body: bytes) -> tuple[list[bytes], bool]:
+    """The JSON of each label; and whether it is a single one."""
+    try:
+        content = _any.decode(body)
+        if isinstance(content, dict) and "labels" in content:
+            return [bytes(raw) for raw in _many.decode(body).labels], False
+    except msgspec.ValidationError as wrong:
+        raise Problem(422, "invalid-body", str(wrong)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
+        raise Problem(400, "malformed-body", str(broken)) from None
+    if not isinstance(content, dict):
+        detail = 'send {"id": ..., "y": ...} or {"labels": [{"id": ..., "y": ...}, ...]}'
+        raise Problem(422, "invalid-body", detail)
+    return [body], True
+
+
+def _label(model: Model, place: int, raw: bytes) -> Label:
+    """Raises BadRow."""
+    try:
+        given = _one.decode(raw)
+    except msgspec.ValidationError as wrong:
+        raise BadRow("", str(wrong)) from None
+    y = model.door.label(given.y)
+    if isinstance(y, str):
+        raise BadRow("/y", "rows of a multiclass model cannot wait for their labels")
+    return Label(place, model.door.id(given.id), y)
+
+
+def _learned(receipt: Receipt, column: Column | None) -> Column:
+    """Of the journalled rows those that were not rejected."""
+    return [] if column is None else where_not(receipt.rejected, column)
+
+
+def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]:
+    """The places of labels that were journalled and not learned, and why not."""
+    rows = range(len(found)) if receipt.rows is None else receipt.rows
+    places = places_where(receipt.rejected)
+    why = reasons(len(rows), places, receipt.set_aside)
+    return [(found[rows[at]].place, reason) for at, reason in zip(places, why, strict=True)]
+
+
+def _rejected_before(answer: Answer, journalled: Mapping[int, Label]) -> list[tuple[int, str]]:
+    """As `_rejected`, of a request that is repeated."""
+    if answer.rows is None:
+        return []
+    numbers = answer.rows.rejected
+    why = reasons(answer.count, numbers, answer.rows.set_aside)
+    return [
+        (journalled[number].place, reason)
+        for number, reason in zip(numbers, why, strict=True)
+        if number in journalled
+    ]
+
+
+def _listed(duplicates: Sequence[tuple[int, int]]) -> Any:
+    return [Duplicate(place, seq) for place, seq in sorted(duplicates)] or UNSET

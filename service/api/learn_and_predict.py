@@ -1,0 +1,382 @@
+"""learn and predict: plain ASGI, reached before FastAPI's own routing.
+
+A FastAPI body parameter alone costs more than the journal; here a typed decoder reads the body and
+bytes go back. Errors have the one shape of dualstream.service.api.errors.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dualstream.service.api.access import check_method, limited_of
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.events import Events
+from dualstream.service.api.http import (
+    PIECE,
+    Head,
+    Headers,
+    answer,
+    answer_problem,
+    etag_of,
+    given_key,
+    in_pieces,
+    is_true,
+    read_count,
+    read_head,
+    read_query,
+    stored_key,
+)
+from dualstream.service.api.learn_rows import fingerprint_of, learned_of, parse, request_of
+from dualstream.service.api.remember_rows import OF_WAITING, let_wait, parse_waiting, read_wait
+from dualstream.service.api.request_body import (
+    arriving,
+    beginning_with,
+    bounded,
+    read_body,
+    up_to,
+)
+from dualstream.service.api.responses import answer_lines, one_line, problem_of, refusal, scored
+from dualstream.service.api.streaming_upload import Upload, check_asked
+from dualstream.service.codecs import (
+    CHUNK_BYTES,
+    CUTTERS,
+    Intake,
+    as_batch,
+    chunks_of,
+    media_type,
+    parse_named_row,
+    parse_query_row,
+)
+from dualstream.service.journal.protocol import ModelChanged
+from dualstream.service.metrics import Telemetry
+from dualstream.service.models.admission import LEARN
+from dualstream.service.models.model import Model
+from dualstream.service.models.readiness import Startup
+from dualstream.service.models.registry import Catalog
+from dualstream.service.models.versions import LoadedVersions
+from dualstream.service.settings import Settings
+from dualstream.service.transport.body_memory import Bodies, Body, body_of, over
+from dualstream.solvers import Batch
+from dualstream.solvers.text import count_lines
+from dualstream.wire.schemas import Learned
+
+REPLAYED = (b"idempotency-replayed", b"true")
+_encode = msgspec.json.Encoder().encode
+
+
+Endpoint = Callable[[str, Scope, Receive], Awaitable[Any]]
+"""Takes a model's id and a request, returns a body (bytes, or lines as they come) and headers."""
+
+
+class HotPath:
+    """Routes requests: learn, predict and events are served here, all others by `app`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        learn: "LearnRoute",
+        predict: "PredictRoute",
+        events: Events,
+        catalog: Catalog,
+        startup: Startup,
+        bodies: Bodies,
+        telemetry: Telemetry,
+        max_body_bytes: int,
+    ) -> None:
+        self._app = app
+        self._learn, self._predict, self._events = learn, predict, events
+        self._catalog = catalog
+        self._startup = startup
+        self._bodies = bodies
+        self._telemetry = telemetry
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._bodies.may_be_held_for(scope)
+        path: str = scope["path"]
+        if path.startswith("/models/"):
+            model_id, _, action = path[8:].partition("/")
+            if action == "events":
+                await self._events(model_id, scope, receive, send)
+                return
+            with self._catalog.pinned(model_id):
+                if action == "learn":
+                    await self._serve("learn", self._learn.learn, model_id, scope, receive, send)
+                elif action == "predict":
+                    await self._serve(
+                        "predict", self._predict.predict, model_id, scope, receive, send
+                    )
+                else:
+                    await self._pass_on(scope, receive, send)
+            return
+        if path == "/predict":
+            await self._serve("predict", self._predict.by_query, "", scope, receive, send)
+            return
+        await self._pass_on(scope, receive, send)
+
+    async def _serve(
+        self,
+        route: str,
+        endpoint: Endpoint,
+        model_id: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        began = time.perf_counter()
+        status = 200
+        body = None
+        try:
+            self._startup.check_ready()
+            body, headers = await endpoint(model_id, scope, receive)
+            if not isinstance(body, bytes):
+                status = await answer_lines(send, body, headers, scope)
+        except Exception as error:
+            problem = problem_of(error, scope)
+            status = problem.status
+            await answer_problem(send, problem, scope["path"])
+        else:
+            if isinstance(body, bytes):
+                await answer(send, body, headers, scope)
+        finally:
+            over(scope)
+        self._telemetry.saw_request(route, status, time.perf_counter() - began)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        status = 500
+
+        async def watch(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            is_long = len(message.get("body", b"")) > PIECE
+            await (in_pieces(send, message, scope) if is_long else send(message))
+
+        try:
+            await self._app(scope, bounded(receive, self._max_body_bytes, scope), watch)
+        finally:
+            over(scope)
+            route = getattr(scope.get("route"), "path", "unknown")
+            self._telemetry.saw_request(route, status, time.perf_counter() - began)
+
+
+class LearnRoute:
+    """POST /models/{id}/learn."""
+
+    def __init__(self, catalog: Catalog, settings: Settings, telemetry: Telemetry) -> None:
+        self._catalog = catalog
+        self._max_body_bytes = settings.max_body_bytes
+        self._max_upload_bytes = settings.max_upload_bytes
+        self._telemetry = telemetry
+        self._uploads: set[Upload] = set()
+
+    def stop(self) -> None:
+        """End each body that is learned as it arrives, after the chunk that is under way."""
+        for upload in self._uploads:
+            upload.stop()
+
+    async def learn(self, model_id: str, scope: Scope, receive: Receive) -> Any:
+        check_method(scope, "POST")
+        head = read_head(scope)
+        query = read_query(scope, ("scores", "atomic"))
+        wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
+        model = await self._catalog.get(model_id)
+        headers = [(b"dualstream-durability", self._catalog.contact.durability)]
+        if self._may_be_cut(head):
+            pieces = arriving(receive, head, self._max_upload_bytes, scope)
+            body, is_long = await up_to(CHUNK_BYTES, pieces)
+            if is_long:
+                check_asked(head, wants_scores, atomic)
+                upload = Upload(
+                    self._catalog,
+                    model_id,
+                    head,
+                    query,
+                    given_key(head.idempotency_key),
+                    wants_scores,
+                    limited_of(scope),
+                )
+                told_of = self._learn_chunks(
+                    upload, head, beginning_with(body, pieces), body_of(scope)
+                )
+                return await _as_wanted(head, upload, told_of, headers)
+        else:
+            body = await read_body(receive, head, self._max_body_bytes, scope)
+        self._catalog.pressure.check(LEARN)
+        key = stored_key(head.idempotency_key)
+        fingerprint = fingerprint_of(head, query, body) if key else None
+        receipt, limited = None, limited_of(scope)
+        while receipt is None:
+            intake = await parse(model, head, body, labelled=True)
+            self._refuse_if_nothing_to_learn(model, intake, atomic)
+            if limited is not None:
+                await limited.let_rows_in(intake.count)
+                limited = None
+            request = await request_of(intake, key, fingerprint, is_whole=atomic)
+            try:
+                receipt = await model.submit(request)
+            except ModelChanged:  # it was sent to one that is gone
+                model = await self._catalog.get(model_id)
+        wants_scores = wants_scores or intake.single
+        told, is_replayed = await learned_of(model, intake, request, receipt, wants_scores)
+        if is_replayed:
+            headers.append(REPLAYED)
+        if head.wants_lines:
+            return one_line(told), headers
+        return _encode(told), headers
+
+    def _may_be_cut(self, head: Head) -> bool:
+        """Whether it may turn out that the body is learned chunk by chunk."""
+        is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
+        if (is_short and head.content_encoding is None) or self._max_body_bytes < CHUNK_BYTES:
+            return False
+        return media_type(head.content_type)[0] in CUTTERS
+
+    async def _learn_chunks(
+        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: Body
+    ) -> AsyncIterator[Learned]:
+        """What became of each chunk, and last of all of them."""
+        cutter, so_far = CUTTERS[media_type(head.content_type)[0]](), 0
+        self._uploads.add(upload)
+        try:
+            cut = chunks_of(pieces, cutter, self._max_body_bytes, count_lines)
+            async with aclosing(cut) as chunks:
+                async with aclosing(upload.learn(chunks)) as learned:
+                    async for told in learned:
+                        held.let_go(told.bytes - so_far)
+                        so_far = told.bytes
+                        yield told
+            yield upload.told()
+        finally:
+            self._uploads.discard(upload)
+
+    def _refuse_if_nothing_to_learn(self, model: Model, intake: Intake, atomic: bool) -> None:
+        if intake.errors:
+            self._telemetry.saw_refused(model.record.id, len(intake.errors))
+        if intake.count == 0:
+            raise Problem(422, "invalid-rows", "the request holds no row")
+        if intake.errors and (atomic or not intake.places):
+            raise refusal(intake, intake.errors)
+
+
+class PredictRoute:
+    """GET and POST /models/{id}/predict, and GET /predict."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        versions: LoadedVersions,
+        settings: Settings,
+        telemetry: Telemetry,
+    ) -> None:
+        self._catalog = catalog
+        self._versions = versions
+        self._max_body_bytes = settings.max_body_bytes
+        self._remember_s = settings.remember_s
+        self._telemetry = telemetry
+
+    async def predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
+        if scope["method"] == "GET":
+            query = read_query(scope, ("x", "min_seq", "version"), named="x.")
+            await _let_in(scope, 1)
+            return await self._predict_row(model_id, query)
+        check_method(scope, "POST")
+        head = read_head(scope)
+        query = read_query(scope, ("min_seq", "version", *OF_WAITING))
+        model = await self._found(model_id, query)
+        body = await read_body(receive, head, self._max_body_bytes, scope)
+        wait = read_wait(query, model, self._remember_s)
+        if wait is None:
+            intake = await parse(model, head, body, labelled=False)
+        else:
+            intake = await parse_waiting(model, head, body)
+        if intake.count == 0:
+            raise Problem(422, "invalid-rows", "the request holds no row")
+        if not intake.places:
+            raise refusal(intake, intake.errors)
+        await _let_in(scope, intake.count)
+        answered, headers = await self._score(model, intake, query)
+        if wait is not None:
+            await let_wait(self._catalog.journal, model, intake, answered, wait)
+        return _encode(answered), headers
+
+    async def by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
+        """The model, too, is named in the query."""
+        check_method(scope, "GET")
+        query = read_query(scope, ("model", "x", "min_seq", "version"), named="x.")
+        if "model" not in query:
+            raise Problem(422, "invalid-query", "model is missing: model=ID")
+        await _let_in(scope, 1)
+        with self._catalog.pinned(query["model"]):
+            return await self._predict_row(query["model"], query)
+
+    async def _predict_row(self, model_id: str, query: dict[str, str]) -> Any:
+        model = await self._found(model_id, query)
+        answered, headers = await self._score(model, _queried_row(model, query), query)
+        return _encode(answered), headers
+
+    async def _score(self, model: Model, intake: Intake, query: dict[str, str]) -> Any:
+        batch = as_batch([intake.rows])
+        if "version" in query:
+            return await self._score_by_version(model, intake, batch, query["version"])
+        async with model.replica.serving():
+            seq, chain = model.replica.seq, model.replica.chain
+            answered = scored(model, model.replica.learner, intake, batch, seq)
+        self._telemetry.saw_predictions(model.record.id, len(batch))
+        age_s = model.stale_s
+        if age_s is None:
+            return answered, [(b"etag", etag_of(seq, chain).encode())]
+        answered.stale, answered.age_seconds = True, round(age_s, 3)
+        return answered, []
+
+    async def _score_by_version(self, model: Model, intake: Intake, batch: Batch, name: str) -> Any:
+        version = await self._versions.get(model, self._catalog.journal, name)
+        answered = scored(model, version.learner, intake, batch, version.seq)
+        self._telemetry.saw_predictions(model.record.id, len(batch))
+        return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
+
+    async def _found(self, model_id: str, query: dict[str, str]) -> Model:
+        """The model, at `min_seq` or beyond. Raises Problem 503 where it does not get there."""
+        model = self._catalog.held(model_id) or await self._catalog.get(model_id)
+        min_seq = read_count(query, "min_seq")
+        if model.replica.seq >= min_seq:
+            return model
+        return await self._catalog.reach(model_id, min_seq)
+
+
+async def _let_in(scope: Scope, rows: int) -> None:
+    """Raise Problem 429 where the key that was shown may not send so many rows now."""
+    if (limited := limited_of(scope)) is not None:
+        await limited.let_rows_in(rows)
+
+
+async def _as_wanted(
+    head: Head, upload: Upload, told_of: AsyncIterator[Learned], headers: Headers
+) -> Any:
+    """All that is told, or the last of it."""
+    if head.wants_lines:
+        return told_of, headers
+    async for told in told_of:
+        last = told
+    if upload.is_replayed:
+        headers.append(REPLAYED)
+    return _encode(last), headers
+
+
+def _queried_row(model: Model, query: dict[str, str]) -> Intake:
+    named = {name[2:]: value for name, value in query.items() if name.startswith("x.")}
+    if bool(named) == ("x" in query):
+        raise Problem(
+            422, "invalid-query", "a row is x=INDEX:VALUE,INDEX:VALUE or x.NAME=VALUE&x.NAME=VALUE"
+        )
+    if named:
+        return parse_named_row(model.door, named)
+    return parse_query_row(model.door, query["x"])

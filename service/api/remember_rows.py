@@ -1,0 +1,95 @@
+"""How a prediction is asked to let its rows wait for their labels."""
+
+import asyncio
+import math
+
+import msgspec
+
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.http import Head, is_true
+from dualstream.service.api.learn_rows import INLINE_BYTES
+from dualstream.service.codecs import Intake, ListedRows, check_rows, media_type, parse_json
+from dualstream.service.codecs.row_schema import BadRow
+from dualstream.service.jobs.late_labels import Wait, check_may_wait, packed_label, remember
+from dualstream.service.journal.protocol import Journal
+from dualstream.service.models.model import Model
+from dualstream.wire.problems import quoted
+from dualstream.wire.schemas import Predicted, PredictedMany
+
+OF_WAITING = ("remember", "default_label", "default_after_s")
+"""The parameters of a query that say so."""
+
+_any = msgspec.json.Decoder()
+
+
+async def parse_waiting(model: Model, head: Head, body: bytes) -> Intake:
+    """The rows of a prediction that is to remember them: each has an id of its own.
+
+    Raises Problem 415 for other bodies than JSON, and 400, 413, 422 as for any.
+    """
+    kind, _ = media_type(head.content_type)
+    if kind != "application/json":
+        detail = f"{kind} is not accepted with remember=true, send application/json"
+        raise Problem(415, "unsupported-media-type", detail)
+    if len(body) <= INLINE_BYTES:
+        intake = parse_json(model.door, body, False, True)
+    else:
+        intake = await asyncio.to_thread(parse_json, model.door, body, False, True)
+    check_rows(intake.count, model.door.limits.rows)
+    return intake
+
+
+async def let_wait(
+    journal: Journal, model: Model, intake: Intake, answered: Predicted | PredictedMany, wait: Wait
+) -> None:
+    """Let the rows that were scored wait for their labels, before the scores are told.
+
+    Raises ModelChanged, TooManyRemembered, and what the store raises.
+    """
+    assert isinstance(intake.rows, ListedRows)
+    of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
+    scores = [of_all[place] for place in intake.places]
+    served = [math.nan if score is None else score for score in scores]
+    answered.remembered = await remember(journal, model, intake.rows, served, answered.seq, wait)
+
+
+def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | None:
+    """How a prediction asks that its rows wait; None where it does not.
+
+    Raises Problem 422, and 409 where rows of the model cannot wait.
+    """
+    if not is_true(query, "remember"):
+        if "default_label" in query or "default_after_s" in query:
+            raise Problem(422, "invalid-query", "a default label needs remember=true")
+        return None
+    check_may_wait(model)
+    if "default_label" not in query:
+        if "default_after_s" in query:
+            raise Problem(422, "invalid-query", "default_after_s needs a default_label")
+        return Wait()
+    try:
+        label = model.door.label(_value(query["default_label"]))
+        assert isinstance(label, float)
+    except BadRow as bad:
+        raise Problem(422, "invalid-query", f"default_label: {bad.reason}") from None
+    return Wait(packed_label(label), _wait_s(query.get("default_after_s"), longest_s))
+
+
+def _value(text: str) -> float | bool | str:
+    """Text that is a JSON number is a number, true and false are bools, other text is a string."""
+    try:
+        value = _any.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return value if isinstance(value, float | int | bool) else text
+
+
+def _wait_s(text: str | None, longest_s: float) -> float:
+    try:
+        wait_s = longest_s if text is None else float(text)
+    except ValueError:
+        wait_s = math.nan
+    if not 0 < wait_s <= longest_s:
+        detail = f"default_after_s must be a number in (0, {longest_s:g}], got {quoted(text)}"
+        raise Problem(422, "invalid-query", detail)
+    return wait_s

@@ -1,0 +1,361 @@
+"""What a learn request is answered: the first time, and when it is repeated."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import UNSET, UnsetType
+
+from dualstream.service.api.errors import MAX_ERRORS, Problem, RowError
+from dualstream.service.codecs import Intake
+from dualstream.service.journal.protocol import Known
+from dualstream.service.models.model import Model
+from dualstream.service.replica.first_responses import Answer, answer_without_rows
+from dualstream.service.replica.receipts import Receipt
+from dualstream.service.replica.requests import Request
+from dualstream.service.replica.row_sums import (
+    Column,
+    are_wrong,
+    count,
+    mean,
+    places_where,
+    where_not,
+)
+from dualstream.solvers import Batch, Learner, class_label
+from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
+
+if TYPE_CHECKING:
+    from dualstream.solvers.online.multiclass import Multiclass
+import logging
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.types import Scope, Send
+
+from dualstream.service.api.errors import as_problem, let_go
+from dualstream.service.api.http import NDJSON, Headers
+from dualstream.service.transport.body_memory import body_of, is_held
+
+NOT_FINITE = "the update would not be finite"
+PAUSED = "paused: the row waits in the journal until the model is resumed"
+_ID_REUSED = "the id was used for another sample"
+
+
+def answer_new(model: Model, intake: Intake, receipt: Receipt, with_scores: bool) -> Learned:
+    """The answer to a request that was not known. Raises Problem 422 when none of it was taken."""
+    assert receipt.scores is not None and receipt.losses is not None
+    if (
+        receipt.placed.count == 1 == intake.count
+        and receipt.rejected is not None
+        and not receipt.rejected[0]
+    ):
+        score, loss = float(receipt.scores[0]), float(receipt.losses[0])
+        return _answer_one(model, intake, receipt, score, loss, with_scores)
+    rejected = places_where(receipt.rejected)
+    losses = where_not(receipt.rejected if rejected else None, receipt.losses)
+    placed, mistakes = receipt.placed, _mistakes(model, intake, receipt, rejected)
+    answer = Answer(placed.seq, placed.count, len(losses), mistakes, mean(losses), None)
+    rows = range(len(intake.places)) if receipt.rows is None else receipt.rows
+    errors = [*intake.errors, *_conflicts(intake, receipt.conflicts)]
+    if not rows and not receipt.duplicates:
+        raise refusal(intake, errors)
+    errors += _not_learned(intake, rows, rejected, receipt.set_aside)
+    told = _told(model, answer, len(errors), not rows and not receipt.conflicts)
+    _add_rows(told, intake, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
+    told.errors = first_errors(errors)
+    return told
+
+
+def _answer_one(
+    model: Model, intake: Intake, receipt: Receipt, score: float, loss: float, with_score: bool
+) -> Learned:
+    """As `answer_new`, of a request whose only row was learned: most requests are of one."""
+    (label,) = intake.labels
+    mistakes = None
+    if receipt.predicted is not None:
+        mistakes = int(receipt.predicted[0] != label)
+    elif model.door.task != "regression":
+        mistakes = int((score >= 0) != (label == 1.0))
+    placed = receipt.placed
+    told = Learned(model.record.id, placed.seq, 1, 1, mistakes, 0.0 + loss, 0, False)
+    if with_score:
+        told.scores = _finite((score,))
+    return told
+
+
+def answer_again(
+    model: Model, intake: Intake, receipt: Receipt, with_scores: bool, left: "LeftOut"
+) -> Learned:
+    """The first answer to a request with a key that is repeated, or as much as is kept of it."""
+    placed = receipt.placed
+    answer = first_answer(model, receipt)
+    if answer is None:
+        return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
+    errors = [*intake.errors, *_conflicts(intake, left.conflicts)]
+    if answer.rows is None:
+        told = _told(model, answer, len(errors) + answer.count - answer.learned, True)
+        told.scores = None if with_scores else UNSET
+    else:
+        errors += _not_learned(intake, left.rows, answer.rows.rejected, answer.rows.set_aside)
+        told = _told(model, answer, len(errors), True)
+        scores = answer.rows.scores if with_scores else UNSET
+        _add_rows(told, intake, left.rows, scores, left.duplicates)
+    told.errors = first_errors(errors)
+    return told
+
+
+def first_answer(model: Model, receipt: Receipt) -> Answer | None:
+    """What is kept of the first answer; of one to rows that were all known nothing has to be."""
+    if receipt.answer is not None or receipt.placed.count or not receipt.placed.duplicate:
+        return receipt.answer
+    return answer_without_rows(receipt.placed.seq, model.door.task)
+
+
+class LeftOut:
+    """Which rows of a repeated request were journalled the first time, and why others were not."""
+
+    def __init__(self, request: Request, answer: Answer | None) -> None:
+        self.rows: list[int] = []
+        self.keys: list[bytes] = []
+        """The stored keys of the rows left out."""
+        self.duplicates: list[tuple[int, int | None]] = []
+        self.conflicts: list[int] = []
+        self._left: list[tuple[int, bytes | None]] = []
+        if answer is None or answer.rows is None:
+            return
+        journalled = set(answer.rows.ids)
+        first = 0
+        for part in request.parts:
+            if part.key is None or part.key == request.key or part.key in journalled:
+                self.rows += range(first, first + part.count)
+                journalled.discard(part.key or b"")
+            else:
+                self.keys.append(part.key)
+                self._left.append((first, part.fingerprint))
+            first += part.count
+
+    def explain(self, known: Sequence[Known | None]) -> None:
+        """Tell those that were learned before from those of other samples."""
+        for (row, fingerprint), found in zip(self._left, known, strict=True):
+            if found is not None and found.fingerprint != fingerprint:
+                self.conflicts.append(row)
+            else:
+                self.duplicates.append((row, None if found is None else found.seq))
+
+
+class RowsRefused(Problem):
+    """422 for a request of which no row is taken."""
+
+    def __init__(self, count: int, rejected: int, errors: Sequence[RowError]) -> None:
+        detail = "the request holds no row"
+        if errors:
+            first = errors[0]
+            line = f" (line {first.line})" if first.line is not None else ""
+            detail = f"{rejected} of {count} rows refused; the first{line}: {first.reason}"
+        super().__init__(422, "invalid-rows", detail, errors, rejected=rejected)
+        self.rejected = rejected
+
+
+def refusal(intake: Intake, errors: Sequence[RowError]) -> RowsRefused:
+    """Of the rows of this body none is taken."""
+    return RowsRefused(intake.count, len(errors), errors)
+
+
+def by_place(intake: Intake, scores: Sequence[float]) -> list[float | None]:
+    """One score for each row of the request, null for refused rows and what is not a number."""
+    return spread(intake, _finite(scores))
+
+
+def spread(intake: Intake, of_good_rows: Sequence[Any]) -> list[Any]:
+    """One for each row of the request, null for refused rows."""
+    told: list[Any] = [None] * intake.count
+    for place, one in zip(intake.places, of_good_rows, strict=True):
+        told[place] = one
+    return told
+
+
+def first_errors(errors: Sequence[RowError]) -> list[dict[str, Any]] | UnsetType:
+    return [error.as_dict() for error in errors[:MAX_ERRORS]] if errors else UNSET
+
+
+def _told(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Learned:
+    return Learned(
+        model=model.record.id,
+        seq=answer.seq,
+        count=answer.count,
+        learned=answer.learned,
+        mistakes=answer.mistakes,
+        loss=answer.loss,
+        rejected=rejected,
+        duplicate=is_duplicate,
+    )
+
+
+def _add_rows(
+    told: Learned,
+    intake: Intake,
+    rows: Sequence[int],
+    scores: Column | UnsetType,
+    duplicates: Sequence[tuple[int, int | None]] | Sequence[tuple[int, int]],
+) -> None:
+    """Tell of single rows; `rows` are the good ones that were journalled, which have `scores`."""
+    if scores is not UNSET:
+        told.scores = [None] * intake.count
+        for row, score in zip(rows, _finite(scores), strict=True):
+            told.scores[intake.places[row]] = score
+    if duplicates:
+        told.duplicates = [Duplicate(intake.places[row], seq) for row, seq in duplicates]
+
+
+def _finite(scores: Column) -> list[float | None]:
+    listed = scores.tolist() if isinstance(scores, np.ndarray) else scores
+    return [score if math.isfinite(score) else None for score in listed]
+
+
+def reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
+    """Why these of so many rows were not learned; the last so many were set aside."""
+    return [NOT_FINITE if place < rows - set_aside else PAUSED for place in rejected]
+
+
+def _not_learned(
+    intake: Intake, rows: Sequence[int], rejected: Sequence[int], set_aside: int
+) -> list[RowError]:
+    return [
+        RowError(intake.places[rows[place]], "", reason)
+        for place, reason in zip(rejected, reasons(len(rows), rejected, set_aside), strict=True)
+    ]
+
+
+def _conflicts(intake: Intake, rows: Sequence[int]) -> list[RowError]:
+    if not rows:
+        return []
+    places = [intake.places[row] for row in rows]
+    return [RowError(place, intake.id_pointer.format(place), _ID_REUSED) for place in places]
+
+
+def _mistakes(
+    model: Model, intake: Intake, receipt: Receipt, rejected: Sequence[int]
+) -> int | None:
+    if model.door.task == "regression":
+        return None
+    wrong: Column
+    scores = () if receipt.scores is None else receipt.scores
+    if receipt.predicted is None and receipt.rows is None and isinstance(intake.rows, Batch):
+        wrong = are_wrong(scores, intake.rows.labels)
+    else:
+        labels: Sequence[Any] = intake.labels
+        if receipt.rows is not None:
+            labels = [labels[row] for row in receipt.rows]
+        if receipt.predicted is not None:
+            wrong = [p != text for p, text in zip(receipt.predicted, labels, strict=True)]
+        else:
+            wrong = are_wrong(scores, labels)
+    return count(where_not(receipt.rejected if rejected else None, wrong))
+
+
+def scored(
+    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
+) -> Predicted | PredictedMany:
+    """What the learner, a state of this model, says of the rows: of one, or of many."""
+    answer_of = _of_classes if model.door.task == "multiclass" else _of_scores
+    return answer_of(model, learner, intake, batch, seq)
+
+
+def _of_scores(
+    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
+) -> Predicted | PredictedMany:
+    door = model.door
+    scores = learner.predict(batch)
+    found = learner.probabilities(scores)
+    if intake.single:
+        score = float(scores[0])
+        probability = None if found is None else float(found[0])
+        return Predicted(model.record.id, seq, score, door.class_name(score), probability)
+    told = by_place(intake, scores.tolist())
+    return PredictedMany(
+        model=model.record.id,
+        seq=seq,
+        scores=told,
+        labels=[None if score is None else door.class_name(score) for score in told],
+        probabilities=None if found is None else by_place(intake, found.tolist()),
+        rejected=len(intake.errors) if intake.errors else UNSET,
+        errors=first_errors(intake.errors),
+    )
+
+
+def _of_classes(
+    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
+) -> Predicted | PredictedMany:
+    """The best class of each row: its score, its name, its probability."""
+    of_classes: Multiclass = learner  # type: ignore[assignment]
+    found = of_classes.predict_classes(batch)
+    best = found.best.tolist()
+    scores = [float(found.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)]
+    labels = [class_label(found.classes[b]) if b >= 0 else None for b in best]
+    chances: list[float | None] | None = None
+    if found.probabilities is not None:
+        of = found.probabilities
+        chances = [float(of[k, b]) if b >= 0 else None for k, b in enumerate(best)]
+    if intake.single:
+        chance = None if chances is None else chances[0]
+        return Predicted(model.record.id, seq, scores[0], labels[0], chance)
+    return PredictedMany(
+        model=model.record.id,
+        seq=seq,
+        scores=by_place(intake, scores),
+        labels=spread(intake, labels),
+        probabilities=None if chances is None else spread(intake, chances),
+        rejected=len(intake.errors) if intake.errors else UNSET,
+        errors=first_errors(intake.errors),
+    )
+
+
+log = logging.getLogger("dualstream.http")
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def one_line(told: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:
+    """An answer that is there already, as lines."""
+    yield told
+
+
+async def answer_lines(
+    send: Send, told_of: AsyncIterator[msgspec.Struct], headers: Headers, scope: Scope
+) -> int:
+    """Send what is told; the status, or that of the problem that ends it as its last line.
+
+    Raises what comes before the first line.
+    """
+    status, has_begun = 200, False
+    try:
+        async for told in told_of:
+            if not has_begun:
+                has_begun = True
+                head = [(b"content-type", NDJSON), *headers]
+                await send({"type": "http.response.start", "status": 200, "headers": head})
+            await _add(send, _encode(told), scope)
+    except Exception as error:
+        if not has_begun:
+            raise
+        problem = problem_of(error, scope)
+        status = problem.status
+        await _add(send, problem.body(scope["path"]), scope)
+    await send({"type": "http.response.body", "body": b""})
+    return status
+
+
+async def _add(send: Send, line: bytes, scope: Scope) -> None:
+    message = {"type": "http.response.body", "body": line + b"\n", "more_body": True}
+    await (body_of(scope).send(send, message) if is_held(scope) else send(message))
+
+
+def problem_of(error: Exception, scope: Scope) -> Problem:
+    """What the client is told of an error; of one that means nothing to it, the log."""
+    problem = as_problem(error)
+    if problem is None:
+        log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+        problem = Problem(500, "internal-error", "the server failed; its log says why")
+    let_go(error)
+    return problem

@@ -1,0 +1,104 @@
+"""The end of a model's pause: POST /models/{id}/resume."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from dualstream.service.api.access import author_of
+from dualstream.service.api.errors import Problem, key_reused
+from dualstream.service.api.http import stored_key_of
+from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
+from dualstream.service.api.models import catalog_of
+from dualstream.service.api.versions import IdempotencyKey
+from dualstream.service.models.model import Model
+from dualstream.service.replica.controls import Resume, paused_at
+from dualstream.service.replica.requests import ControlRequest
+
+router = APIRouter(prefix="/models/{model_id}", tags=["pauses"])
+
+Rows = Literal["learn", "drop"]
+
+
+class Resumed(BaseModel):
+    """Learning goes on."""
+
+    model: str
+    seq: int = Field(description="Of the control record that says so.")
+    since: int | None = Field(
+        description="Where it had paused; null where the first answer is no longer kept."
+    )
+    rows: Rows
+    learned: int | None = Field(
+        description="Rows of the quarantine that were learned; null where that is no longer kept."
+    )
+    duplicate: bool = Field(description="It was done before, under the same Idempotency-Key.")
+
+
+@router.post(
+    "/resume",
+    response_model=Resumed,
+    responses={409: {"description": "Learning is not paused."}},
+)
+async def resume_model(
+    model_id: str,
+    request: Request,
+    response: Response,
+    rows: Annotated[
+        Rows,
+        Query(description="What becomes of the rows in quarantine: `learn` them now, or `drop`."),
+    ],
+    idempotency_key: IdempotencyKey = None,
+) -> Resumed:
+    """Let learning go on, after the rows in quarantine were learned, or without them."""
+    model = await catalog_of(request).get(model_id)
+    key = stored_key_of(idempotency_key)
+    asked = f"resume {rows}".encode()
+    await model.refresh()
+    if (before := await repeated(model, key, asked)) is not None:
+        return _again(model, rows, before, response)
+    await model.pausing.settled()
+    held = await model.place()
+    since = paused_at(model.replica)
+    if not since:
+        raise _not_paused(model)
+    order, by = Resume(since, rows), author_of(request)
+    receipt = await model.submit(ControlRequest.of(order, key, asked, by=by, held=held))
+    if receipt.placed.conflict:
+        raise key_reused()
+    if receipt.placed.duplicate:
+        return _again(model, rows, await repeated_at(model, receipt.placed.seq), response)
+    verdict = receipt.verdict
+    if verdict is not None and verdict.refusal is not None:
+        raise _refused(verdict.refusal)
+    return Resumed(
+        model=model_id,
+        seq=receipt.placed.seq,
+        since=since,
+        rows=rows,
+        learned=None if verdict is None else verdict.rows,
+        duplicate=False,
+    )
+
+
+def _not_paused(model: Model) -> Problem:
+    return Problem(409, "not-paused", f"learning of model {model.record.id!r} is not paused")
+
+
+def _refused(reason: str) -> Problem:
+    """The journal's order made it impossible."""
+    return Problem(409, "not-paused", reason)
+
+
+def _again(model: Model, rows: Rows, before: Repeated, response: Response) -> Resumed:
+    before.check_done(_refused(""))
+    before.mark(response)
+    told = before.told
+    return Resumed(
+        model=model.record.id,
+        seq=before.seq,
+        since=None if told is None else told.fields.get("since"),
+        rows=rows,
+        learned=None if told is None else told.rows,
+        duplicate=True,
+    )

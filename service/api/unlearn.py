@@ -1,0 +1,103 @@
+"""Single samples of a model: unlearn one by its id."""
+
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from dualstream.service.api.access import author_of
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.models import catalog_of, check_not_paused
+from dualstream.service.codecs import LONGEST_KEY, is_key
+from dualstream.service.journal.author import Author
+from dualstream.service.journal.record import KeyKind, make_key
+from dualstream.service.models.model import Model
+from dualstream.service.replica.controls import Unlearn
+from dualstream.service.replica.requests import ControlRequest
+from dualstream.service.replica.retained_ids import digest_of
+
+router = APIRouter(prefix="/models/{model_id}", tags=["samples"])
+
+
+class Unlearned(BaseModel):
+    """A sample that the model has unlearned, and whether the store is clean of it."""
+
+    model: str
+    sample: str = Field(description="The id that it came with.")
+    seq: int = Field(description="Of the control record; from there on the state is without it.")
+    status: Literal["cleaning", "done"] = Field(
+        description="`cleaning` until journal, snapshots and versions from before are gone, too."
+    )
+
+
+@router.delete(
+    "/samples/{sample_id:path}",
+    response_model=Unlearned,
+    responses={
+        202: {"description": "Unlearned; the store is being cleaned.", "model": Unlearned},
+        404: {"description": "No sample of this id is known."},
+        409: {"description": "The model cannot unlearn it, and why."},
+        422: {"description": "No sample can have this id."},
+    },
+)
+async def unlearn_sample(
+    model_id: str, sample_id: str, request: Request, response: Response
+) -> Unlearned:
+    """Unlearn a retained sample; ask again to hear when nothing older is stored any more."""
+    if not is_key(sample_id):
+        detail = f"an id has 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
+        raise Problem(422, "invalid-sample-id", detail)
+    model = await catalog_of(request).get(model_id)
+    why_not = model.replica.retained.why_not
+    if why_not is not None:
+        raise Problem(409, "cannot-unlearn", f"model {model_id!r} cannot unlearn: {why_not}")
+    await model.refresh()
+    seq = await _unlearned_at(model, sample_id) or await _unlearn(
+        model, sample_id, author_of(request)
+    )
+    model.clean_up.begin()
+    is_done = await model.clean_up.is_done(seq)
+    response.status_code = 200 if is_done else 202
+    return Unlearned(
+        model=model_id, sample=sample_id, seq=seq, status="done" if is_done else "cleaning"
+    )
+
+
+async def _unlearned_at(model: Model, sample_id: str) -> int | None:
+    """Where this was done, if it was. Raises Problem 404 and 409 where it cannot be."""
+    key = make_key(KeyKind.SAMPLE, sample_id)
+    async with model.replica.serving():
+        retained = model.replica.retained
+        seqs, seq = retained.seqs(digest_of(key)), retained.unlearned_at(digest_of(key))
+    if seqs or seq is not None:
+        return seq
+    known = next(filter(None, await model.known([key, make_key(KeyKind.LABEL, sample_id)])), None)
+    if known is None:
+        detail = f"model {model.record.id!r} knows no sample {sample_id!r}, or no longer"
+        raise Problem(404, "unknown-sample", detail)
+    raise Problem(409, "sample-not-retained", _why_not(model, sample_id, known.seq))
+
+
+async def _unlearn(model: Model, sample_id: str, by: Author) -> int:
+    """Do it; where it stands in the journal. Raises Problem 409."""
+    check_not_paused(model)
+    key = make_key(KeyKind.SAMPLE, sample_id)
+    order = Unlearn(digest_of(key).hex())
+    receipt = await model.submit(ControlRequest.of(order, by=by))
+    verdict = receipt.verdict
+    assert verdict is not None  # it has no key: it is new
+    if verdict.refusal is None:
+        return receipt.placed.seq
+    # Another one came first, or rows that pushed it out; it may have been done all the same.
+    seq = await _unlearned_at(model, sample_id)
+    if seq is None:
+        detail = f"sample {sample_id!r} cannot be unlearned: {verdict.refusal}"
+        raise Problem(409, "cannot-unlearn", detail)
+    return seq
+
+
+def _why_not(model: Model, sample_id: str, seq: int) -> str:
+    return (
+        f"sample {sample_id!r}, at seq {seq}, is not among the {model.replica.spec['retain']} rows "
+        "that the model retains: what it did cannot be told from what others did"
+    )

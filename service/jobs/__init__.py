@@ -1,0 +1,1 @@
+"""Background work: refits, rollbacks, unlearning, label timeouts, followers, inputs."""

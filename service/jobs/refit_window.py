@@ -1,0 +1,108 @@
+"""The last rows that a model has learned, read from its journal by whoever refits it.
+
+For a model that retains no rows. Nothing of a state depends on what is read here: what enters the
+model are numbers.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from dualstream.service.journal.protocol import Entry, Journal, Trimmed
+from dualstream.service.journal.record import Control, decode_merged
+from dualstream.service.replica.entries import as_batch
+from dualstream.service.replica.replica import Replica
+from dualstream.solvers import Batch
+
+MOST_BYTES = 256 * 1024 * 1024
+"""Of the journal; what came before is left out."""
+
+
+async def last_rows(
+    journal: Journal,
+    replica: Replica,
+    until: int,
+    rows: int,
+    run: Callable[..., Awaitable[Any]],
+    is_cancelled: Callable[[], bool],
+) -> Batch | None:
+    """Those of the last `rows` records up to seq `until` that are rows which the model learned.
+
+    `run` does the decoding, in a thread. None where there are none, or it was cancelled. Raises
+    what the journal's read raises, but for Trimmed: what is not kept is left out.
+    """
+    window = Window(replica.dim, until)
+    after = max(0, until - rows)
+    while after < until and not is_cancelled():
+        try:
+            entries = await journal.read(replica.id, replica.incarnation, after)
+        except Trimmed as trimmed:
+            after = max(after, trimmed.kept_from - 1)
+            window = Window(replica.dim, until)  # or it would have a gap
+            continue
+        if not entries:
+            break
+        await run(window.add, entries, after)
+        after = entries[-1].seq
+    found: Batch | None = await run(window.batch)
+    return None if is_cancelled() else found
+
+
+class Window:
+    """Rows of width `dim` by their seq, of records up to `until`."""
+
+    def __init__(self, dim: int, until: int) -> None:
+        self._dim, self._until = dim, until
+        self._runs: deque[tuple[int, Batch, int]] = deque()
+        self._bytes = 0
+        self._rollbacks: list[tuple[int, int]] = []
+
+    def add(self, entries: Sequence[Entry], after: int) -> None:
+        """The records beyond seq `after` of the next entries."""
+        body = b"".join(entry.body for entry in entries)
+        seq = entries[0].first_seq
+        for block in decode_merged(body)[1]:
+            if isinstance(block, Control):
+                if after < seq <= self._until:
+                    self._pass(seq, block)
+                seq += 1
+                continue
+            skipped = max(0, after + 1 - seq)
+            batch = as_batch(block, self._dim)[skipped : max(0, self._until + 1 - seq)]
+            if len(batch):
+                size = batch.indices.nbytes + batch.values.nbytes
+                self._runs.append((seq + skipped, batch, size))
+                self._bytes += size
+            seq += len(block)
+        while self._bytes > MOST_BYTES and len(self._runs) > 1:
+            self._bytes -= self._runs.popleft()[2]
+
+    def _pass(self, seq: int, control: Control) -> None:
+        if control.kind == "rollback":
+            self._rollbacks.append((seq, control.fields["seq"]))
+        elif control.kind != "refit":
+            # Which rows around it were learned is not told by the rows.
+            self._runs.clear()
+            self._bytes = 0
+
+    def batch(self) -> Batch | None:
+        """All that are part of the state at `until`, in their order; None where there is none."""
+        found = []
+        for first, last in self._spans():
+            for seq, batch, _ in self._runs:
+                part = batch[max(0, first - seq) : max(0, last + 1 - seq)]
+                if len(part):
+                    found.append(part)
+        return Batch.concat(found) if found else None
+
+    def _spans(self) -> list[tuple[int, int]]:
+        """From which seq to which the records are that led to the state, the oldest first.
+
+        A rollback left out what stood between the place that it names and itself.
+        """
+        spans, end = [], self._until
+        for seq, named in reversed(self._rollbacks):
+            if seq <= end:
+                spans.append((seq + 1, end))
+                end = named
+        return [(1, end), *reversed(spans)]

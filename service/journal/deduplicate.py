@@ -1,0 +1,206 @@
+"""What an append does with its parts, the same on every store.
+
+A store answers with the seq before its entry and with the exceptions (parts left out, and what
+they duplicate); `placed` makes the places from these, at once or for a repeated nonce.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from dualstream.service.journal.protocol import Known, Part, Placed
+from dualstream.service.journal.record.format import OPENING_KINDS, KeyKind
+
+NONCE_BYTES = 16
+
+
+class Left(NamedTuple):
+    """A part that was left out: its number in the group and what stands under its key."""
+
+    part: int
+    seq: int
+    records: int
+    is_conflict: bool
+
+
+def opens_request(part: Part) -> bool:
+    """Whether the part carries the key of a whole request."""
+    return part.key is not None and part.key[0] in OPENING_KINDS
+
+
+def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
+    """Check what the contract asks of a group; return whether any of it may have to be left out.
+
+    That is where a part has a key, or a request is taken whole or not at all. Raises ValueError.
+    """
+    if len(nonce) != NONCE_BYTES:
+        raise ValueError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
+    if len(parts) == 1:  # as most do, and mostly without a key
+        part = parts[0]
+        if _stands_alone(part):
+            return False
+    may_be_left = is_open = False
+    for number, part in enumerate(parts):
+        if _stands_alone(part):
+            is_open = False
+            continue
+        may_be_left = may_be_left or part.key is not None or part.whole
+        if not part.continues:
+            is_open = part.whole or opens_request(part)
+        elif not is_open or part.whole or opens_request(part):
+            raise ValueError(f"part {number} continues no request that a part before it opened")
+        if part.count < (0 if opens_request(part) else 1):
+            raise ValueError(f"part {number} is empty and opens no request with a key")
+    return may_be_left
+
+
+def _stands_alone(part: Part) -> bool:
+    """Whether the part is of rows without a key that are journalled whatever else is."""
+    return part.key is None and part.count > 0 and not part.continues and not part.whole
+
+
+def requests(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
+    """The requests of a group as (first part, part after the last one)."""
+    start = 0
+    for number in range(1, len(parts) + 1):
+        if number == len(parts) or not parts[number].continues:
+            yield start, number
+            start = number
+
+
+class _Mark(NamedTuple):
+    """How far a sorting had come: the seq, and how much there was of everything else."""
+
+    seq: int
+    kept: int
+    left: int
+    keys: int
+    labels: int
+
+
+class Sorting:
+    """Which parts of a group are new; filled by `sort`.
+
+    kept   the bodies that make the entry     left  the parts left out
+    keys   what to keep under which key       seq   the last one given
+    labels the keys of its labels, whether new or known: no row waits for them any more
+    """
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        self.kept: list[bytes] = []
+        self.left: list[Left] = []
+        self.keys: dict[bytes, Known] = {}
+        self.labels: list[bytes] = []
+
+    def sort(self, parts: Sequence[Part], known: Callable[[bytes], Known | None]) -> None:
+        """Go through the group; `known` looks up what the store keeps under a key."""
+        for start, stop in requests(parts):
+            opening = parts[start]
+            found = None
+            if opens_request(opening):
+                assert opening.key is not None
+                found = self.keys.get(opening.key) or known(opening.key)
+            elif not opening.whole:  # it stands alone
+                self._take(start, opening, known)
+                continue
+            if found is None:
+                self._take_request(start, parts[start:stop], known)
+            else:
+                for number in range(start, stop):
+                    self._leave(number, opening, found)
+
+    def _take_request(
+        self, start: int, parts: Sequence[Part], known: Callable[[bytes], Known | None]
+    ) -> None:
+        opening, before = parts[0], self._mark()
+        is_accepted = False
+        if opens_request(opening):
+            self.kept.append(opening.body)
+            self.seq += opening.count
+            is_accepted = opening.count > 0 or len(parts) == 1
+            start, parts = start + 1, parts[1:]
+        for number, part in enumerate(parts, start):
+            is_accepted |= self._take(number, part, known)
+        if opening.whole and any([left.is_conflict for left in self.left[before.left :]]):
+            self._undo(before)
+            return
+        if self.seq == before.seq:
+            del self.kept[before.kept :]
+        if is_accepted and opens_request(opening):
+            assert opening.key is not None
+            self.keys[opening.key] = Known(self.seq, self.seq - before.seq, opening.fingerprint)
+
+    def _mark(self) -> "_Mark":
+        return _Mark(self.seq, len(self.kept), len(self.left), len(self.keys), len(self.labels))
+
+    def _undo(self, before: "_Mark") -> None:
+        """Take nothing of a request; which parts of it are in conflict stays known.
+
+        With what stands elsewhere, or with a row of the same request, which stands nowhere then.
+        """
+        in_conflict = [left for left in self.left[before.left :] if left.is_conflict]
+        self.left[before.left :] = [
+            left if left.seq <= before.seq else Left(left.part, before.seq, 0, True)
+            for left in in_conflict
+        ]
+        self.seq = before.seq
+        del self.kept[before.kept :]
+        del self.labels[before.labels :]
+        while len(self.keys) > before.keys:
+            self.keys.popitem()
+
+    def _take(self, number: int, part: Part, known: Callable[[bytes], Known | None]) -> bool:
+        """Take a part unless its own key is known; return False when it is in conflict."""
+        if part.key is not None:
+            if part.key[0] == KeyKind.LABEL:
+                self.labels.append(part.key)
+            found = self.keys.get(part.key) or known(part.key)
+            if found is not None:
+                return self._leave(number, part, found)
+            self.keys[part.key] = Known(self.seq + part.count, part.count, part.fingerprint)
+        self.seq += part.count
+        self.kept.append(part.body)
+        return True
+
+    def _leave(self, number: int, part: Part, found: Known) -> bool:
+        is_conflict = part.fingerprint != found.fingerprint
+        self.left.append(Left(number, found.seq, found.records, is_conflict))
+        return not is_conflict
+
+
+def placed(parts: Sequence[Part], before: int, left: Sequence[Left]) -> tuple[Placed, ...]:
+    """Where each part stands, given the seq before the entry and the parts left out."""
+    places: list[Placed] = []
+    seq = before
+    if not left:
+        for part in parts:
+            places.append(Placed(seq + 1, seq + part.count, part.count))
+            seq += part.count
+        return tuple(places)
+    exceptions = {one.part: one for one in left}
+    for start, stop in requests(parts):
+        is_refused = _is_refused(parts, start, stop, exceptions)
+        for number in range(start, stop):
+            found, count = exceptions.get(number), parts[number].count
+            if found is not None:
+                last, is_conflict = found.seq, bool(found.is_conflict)
+                first = last - found.records + 1
+                is_known = not is_conflict
+                places.append(Placed(first, last, found.records, is_known, is_conflict, is_refused))
+            elif is_refused:
+                places.append(Placed(seq + 1, seq, 0, refused=True))
+            else:
+                places.append(Placed(seq + 1, seq + count, count))
+                seq += count
+    return tuple(places)
+
+
+def _is_refused(
+    parts: Sequence[Part], start: int, stop: int, exceptions: Mapping[int, Left]
+) -> bool:
+    """Whether a request is not taken as a part of it, and not its own key, is in conflict."""
+    opening = parts[start]
+    if not opening.whole or (opens_request(opening) and start in exceptions):
+        return False
+    found = [exceptions[number] for number in range(start, stop) if number in exceptions]
+    return any([left.is_conflict for left in found])

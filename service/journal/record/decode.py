@@ -1,0 +1,292 @@
+"""Bytes to rows and controls; `record.py` states the layout."""
+
+import math
+from collections.abc import Iterator
+from struct import Struct, error as StructError
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from google_crc32c import value as crc32c
+
+from dualstream.service.journal.record import format as f
+from dualstream.service.journal.record.merge import checked_indices, merged_rows
+from dualstream.service.journal.record.parts import Parts, find_parts
+from dualstream.solvers.core.ones import shared_ones
+
+_NARROW, _WIDE = f.NARROW_HEADER, f.WIDE_HEADER
+_U32 = Struct("<I")
+
+
+def decode(body: bytes) -> list[tuple[f.Header, f.Rows | f.Control | None]]:
+    """Decode each part of a body: its header and its content, None for an empty part.
+
+    Raises UnknownRecord, CorruptRecord.
+    """
+    return [(found.header, _content(body, found)) for found in _scan(body)]
+
+
+def decode_merged(body: bytes) -> tuple[Parts, list[f.Rows | f.Control]]:
+    """Decode a body: the headers of its parts, and its content with consecutive rows in one.
+
+    Rows are joined as long as they have the same kind of label. The records of the blocks, in
+    order, are those of the parts. Rows without text take a small part of `decode`'s time.
+
+    Raises UnknownRecord, CorruptRecord.
+    """
+    parts = find_parts(body)
+    if parts is None:
+        _scan(body)
+        raise f.CorruptRecord("a body that cannot be read")
+    blocks: list[f.Rows | f.Control] = []
+    run: list[f.Rows] = []
+    for content in _contents(body, parts):
+        if run and (isinstance(content, f.Control) or _label_kind(content) != _label_kind(run[0])):
+            blocks.append(merged_rows(run))
+            run = []
+        if isinstance(content, f.Control):
+            blocks.append(content)
+        else:
+            run.append(content)
+    if run:
+        blocks.append(merged_rows(run))
+    return parts, blocks
+
+
+_PLAIN = f.Header(1)
+
+
+def _scan(body: bytes) -> list[f.Found]:
+    """Find the parts, check their checksums and flags. Most hold one row and have no key."""
+    parts: list[f.Found] = []
+    at, size = 0, len(body)
+    while at < size:
+        if body[at] != f.VERSION:
+            raise f.UnknownRecord(f"record version {body[at]}")
+        try:
+            if body[at + 1] & f.WIDE:
+                _, flags, columns, length, count = _WIDE.unpack_from(body, at)
+                start = at + 12
+            else:
+                _, flags, columns, length, count = _NARROW.unpack_from(body, at)
+                start = at + 7
+        except (IndexError, StructError):
+            raise f.CorruptRecord(f"a part at byte {at} is cut off") from None
+        end = at + length - 4
+        if end < start or end + 4 > size:
+            raise f.CorruptRecord(f"the part at byte {at} does not fit its body")
+        if _U32.unpack_from(body, end)[0] != crc32c(body[at:end]):
+            raise f.CorruptRecord(f"the part at byte {at} has another checksum")
+        if flags == 0 and count == 1:
+            header = _PLAIN
+        else:
+            header, start = _header(body, flags, count, start, end)
+        if columns & ~f.KNOWN_COLUMNS:
+            raise f.UnknownRecord(f"record columns {columns:#x}")
+        parts.append(f.Found(header, flags, columns, start, end))
+        at = end + 4
+    return parts
+
+
+def _header(body: bytes, flags: int, count: int, start: int, end: int) -> tuple[f.Header, int]:
+    """The header, and where the content begins."""
+    if flags & ~f.KNOWN_FLAGS:
+        raise f.UnknownRecord(f"record flags {flags:#x}")
+    key = fingerprint = None
+    if flags & (f.KEY | f.FINGERPRINT):
+        key, fingerprint, start = _key(body, flags, start, end)
+    return f.Header(count, key, fingerprint, bool(flags & f.CONTINUES)), start
+
+
+def _key(body: bytes, flags: int, at: int, end: int) -> tuple[bytes | None, bytes | None, int]:
+    key = fingerprint = None
+    reader = _Reader(body, at, end)
+    if flags & f.KEY:
+        key = reader.take(reader.number(2))
+        if not key:
+            raise f.CorruptRecord("a key without a kind")
+        if key[0] not in f.KEY_KINDS:
+            raise f.UnknownRecord(f"key kind {key[0]}")
+    if flags & f.FINGERPRINT:
+        fingerprint = reader.take(f.FINGERPRINT_BYTES)
+    return key, fingerprint, reader.at
+
+
+def _contents(body: bytes, parts: Parts) -> Iterator[f.Rows | f.Control]:
+    """The contents in order, runs of plain parts read at once."""
+    for first, stop, is_plain in parts.runs():
+        if is_plain:
+            rows = parts.rows(first, stop)
+            if rows is not None:
+                yield rows
+            continue
+        for number in range(first, stop):
+            content = _content(body, parts.found(number))
+            if content is not None:
+                yield content
+
+
+def _label_kind(rows: f.Rows) -> type:
+    return list if isinstance(rows.labels, list) else type(rows.labels)
+
+
+def _content(body: bytes, found: f.Found) -> f.Rows | f.Control | None:
+    reader = _Reader(body, found.start, found.end)
+    try:
+        if found.flags & f.CONTROL:
+            content: f.Rows | f.Control | None = _control(reader, found)
+        elif found.header.count:
+            content = _rows(reader, found.columns, found.header.count)
+        else:
+            content = None
+    except UnicodeDecodeError as error:
+        raise f.CorruptRecord("text that is not UTF-8") from error
+    if reader.at != found.end:
+        raise f.CorruptRecord(f"{found.end - reader.at} bytes too many in a part")
+    return content
+
+
+class _Reader:
+    """Takes what stands next in body[at:end]; CorruptRecord where there is not enough."""
+
+    __slots__ = ("at", "body", "end")
+
+    def __init__(self, body: bytes, at: int, end: int):
+        self.body, self.at, self.end = body, at, end
+
+    def take(self, size: int) -> bytes:
+        return self.body[self._skip(size) : self.at]
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "little")
+
+    def array(self, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+        return np.frombuffer(self.body, dtype, count, self._skip(count * dtype.itemsize))
+
+    def width(self) -> int:
+        width = self.number(1)
+        if width not in (1, 2, 4):
+            raise f.UnknownRecord(f"width {width}")
+        return width
+
+    def text(self) -> str:
+        return self.take(self.number(1)).decode()
+
+    def texts(self, count: int) -> list[str]:
+        width = self.width()
+        texts = []
+        for size in self.array(f.UNSIGNED[width >> 1], count).tolist():
+            texts.append(self.take(size).decode())
+        return texts
+
+    def _skip(self, size: int) -> int:
+        at = self.at
+        if size > self.end - at:
+            raise f.CorruptRecord(f"a column of {size} bytes where {self.end - at} are left")
+        self.at = at + size
+        return at
+
+
+def _rows(reader: _Reader, columns: int, count: int) -> f.Rows:
+    indptr = _indptr(reader, columns >> f.LENGTHS_SHIFT & 3, count)
+    nnz = int(indptr[-1])
+    kind = columns >> f.INDICES_SHIFT & 3
+    value_kind = columns >> f.VALUES_SHIFT & 3
+    if kind == f.INDICES_RUN:
+        if not value_kind or nnz > reader.end - reader.at:
+            raise f.CorruptRecord("indices without values")
+        starts = np.repeat(indptr[:-1], np.diff(indptr))
+        indices = (np.arange(nnz, dtype=np.int64) - starts).astype(np.int32)
+    else:
+        indices = checked_indices(reader.array(f.UNSIGNED[kind], nnz))
+    values = _floats(reader, value_kind, nnz)
+    return f.Rows(
+        indptr,
+        indices,
+        shared_ones(nnz) if values is None else values,
+        _labels(reader, columns >> f.LABELS_SHIFT & 7, count),
+        _floats(reader, columns >> f.WEIGHTS_SHIFT & 3, count),
+        reader.texts(count) if columns & f.IDS else None,
+        reader.array(f.FLOAT64, count).astype(np.float64) if columns & f.SERVED_SCORE else None,
+        reader.array(f.INT64, count).astype(np.int64) if columns & f.SERVED_SEQ else None,
+        _names(reader) if columns & f.NAMES else (),
+    )
+
+
+def _indptr(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.int64]:
+    if kind == f.LENGTHS_EQUAL:
+        length = reader.number(4)
+        if not length or count * length > reader.end - reader.at:
+            raise f.CorruptRecord(f"{count} rows of {length} numbers")
+        return np.arange(0, (count + 1) * length, length, dtype=np.int64)
+    lengths = reader.array(f.UNSIGNED[kind], count)
+    if count == 1:
+        return np.array((0, lengths[0]), np.int64)
+    indptr = np.zeros(count + 1, np.int64)
+    np.cumsum(lengths, out=indptr[1:])
+    return indptr
+
+
+def _floats(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.float64] | None:
+    if kind == 0:
+        return None
+    if kind == 3:
+        raise f.UnknownRecord("column of floats of kind 3")
+    with np.errstate(invalid="ignore"):  # a signalling NaN, which only damaged bytes hold
+        return reader.array(f.FLOAT32 if kind == 1 else f.FLOAT64, count).astype(np.float64)
+
+
+def _labels(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.float64] | list[str] | None:
+    if kind == 0:
+        return None
+    if kind == f.LABELS_BITS:
+        packed = reader.array(f.UNSIGNED[0], (count + 7) // 8)
+        bits = np.unpackbits(packed, count=count, bitorder="little")
+        return bits.astype(np.float64) * 2.0 - 1.0
+    if kind in (f.LABELS_FLOAT32, f.LABELS_FLOAT64):
+        return _floats(reader, kind - 1, count)
+    if kind == f.LABELS_CLASSES:
+        return _classes(reader, count)
+    raise f.UnknownRecord(f"labels of kind {kind}")
+
+
+def _classes(reader: _Reader, count: int) -> list[str]:
+    width = reader.width()
+    classes = reader.texts(reader.number(width))
+    numbers = reader.array(f.UNSIGNED[width >> 1], count)
+    if numbers.max() >= len(classes):
+        raise f.CorruptRecord(f"class {numbers.max()} of {len(classes)}")
+    return [classes[number] for number in numbers.tolist()]
+
+
+def _names(reader: _Reader) -> tuple[tuple[int, str], ...]:
+    count = reader.number(4)
+    indices = checked_indices(reader.array(f.UNSIGNED[2], count))
+    return tuple(zip(indices.tolist(), reader.texts(count), strict=True))
+
+
+def _control(reader: _Reader, found: f.Found) -> f.Control:
+    if found.header.count != 1 or found.columns:
+        raise f.CorruptRecord("a control is one record without columns")
+    kind = reader.text()
+    try:
+        fields = msgspec.msgpack.decode(reader.take(reader.number(4)), type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise f.CorruptRecord(f"the map of control {kind!r}: {error}") from error
+    arrays = {}
+    for _ in range(reader.number(1)):
+        name = reader.text()
+        shape = tuple(reader.number(4) for _ in range(reader.number(1)))
+        arrays[name] = _array(reader, shape)
+    return f.Control(kind, fields, arrays)
+
+
+def _array(reader: _Reader, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    if len(shape) > 32:
+        raise f.CorruptRecord(f"an array of {len(shape)} dimensions")
+    numbers = reader.array(f.FLOAT64, math.prod(shape)).astype(np.float64)
+    try:
+        return numbers.reshape(shape)
+    except ValueError as error:  # none at all, in more dimensions than there is memory
+        raise f.CorruptRecord(f"an array of shape {shape}") from error

@@ -1,0 +1,327 @@
+"""Kernels over the bytes of a body: they find its parts, and take the rows out of the plain ones.
+
+A part is plain when it holds rows without text, with labels that are numbers. What a kernel does
+not take as it stands, damage among it, is left to `_decode.py`, which says what is wrong with it.
+
+The numbers of the layout stand here once more: a cached kernel would not see `_format.py` change.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.jit import (
+    F8,
+    I4,
+    I8,
+    RO_I8_2D,
+    RO_U1,
+    Bytes,
+    Floats,
+    Indices,
+    Ints,
+    i8,
+    kernel,
+    types,
+)
+
+F4, U1 = types.float32[::1], types.uint8[::1]
+I8_2D = i8[:, ::1]
+
+# What is known of a part, and of its content [START, END) where it is plain: how many entries its
+# rows have in all, else -1. MARK is where the fingerprint stands, -1 where there is none. The part
+# itself begins at BEGIN.
+START, END, FLAGS, COLUMNS, COUNT, KEY, KEY_END, MARK, ENTRIES, BEGIN = range(10)
+FIELDS = 10
+SMALLEST = 11
+"""Bytes of the smallest part."""
+LARGE = 1024
+"""Of longer parts a library, which has an instruction for it, is quicker with the checksum."""
+
+_VERSION, _LARGE = 1, LARGE
+_CONTROL, _KEY, _FINGERPRINT, _WIDE, _KNOWN_FLAGS = 1, 2, 4, 16, 31
+_KNOWN_COLUMNS, _LAST_KIND = 0x7FFF, 6
+_PLAIN_COLUMNS = 0x07FF
+_MAX_INDEX = 2**31 - 1
+
+
+def _crc_tables() -> Ints:
+    """tables[k, b] (8, 256): the CRC32C of byte b followed by k zero bytes, without inversions."""
+    tables = np.zeros((8, 256), np.int64)
+    for start in range(256):
+        crc = start
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        tables[0, start] = crc
+    for k in range(1, 8):
+        tables[k] = tables[k - 1] >> 8 ^ tables[0][tables[k - 1] & 255]
+    tables.flags.writeable = False
+    return tables
+
+
+CRC_TABLES = _crc_tables()
+
+
+@kernel(i8(RO_U1, i8), inline=True)
+def byte(bytes_: Bytes, at: int) -> int:
+    return int(bytes_[at])
+
+
+@kernel(i8(RO_U1, i8, i8), inline=True)
+def number(bytes_: Bytes, at: int, width: int) -> int:
+    """The little-endian number of `width` bytes at `at`."""
+    value = 0
+    for i in range(width):
+        value |= byte(bytes_, at + i) << (8 * i)
+    return value
+
+
+@kernel(i8(RO_U1, i8, i8, RO_I8_2D))
+def crc32c(bytes_: Bytes, at: int, end: int, tables: Ints) -> int:
+    """CRC32C of bytes_[at:end], eight bytes at a time.
+
+    Kounavis and Berry, "Novel table lookup-based algorithms for high-performance CRC generation"
+    (2008).
+    """
+    crc = 0xFFFFFFFF
+    while at + 8 <= end:
+        low = crc ^ number(bytes_, at, 4)
+        crc = (
+            tables[7, low & 255]
+            ^ tables[6, low >> 8 & 255]
+            ^ tables[5, low >> 16 & 255]
+            ^ tables[4, low >> 24]
+            ^ tables[3, byte(bytes_, at + 4)]
+            ^ tables[2, byte(bytes_, at + 5)]
+            ^ tables[1, byte(bytes_, at + 6)]
+            ^ tables[0, byte(bytes_, at + 7)]
+        )
+        at += 8
+    while at < end:
+        crc = crc >> 8 ^ tables[0, (crc ^ byte(bytes_, at)) & 255]
+        at += 1
+    return crc ^ 0xFFFFFFFF
+
+
+@kernel(i8(RO_U1, i8, i8, i8, i8), inline=True)
+def plain_entries(bytes_: Bytes, at: int, end: int, columns: int, count: int) -> int:
+    """How many entries `count` rows in bytes_[at:end] have, -1 where they are not plain."""
+    if count == 0:
+        return 0 if at == end else -1
+    lengths, indices, values = columns & 3, columns >> 2 & 3, columns >> 4 & 3
+    labels, weights = columns >> 6 & 7, columns >> 9 & 3
+    if columns & ~_PLAIN_COLUMNS or labels < 1 or labels > 3 or values == 3 or weights == 3:
+        return -1
+    room = end - at
+    entries = 0
+    if lengths == 3:
+        if room < 4:
+            return -1
+        length = number(bytes_, at, 4)
+        if length < 1 or length > room or count > room or count * length > room:
+            return -1
+        entries = count * length
+        at += 4
+    else:
+        width = 1 << lengths
+        if count > room or count * width > room:
+            return -1
+        if width == 1:  # as mostly, and then many are added at a time
+            for k in range(np.uint64(at), np.uint64(at + count)):
+                entries = int(entries + np.int64(bytes_[k]))
+        else:
+            for k in range(count):
+                entries += number(bytes_, at + k * width, width)
+        at += count * width
+    if indices == 3 and values == 0:
+        return -1
+    if entries > room:
+        return -1
+    if indices < 3:
+        at += entries * (1 << indices)
+    at += entries * 4 * values
+    at += (count + 7) // 8 if labels == 1 else count * 4 * (labels - 1)
+    at += count * 4 * weights
+    return entries if at == end else -1
+
+
+@kernel(types.UniTuple(i8, 7)(RO_U1, RO_I8_2D, I8_2D))
+def find_parts(
+    bytes_: Bytes, tables: Ints, parts: Ints
+) -> tuple[int, int, int, int, int, int, int]:
+    """Find the parts one after the other, check what holds for all: how many, and where they end.
+
+    They end before the end of the bytes where something is damaged or not known. After these two,
+    of all parts together: the records; the entries of their rows, -1 where one is not plain; how
+    many have a key; the bits of the columns that any of them has; how many are longer than LARGE,
+    whose checksums are still to be compared.
+
+    parts  (m, FIELDS) int64, m no less than there can be
+    Cost O(bytes).
+    """
+    n, at, size = 0, 0, len(bytes_)
+    records, entries, keys, all_columns, large = 0, 0, 0, 0, 0
+    while at + SMALLEST <= size and bytes_[at] == _VERSION:
+        flags = byte(bytes_, at + 1)
+        columns = number(bytes_, at + 2, 2)
+        if flags & ~_KNOWN_FLAGS or columns & ~_KNOWN_COLUMNS:
+            break
+        if flags & _WIDE:
+            if at + 12 > size:
+                break
+            length, count, start = number(bytes_, at + 4, 4), number(bytes_, at + 8, 4), at + 12
+        else:
+            length, count, start = number(bytes_, at + 4, 2), byte(bytes_, at + 6), at + 7
+        end = at + length - 4
+        if end < start or end + 4 > size:
+            break
+        if end - at > _LARGE:
+            large += 1
+        elif number(bytes_, end, 4) != crc32c(bytes_, at, end, tables):
+            break
+        key, key_end, mark = -1, -1, -1
+        if flags & _KEY:
+            if end - start < 3:
+                break
+            key = start + 2
+            key_end = key + number(bytes_, start, 2)
+            kind = byte(bytes_, key)
+            if key_end == key or key_end > end or kind < 1 or kind > _LAST_KIND:
+                break
+            start = key_end
+        if flags & _FINGERPRINT:
+            if end - start < 16:
+                break
+            mark = start
+            start += 16
+        is_rows = flags & _CONTROL == 0
+        parts[n, 0], parts[n, 1], parts[n, 2], parts[n, 3] = start, end, flags, columns
+        parts[n, 4], parts[n, 5], parts[n, 6], parts[n, 7] = count, key, key_end, mark
+        parts[n, 9] = at
+        parts[n, 8] = plain_entries(bytes_, start, end, columns, count) if is_rows else -1
+        records += count
+        entries = entries + parts[n, 8] if min(entries, parts[n, 8]) >= 0 else -1
+        keys += key >= 0
+        all_columns |= columns
+        n += 1
+        at = end + 4
+    return n, at, records, entries, keys, all_columns, large
+
+
+@kernel(i8(RO_U1, i8, i8, i8, i8, F8, U1, F4, U1), inline=True)
+def take_floats(
+    bytes_: Bytes,
+    at: int,
+    kind: int,
+    first: int,
+    count: int,
+    out: Floats,
+    out_bytes: Bytes,
+    scratch: npt.NDArray[np.float32],
+    scratch_bytes: Bytes,
+) -> int:
+    """out[first:first + count] from a column of floats at `at`; return where the column ends."""
+    if kind == 0:
+        # Unsigned, so that no index is looked at for counting from the end.
+        for k in range(np.uint64(first), np.uint64(first + count)):
+            out[k] = 1.0
+    elif kind == 1:
+        for i in range(first, first + count):
+            for j in range(4):
+                scratch_bytes[j] = bytes_[at + j]
+            out[i] = scratch[0]
+            at += 4
+    else:
+        shift = np.uint64(at) - np.uint64(8 * first)
+        for k in range(np.uint64(8 * first), np.uint64(8 * (first + count))):
+            out_bytes[k] = bytes_[k + shift]
+        at += 8 * count
+    return at
+
+
+@kernel(i8(RO_U1, RO_I8_2D, I8, I4, F8, U1, F8, U1, F8, U1, F4, U1))
+def take_rows(
+    bytes_: Bytes,
+    parts: Ints,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    values_bytes: Bytes,
+    labels: Floats,
+    labels_bytes: Bytes,
+    weights: Floats,
+    weights_bytes: Bytes,
+    scratch: npt.NDArray[np.float32],
+    scratch_bytes: Bytes,
+) -> int:
+    """Take the rows out of plain parts; return the first part with an index too large, else -1.
+
+    parts    (p, FIELDS)      as find_parts has found them, all of them plain
+    indptr   (n + 1,) int64   indices (nnz,) int32   values (nnz,)   labels, weights (n,)
+             values and weights also (0,) where no part has any: all of them are 1
+    X_bytes  the memory of X as bytes, through which float64 are copied as they stand
+    scratch  (1,) float32, and its bytes
+    Cost O(bytes).
+    """
+    row, entry = 0, 0
+    indptr[0] = 0
+    for p in range(len(parts)):
+        at, columns, count = parts[p, 0], parts[p, 3], parts[p, 4]
+        if count == 0:
+            continue
+        entries = parts[p, 8]
+        kind = columns & 3
+        end = entry
+        if kind == 3:
+            length = number(bytes_, at, 4)
+            at += 4
+            for i in range(count):
+                end += length
+                indptr[row + i + 1] = end
+        elif kind == 0:
+            for i in range(count):
+                end += byte(bytes_, at + i)
+                indptr[row + i + 1] = end
+            at += count
+        else:
+            width = 1 << kind
+            for i in range(count):
+                end += number(bytes_, at, width)
+                indptr[row + i + 1] = end
+                at += width
+        kind = columns >> 2 & 3
+        if kind == 0:
+            shift = np.uint64(at) - np.uint64(entry)
+            for k in range(np.uint64(entry), np.uint64(entry + entries)):
+                indices[k] = bytes_[k + shift]
+            at += entries
+        elif kind == 3:
+            for i in range(count):
+                first = indptr[row + i]
+                for k in range(first, indptr[row + i + 1]):
+                    indices[k] = k - first
+        else:
+            width = 1 << kind
+            for i in range(entries):
+                index = number(bytes_, at, width)
+                if index > _MAX_INDEX:
+                    return p
+                indices[entry + i] = index
+                at += width
+        if values.shape[0] > 0:
+            at = take_floats(bytes_, at, columns >> 4 & 3, entry, entries, values, values_bytes,
+                             scratch, scratch_bytes)  # fmt: skip
+        kind = columns >> 6 & 7
+        if kind == 1:
+            for i in range(count):
+                bit = byte(bytes_, at + i // 8) >> (i % 8) & 1
+                labels[row + i] = 2.0 * bit - 1.0
+            at += (count + 7) // 8
+        else:
+            at = take_floats(bytes_, at, kind - 1, row, count, labels, labels_bytes,
+                             scratch, scratch_bytes)  # fmt: skip
+        if weights.shape[0] > 0:
+            at = take_floats(bytes_, at, columns >> 9 & 3, row, count, weights, weights_bytes,
+                             scratch, scratch_bytes)  # fmt: skip
+        row += count
+        entry += entries
+    return -1

@@ -1,0 +1,98 @@
+"""Inputs in Redis: the streams ds:{ID}:in, and ds:{ID}:dead for what was refused of them."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from dualstream.service.journal.input_streams import CURSOR, InputMove, Message, Waiting
+from dualstream.service.journal.protocol import JournalUnavailable
+from dualstream.service.journal.redis import scripts
+from dualstream.service.journal.redis.cluster import Lines
+from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.key_names import keys_of
+from dualstream.service.journal.redis.records import MODELS, packed
+from dualstream.service.journal.redis.state_copies import refuse
+
+MESSAGES = 1000
+"""As many messages at most are read at once, and so many bytes of them."""
+MESSAGE_BYTES = 1 << 20
+_INPUTS_AT_ONCE = 500
+PING_S = 1.0
+
+
+class RedisInputs:
+    """`HasInputs` in Redis."""
+
+    _inputs: Line | Lines
+    _input_pinged_at = float("-inf")
+
+    async def pending(self) -> Mapping[str, int]:
+        if time.monotonic() - self._input_pinged_at >= PING_S:
+            self._input_pinged_at = time.monotonic()
+            await self._inputs.ping()  # leaves one that is no longer the primary
+        listed = await self._inputs.call("ZRANGE", MODELS, 0, -1, is_read=True)
+        models = [model.decode() for model in listed]
+        found: dict[str, int] = {}
+        for at in range(0, len(models), _INPUTS_AT_ONCE):
+            some = models[at : at + _INPUTS_AT_ONCE]
+            for model, count in zip(some, await self._lengths(some), strict=True):
+                if isinstance(count, int) and count:
+                    found[model] = count
+        return found
+
+    async def _lengths(self, models: Sequence[str]) -> list[int | JournalUnavailable]:
+        commands = [("XLEN", keys_of(model).input) for model in models]
+        found: list[int | JournalUnavailable]
+        try:
+            found = await self._inputs.call_many(commands)
+        except JournalUnavailable as error:
+            if not _is_type(error):
+                raise
+            found = [error for _ in models]
+        # One of another type is told by `waiting`; the others are counted all the same.
+        return [
+            await self._length(model) if _is_type(answer) else answer
+            for model, answer in zip(models, found, strict=True)
+        ]
+
+    async def _length(self, model: str) -> int:
+        try:
+            count: int = await self._inputs.call("XLEN", keys_of(model).input, is_read=True)
+        except JournalUnavailable as error:
+            if not _is_type(error):
+                raise
+            return 1
+        return count
+
+    async def waiting(self, model: str, incarnation: str) -> Waiting:
+        keys = keys_of(model)
+        answer = await self._inputs.run(
+            scripts.WAITING,
+            (keys.head, keys.cursors, keys.input),
+            (incarnation, CURSOR, MESSAGES, MESSAGE_BYTES),
+            is_read=True,
+        )
+        refuse_type(model, answer)
+        refuse(model, answer)
+        cursor = None if answer[1] is None else answer[1].decode()
+        return Waiting(cursor, tuple(_message(*item) for item in answer[2]))
+
+
+def refuse_type(model: str, answer: list[int]) -> None:
+    """Raises JournalUnavailable where a script found something else under a stream's key."""
+    if answer[0] == 7:
+        keys = keys_of(model)
+        names = f"{keys.input.decode()} or {keys.dead.decode()}"
+        raise JournalUnavailable(f"Redis: {names} is no stream")
+
+
+def _is_type(answer: int | JournalUnavailable) -> bool:
+    return isinstance(answer, JournalUnavailable) and "WRONGTYPE" in str(answer)
+
+
+def packed_move(move: InputMove, max_dead: int) -> bytes:
+    """What `append.lua` must know of the messages that it takes."""
+    return packed((max_dead, move.reused, move.messages, move.refused, move.parts))
+
+
+def _message(id_: bytes, texts: list[bytes]) -> Message:
+    return Message(id_.decode(), tuple(zip(texts[::2], texts[1::2], strict=True)))

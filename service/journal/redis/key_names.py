@@ -1,0 +1,45 @@
+"""The names of a model's keys, made once."""
+
+from functools import lru_cache
+
+from dualstream.service.journal.redis.scripts import pack
+
+
+class Keys:
+    """The keys of one model; `entries.lua` says what they hold."""
+
+    def __init__(self, model: str) -> None:
+        self.prefix = f"ds:{{{model}}}:".encode()
+        self.spec, self.head, self.log = (self.prefix + name for name in (b"spec", b"head", b"log"))
+        self.keys = self.prefix + b"keys"
+        self.snaps, self.cursors = self.prefix + b"snaps", self.prefix + b"cursors"
+        rest = (b"nonces", b"nonceq", b"keys", b"keyq", b"cursors")
+        of_append = (self.head, self.log, *(self.prefix + name for name in rest))
+        names = (b"copies", b"versions", b"uses")
+        self._of_copies = tuple(self.prefix + name for name in names)
+        self.waits, self.waitq = self.prefix + b"waits", self.prefix + b"waitq"
+        rows = (self.waits, self.waitq)
+        self.bodies = self.prefix + b"bodies"
+        self.all = (self.spec, *of_append, self.snaps, *self._of_copies, *rows, self.bodies)
+        self.audit = self.prefix + b"audit"  # not one of all: it outlives the model
+        self.input, self.dead = self.prefix + b"in", self.prefix + b"dead"
+        # Packed once: an append sends them each time.
+        self.count_of_append = len(of_append)
+        self.packed_of_append = pack((len(of_append), *of_append))
+        self.packed_of_change = pack((len(of_append) + 1, *of_append, self.audit))
+        of_input = (*of_append, self.input, self.dead)
+        self.count_of_input = len(of_input)
+        self.packed_of_input = pack((len(of_input), *of_input))
+
+    def body(self, nonce: bytes) -> bytes:
+        return self.prefix + b"body:" + nonce
+
+    def of_snapshot(self, token: str) -> tuple[bytes, ...]:
+        return self.head, self.log, self.snaps, self.prefix + b"snap:" + token.encode()
+
+    def of_copy(self, digest: str) -> tuple[bytes, ...]:
+        own = self.prefix + b"copy:" + digest.encode()
+        return self.head, *self._of_copies, own, self.audit
+
+
+keys_of = lru_cache(4096)(Keys)

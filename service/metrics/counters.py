@@ -1,0 +1,196 @@
+"""What a process counts of its own doing; that of several workers on one port is summed."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from dualstream.service.metrics.model_filter import OTHER, Shown
+
+_REQUEST_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_LOAD_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0)
+_DELAY_S = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86_400.0, 7 * 86_400.0)
+_APPEND_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+_GROUP_ROWS = (1, 2, 5, 10, 20, 50, 100, 500, 1000, 4096, 100_000)
+
+BY_MODEL = {
+    "predictions": "Rows that were scored for a request.",
+    "refused_rows": "Rows refused by shape, before the journal.",
+    "forks": "Replicas thrown away because the journal did not go on from them.",
+    "lost_records": "Records that were applied here and that the store has lost since.",
+    "refits": "Refits that were computed here and entered their model.",
+    "refits_unused": "Refits that were begun here and did not enter their model.",
+    "input_taken": "Messages of the store's input that were journalled or found learned.",
+    "input_dead": "Messages of the store's input that were put among the dead ones.",
+}
+"""What is counted by model."""
+
+COUNTED_PER_SHOWN = 4
+"""Models come and go: for each one shown so many are counted on their own, the rest together."""
+
+
+class ProcessCounts:
+    """Counters and histograms, each told of what happens by a `saw_...`.
+
+    Of all models since the process started: what is shown again goes on where it was. With
+    `outlives`, values are kept in files that outlive the process (see `sharing.py`), and no series
+    can be taken back.
+    """
+
+    def __init__(self, shown: Shown, outlives: bool) -> None:
+        self._shown, self._outlives = shown, outlives
+        self._registry = registry = CollectorRegistry()
+        self._requests = Histogram(
+            "dualstream_request_seconds",
+            "Time to answer a request.",
+            ["route", "status"],
+            buckets=_REQUEST_S,
+            registry=registry,
+        )
+        self._appends = Histogram(
+            "dualstream_append_seconds",
+            "Time of one append to the journal, repetitions included.",
+            buckets=_APPEND_S,
+            registry=registry,
+        )
+        self._groups = Histogram(
+            "dualstream_group_rows",
+            "Rows that one append carried.",
+            buckets=_GROUP_ROWS,
+            registry=registry,
+        )
+        self._loads = Histogram(
+            "dualstream_model_load_seconds",
+            "Time to load a model that was not in memory.",
+            buckets=_LOAD_S,
+            registry=registry,
+        )
+        self._evictions = Counter(
+            "dualstream_model_evictions",
+            "Models that left memory to make room.",
+            registry=registry,
+        )
+        self._label_delays = Histogram(
+            "dualstream_label_delay_seconds",
+            "Time from a prediction that remembered its row to the label, of labels learned here.",
+            buckets=_DELAY_S,
+            registry=registry,
+        )
+        self._expired = Counter(
+            "dualstream_remembered_expired",
+            "Rows that were found to have waited for their labels too long.",
+            registry=registry,
+        )
+        self._default_labels = Counter(
+            "dualstream_default_labels",
+            "Default labels that were journalled.",
+            registry=registry,
+        )
+        self._shed = Counter(
+            "dualstream_shed",
+            "Requests refused for want of time, by what they asked: learn or predict.",
+            ["kind"],
+            registry=registry,
+        )
+        self._rate_exceeded = Counter(
+            "dualstream_rate_exceeded",
+            "Requests refused because their key had sent too much, by what: requests or rows.",
+            ["unit"],
+            registry=registry,
+        )
+        for unit in ("requests", "rows"):
+            self._rate_exceeded.labels(unit)
+        self._closed = Counter(
+            "dualstream_connections_closed",
+            "Connections that were closed for what their client did, or to make room, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self._shed_of = {kind: self._shed.labels(kind) for kind in ("learn", "predict")}
+        self._by_model = {
+            name: Counter(f"dualstream_{name}", text, ["model"], registry=registry)
+            for name, text in BY_MODEL.items()
+        }
+        self._delays_of: dict[str, tuple[int, float]] = {}
+
+        self._by_request: dict[tuple[str, int], Callable[[float], None]] = {}
+        self._of_model: dict[tuple[str, str], Counter] = {}
+
+    def saw_request(self, route: str, status: int, seconds: float) -> None:
+        see = self._by_request.get((route, status))
+        if see is None:
+            see = self._requests.labels(route, str(status)).observe
+            self._by_request[route, status] = see
+        see(seconds)
+
+    def saw_group(self, rows: int, seconds: float) -> None:
+        self._groups.observe(rows)
+        self._appends.observe(seconds)
+
+    def saw_load(self, seconds: float) -> None:
+        self._loads.observe(seconds)
+
+    def saw_eviction(self) -> None:
+        self._evictions.inc()
+
+    def saw_closed(self, reason: str) -> None:
+        self._closed.labels(reason).inc()
+
+    def saw_shed(self, kind: str) -> None:
+        self._shed_of[kind].inc()
+
+    def saw_rate_exceeded(self, unit: str) -> None:
+        self._rate_exceeded.labels(unit).inc()
+
+    def saw_label(self, model: str, delay_s: float) -> None:
+        self._label_delays.observe(delay_s)
+        labels, seconds = self.label_delays(model)
+        self._delays_of[model] = labels + 1, seconds + delay_s
+
+    def label_delays(self, model: str) -> tuple[int, float]:
+        """Labels that this process learned for rows that waited, and how long these did in all."""
+        return self._delays_of.get(model, (0, 0.0))
+
+    def saw_expired(self, rows: int) -> None:
+        self._expired.inc(rows)
+
+    def saw_default_labels(self, rows: int) -> None:
+        self._default_labels.inc(rows)
+
+    def saw_predictions(self, model: str, rows: int) -> None:
+        self._count("predictions", model, rows)
+
+    def saw_refused(self, model: str, rows: int) -> None:
+        self._count("refused_rows", model, rows)
+
+    def saw_refit(self, model: str, has_entered: bool) -> None:
+        self._count("refits" if has_entered else "refits_unused", model, 1)
+
+    def saw_fork(self, model: str) -> None:
+        self._count("forks", model, 1)
+
+    def saw_loss(self, model: str, records: int) -> None:
+        self._count("lost_records", model, records)
+
+    def saw_input(self, model: str, taken: int, dead: int) -> None:
+        self._count("input_taken", model, taken)
+        self._count("input_dead", model, dead)
+
+    def saw_delete(self, model: str) -> None:
+        """Its counts begin anew with the next model of this id, where they can."""
+        self._delays_of.pop(model, None)
+        # What is told among the others' must not fall.
+        may_fall = self._shown.is_named(model) and not self._outlives
+        for name in BY_MODEL:
+            if may_fall and (name, model) in self._of_model:
+                del self._of_model[name, model]
+                self._by_model[name].remove(model)
+
+    def _count(self, name: str, model: str, by: int) -> None:
+        child = self._of_model.get((name, model))
+        if child is None:
+            most = COUNTED_PER_SHOWN * self._shown.most * len(BY_MODEL)
+            if not self._shown.is_named(model) or len(self._of_model) >= most:
+                self._by_model[name].labels(OTHER).inc(by)
+                return
+            child = self._of_model[name, model] = self._by_model[name].labels(model)
+        child.inc(by)

@@ -1,0 +1,147 @@
+"""What is told of a model's state, the same by every worker that stands at the same record."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from dualstream.service.models.model import Model
+    from dualstream.service.replica.replica import Replica
+
+
+class Family(NamedTuple):
+    """A family of series by model; what is counted is a counter."""
+
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    text: str
+    labels: tuple[str, ...] = ()
+    """Besides the model."""
+
+
+_GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
+
+FAMILIES = {
+    "samples": Family(_COUNTER, "Journalled rows, by what became of them.", ("outcome",)),
+    "refused_controls": Family(
+        _COUNTER, "Journalled controls that could not be done where they stood."
+    ),
+    "seq": Family(_GAUGE, "Place in the journal."),
+    "model_paused": Family(
+        _GAUGE, "1 while learning of a model with a guard pauses, and 0 while it goes on."
+    ),
+    "quarantined_records": Family(
+        _GAUGE, "Records that the journal keeps of a model whose learning pauses."
+    ),
+    "quarantined_bytes": Family(
+        _GAUGE, "Bytes of the rows that were set aside since the learning of a model paused."
+    ),
+    "guard_trips": Family(
+        _COUNTER, "Times that a quantity had left its own history.", ("quantity",)
+    ),
+    "nonzeros": Family(_GAUGE, "Non-zero weights served."),
+    "progressive_loss": Family(_GAUGE, "Mean progressive loss since start."),
+    "progressive_error_ratio": Family(_GAUGE, "Mistakes per learned row since start."),
+    "baseline_error_ratio": Family(
+        _GAUGE,
+        "Mistakes per learned row of a baseline on the same rows since start.",
+        ("baseline",),
+    ),
+    "rolling_loss": Family(_GAUGE, "Mean progressive loss of the last 1,000 learned rows."),
+    "rolling_error_ratio": Family(_GAUGE, "Mistakes per row in the last 1,000 learned rows."),
+    "rolling_absolute_error": Family(
+        _GAUGE, "Mean absolute error of a regression in the last 1,000 learned rows."
+    ),
+    "rolling_baseline_error_ratio": Family(
+        _GAUGE, "Mistakes per row of a baseline in the same 1,000 rows.", ("baseline",)
+    ),
+    "rolling_baseline_absolute_error": Family(
+        _GAUGE, "Mean absolute error of a baseline in the same 1,000 rows.", ("baseline",)
+    ),
+    "drift": Family(
+        _COUNTER,
+        "Changes of the progressive loss that a detector saw, by whether it rose or fell.",
+        ("detector", "direction"),
+    ),
+    "primal": Family(_GAUGE, "Regularised loss of the served weights on the window."),
+    "dual": Family(_GAUGE, "Lower bound of the regularised loss of any weights."),
+    "gap": Family(_GAUGE, "Duality gap: primal - dual."),
+    "gap_ratio": Family(_GAUGE, "Duality gap over the larger of |primal| and |dual|."),
+    "gap_age_seconds": Family(_GAUGE, "Time since the certificate shown was computed."),
+}
+
+
+class Models(Collector):
+    """Shows the models that it was given last, each read in one go."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Show none, until some are read again."""
+        self._series: dict[str, list[tuple[tuple[str, ...], float]]] = {
+            name: [] for name in FAMILIES
+        }
+
+    def read(self, model: "Model") -> None:
+        """Show a model, too; to be called while its replica is still."""
+        replica = model.replica
+        self._model = model.record.id
+        self._put("samples", replica.learner.samples, "learned")
+        self._put("samples", replica.rejected, "rejected")
+        self._put("refused_controls", replica.refused_controls)
+        self._put("seq", replica.seq)
+        self._put("nonzeros", replica.learner.nonzeros)
+        self._guarding(replica)
+        self._progress(replica.progress.summary())
+        certificate = replica.certificate
+        if certificate is not None:
+            self._put("primal", certificate.primal)
+            self._put("dual", certificate.dual)
+            self._put("gap", certificate.gap)
+            self._put("gap_ratio", certificate.relative_gap)
+            self._put("gap_age_seconds", time.monotonic() - replica.certified_at)
+
+    def _guarding(self, replica: "Replica") -> None:
+        if replica.guarding is None:
+            return
+        pauses = replica.guarding.pauses
+        self._put("model_paused", int(pauses.is_paused))
+        held = replica.seq - pauses.held_from if pauses.is_paused else 0
+        self._put("quarantined_records", held)
+        self._put("quarantined_bytes", pauses.held_bytes)
+        for quantity, count in pauses.counts.items():
+            self._put("guard_trips", count, quantity)
+
+    def _progress(self, told: dict[str, Any]) -> None:
+        since_start = told["since_start"]
+        self._put("progressive_loss", since_start.get("loss"))
+        self._put("progressive_error_ratio", since_start.get("error_rate"))
+        for baseline, values in since_start["baselines"].items():
+            self._put("baseline_error_ratio", values.get("error_rate"), baseline)
+        rolling = told["rolling"]
+        self._put("rolling_loss", rolling.get("loss"))
+        self._put("rolling_error_ratio", rolling.get("error_rate"))
+        self._put("rolling_absolute_error", rolling.get("mae"))
+        for baseline, values in rolling["baselines"].items():
+            self._put("rolling_baseline_error_ratio", values.get("error_rate"), baseline)
+            self._put("rolling_baseline_absolute_error", values.get("mae"), baseline)
+        for detector, counts in told["drift"].items():
+            for direction, count in counts.items():
+                self._put("drift", count, detector, direction)
+
+    def _put(self, name: str, value: float | None, *labels: str) -> None:
+        if value is not None:
+            self._series[name].append(((self._model, *labels), value))
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (kind, text, labels) in FAMILIES.items():
+            family = kind(f"dualstream_{name}", text, labels=["model", *labels])
+            for values, value in self._series[name]:
+                family.add_metric(values, value)
+            yield family

@@ -1,0 +1,1 @@
+"""One model as a state machine over its journal."""

@@ -1,0 +1,117 @@
+"""What journalled entries hold: rows as a learner takes them, controls, names, keys and ids."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from dualstream.service.codecs import labels_and_classes
+from dualstream.service.journal.protocol import Entry
+from dualstream.service.journal.record import (
+    Control,
+    CorruptRecord,
+    Parts,
+    RecordError,
+    Rows,
+    decode_merged,
+    holds_control,
+)
+from dualstream.service.replica.first_responses import AskedIn
+from dualstream.service.replica.retained_ids import NOBODY, Named
+from dualstream.solvers import Batch, shared_ones
+
+
+class Content(NamedTuple):
+    """What consecutive entries hold.
+
+    names    of features
+    records  beyond those already applied; the rows between two controls are one batch
+    asked    the requests with a key
+    named    where they may be unlearned, the rows with an id
+    """
+
+    names: list[tuple[int, str]]
+    records: list[Batch | Control]
+    asked: AskedIn
+    named: Named
+
+
+def content_beyond(
+    seq: int,
+    entries: Sequence[Entry],
+    dim: int,
+    check: Callable[[Control], None],
+    can_unlearn: bool,
+) -> Content:
+    """The content of consecutive entries for a model of this width that stands at `seq`.
+
+    Controls are held against `check`, those already applied too, before anything is returned.
+    Raises CorruptRecord, UnknownRecord.
+    """
+    parts, blocks = decoded(entries)
+    names: list[tuple[int, str]] = []
+    records: list[Batch | Control] = []
+    run: list[Batch] = []
+    first_seq = entries[0].first_seq
+    known = max(0, seq + 1 - first_seq)
+    for block in blocks:
+        skipped = min(known, 1 if isinstance(block, Control) else len(block))
+        known -= skipped
+        if isinstance(block, Control):
+            check(block)
+            records += [Batch.concat(run)] if run else []
+            records += [] if skipped else [block]
+            run = []
+            continue
+        names += block.names
+        if skipped < len(block):
+            batch = as_batch(block, dim)
+            run.append(batch[skipped:] if skipped else batch)
+    records += [Batch.concat(run)] if run else []
+    named = Named.within(parts, first_seq) if can_unlearn else NOBODY
+    return Content(names, records, AskedIn(parts, first_seq), named)
+
+
+def as_batch(rows: Rows, dim: int) -> Batch:
+    """Journalled rows as the learner takes them."""
+    weights = shared_ones(len(rows)) if rows.weights is None else rows.weights
+    assert rows.labels is not None  # only rows that wait for their labels have none
+    labels, classes = labels_and_classes(rows.labels)
+    columns = (rows.indptr, rows.indices, rows.values, labels, weights)
+    return Batch.of_columns(*columns, dim, classes, rows.served_scores)
+
+
+def parted_at(
+    entries: Sequence[Entry], stands_alone: Callable[[Control], bool]
+) -> list[Sequence[Entry]]:
+    """Runs of consecutive entries, in which each control that `stands_alone` does.
+
+    A rollback has to: names come into the state in its place, and what cannot be fetched stops the
+    replica before it.
+    """
+    alone = [
+        n
+        for n, entry in enumerate(entries)
+        if holds_control(entry.body)
+        and any(isinstance(block, Control) and stands_alone(block) for block in decoded([entry])[1])
+    ]
+    if not alone:
+        return [entries]
+    edges = sorted({0, len(entries), *alone, *(n + 1 for n in alone)})
+    return [entries[first:last] for first, last in pairwise(edges)]
+
+
+def decoded(entries: Sequence[Entry]) -> tuple[Parts, list[Rows | Control]]:
+    """The records of consecutive entries. Raises RecordError, which names the entry."""
+    try:
+        parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
+        records = sum(1 if isinstance(block, Control) else len(block) for block in blocks)
+        expected = entries[-1].seq + 1 - entries[0].first_seq
+        if records != expected:
+            raise CorruptRecord(f"{records} records where there have to be {expected}")
+    except RecordError as error:
+        if len(entries) == 1:
+            raise type(error)(f"the entry at seq {entries[0].seq}: {error}") from error
+        for entry in entries:
+            decoded([entry])
+        raise
+    return parts, blocks

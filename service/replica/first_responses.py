@@ -1,0 +1,318 @@
+"""What a model answered to its last requests with a key, to be answered again when repeated.
+
+Every replica computes it from what it applies, so that whichever worker a repetition meets, and one
+that was started since, has the first answer. It is bookkeeping beside the state: nothing that is
+learned depends on it, and how much is kept is a setting.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from dualstream.service.journal.record import ROW_KINDS, KeyKind, Parts
+from dualstream.service.replica.row_sums import FEW, Column, count, mean, places_where, where_not
+from dualstream.solvers import Batch, CorruptState, Outcome, State
+
+MAX_KEPT_ANSWERS = 1000
+"""Requests with a key whose first answers are kept, per model."""
+KEPT_ROWS = 100_000
+"""Rows of which score and id are kept, in all: of older requests the sums are."""
+
+Cut = TypeVar("Cut", bytes, list[int], list[bytes])
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request with a key, as it stands in the journal: its rows begin at `first_seq`."""
+
+    key: bytes
+    first_seq: int
+    count: int
+    ids: tuple[bytes, ...] = ()
+    """The stored keys of those rows that have an id, in order."""
+
+
+@dataclass(slots=True)
+class AnsweredRows:
+    """Of the rows of one request, as they were journalled."""
+
+    scores: Column
+    rejected: list[int]
+    """Places of the rows that were not learned."""
+    ids: tuple[bytes, ...]
+    set_aside: int = 0
+    """So many of the last ones were not tried, as learning paused."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of the rows that one request brought into the journal, up to `seq`."""
+
+    seq: int
+    count: int
+    learned: int
+    mistakes: int | None
+    loss: float | None
+    rows: AnsweredRows | None
+    """None once more rows came since than are kept."""
+
+
+def answer_without_rows(seq: int, task: str) -> Answer:
+    """To a request that brought no row, as all were known: nothing has to be kept of it."""
+    mistakes = None if task == "regression" else 0
+    return Answer(seq, 0, 0, mistakes, None, AnsweredRows([], [], ()))
+
+
+class _Columns(NamedTuple):
+    """What became of the rows of a batch; `rejected` is None where none was."""
+
+    scores: Column
+    losses: Column
+    rejected: Column | None
+    wrong: Column | None
+
+    def listed(self) -> "_Columns":
+        rejected, wrong = map(_listed, (self.rejected, self.wrong))
+        return _Columns(_listed(self.scores) or (), _listed(self.losses) or (), rejected, wrong)
+
+
+class AskedIn:
+    """The requests with a key among the parts of a body, of which the first is at `first_seq`."""
+
+    def __init__(self, parts: Parts, first_seq: int) -> None:
+        self._parts, self._first_seq = parts, first_seq
+        self._has_keys = parts.has_keys
+
+    def within(self, first_seq: int, seq: int, most: int) -> list[Asked]:
+        """The last `most` of those whose rows, one at least, all stand in first_seq .. seq."""
+        if not self._has_keys:
+            return []
+        starts, stops, begins, ends = self._requests
+        whole = np.flatnonzero((begins < ends) & (first_seq <= begins) & (ends <= seq + 1))
+        whole = whole[max(0, len(whole) - most) :]
+        chosen = (column[whole].tolist() for column in (starts, stops, begins, ends))
+        return [
+            Asked(self._parts.key(start), begin, end - begin, self._ids(start, stop))
+            for start, stop, begin, end in zip(*chosen, strict=True)
+        ]
+
+    @cached_property
+    def _requests(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of each request with a key: its first part, the one after its last, its seqs likewise."""
+        bounds = np.append(np.flatnonzero(~self._parts.continuing), len(self._parts))
+        starts, stops = bounds[:-1], bounds[1:]
+        is_keyed = np.isin(self._parts.key_kinds[starts], (KeyKind.REQUEST, KeyKind.CHUNK))
+        starts, stops = starts[is_keyed], stops[is_keyed]
+        seqs = self._first_seq + np.append(0, np.cumsum(self._parts.counts))
+        return starts, stops, seqs[starts], seqs[stops]
+
+    def _ids(self, start: int, stop: int) -> tuple[bytes, ...]:
+        """The stored keys of those parts of a request that have an id."""
+        if stop == start + 1:
+            return ()
+        numbers = np.flatnonzero(np.isin(self._parts.key_kinds[start + 1 : stop], ROW_KINDS))
+        return tuple(self._parts.key(start + 1 + number) for number in numbers.tolist())
+
+
+class Answers:
+    """The last answers of one model, by the keys of their requests."""
+
+    __slots__ = ("_by_key", "_kept", "_rows", "_task")
+
+    def __init__(self, task: str, kept: int = MAX_KEPT_ANSWERS) -> None:
+        self._task = task
+        self._kept = kept
+        self._by_key: dict[bytes, Answer] = {}
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def find(self, key: bytes, seq: int) -> Answer | None:
+        """The answer to the request under this key whose last row stands at `seq`."""
+        answer = self._by_key.get(key)
+        return answer if answer is not None and answer.seq == seq else None
+
+    def keep(self, asked: Sequence[Asked], first_seq: int, batch: Batch, outcome: Outcome) -> None:
+        """Keep the answers to those requests whose rows are all in the batch.
+
+        The batch begins at `first_seq`.
+        """
+        if not asked:
+            return
+        last_seq = first_seq + len(batch) - 1
+        whole = [
+            request
+            for request in asked
+            if request.count
+            and first_seq <= request.first_seq
+            and request.first_seq + request.count - 1 <= last_seq
+        ]
+        if not whole or not self._kept:
+            return
+        whole = whole[-self._kept :]
+        known = whole[0].first_seq - first_seq
+        batch, outcome = batch[known:], outcome[known:]
+        wrong = None if self._task == "regression" else _are_wrong(batch, outcome)
+        rejected = outcome.rejected if outcome.rejected.any() else None
+        columns = _Columns(outcome.scores, outcome.losses, rejected, wrong)
+        if len(batch) < FEW * len(whole):
+            columns = columns.listed()
+        for request in whole:
+            begins = request.first_seq - first_seq - known
+            self._put(request, begins, columns)
+            if outcome.set_aside is not None:
+                self._say_set_aside(request, outcome.set_aside[begins : begins + request.count])
+
+    def _say_set_aside(self, request: Asked, rows: np.ndarray) -> None:
+        answer = self._by_key.get(request.key)
+        if answer is not None and answer.rows is not None:
+            answer.rows.set_aside = int(rows.sum())
+
+    def _put(self, request: Asked, begins: int, columns: "_Columns") -> None:
+        """Keep the answer to a request whose rows are those of the columns from `begins` on."""
+        ends = begins + request.count
+        losses, rejected = columns.losses[begins:ends], None
+        wrong = None if columns.wrong is None else columns.wrong[begins:ends]
+        if columns.rejected is not None:
+            rejected = columns.rejected[begins:ends]
+            losses = where_not(rejected, losses)
+            wrong = None if wrong is None else where_not(rejected, wrong)
+        scores = columns.scores[begins:ends]
+        if isinstance(scores, np.ndarray):
+            scores = scores.copy()  # not the whole batch's, which is freed by then
+        answer = Answer(
+            request.first_seq + request.count - 1,
+            request.count,
+            len(losses),
+            None if wrong is None else count(wrong),
+            mean(losses),
+            AnsweredRows(scores, places_where(rejected), request.ids),
+        )
+        before = self._by_key.pop(request.key, None)
+        if before is not None and before.rows is not None:
+            self._rows -= before.count
+        self._by_key[request.key] = answer
+        self._rows += answer.count
+        self._let_go()
+
+    def _let_go(self) -> None:
+        while len(self._by_key) > self._kept:
+            oldest = self._by_key.pop(next(iter(self._by_key)))
+            self._rows -= oldest.count if oldest.rows is not None else 0
+        if self._rows > KEPT_ROWS:
+            for answer in self._by_key.values():
+                if answer.rows is not None:
+                    answer.rows = None
+                    self._rows -= answer.count
+                if self._rows <= KEPT_ROWS:
+                    return
+
+    def state(self) -> State:
+        """As arrays, the oldest answer first."""
+        answers = list(self._by_key.values())
+        rows = [answer.rows for answer in answers]
+        ids = [id_ for part in rows if part is not None for id_ in part.ids]
+        nan = float("nan")
+        set_aside = [0 if part is None else part.set_aside for part in rows]
+        return {
+            **({"set_aside": _whole(set_aside)} if any(set_aside) else {}),
+            "keys": _joined(list(self._by_key)),
+            "key_ends": _ends(list(self._by_key)),
+            "seqs": _whole(answer.seq for answer in answers),
+            "counts": _whole(answer.count for answer in answers),
+            "learned": _whole(answer.learned for answer in answers),
+            "mistakes": _whole(
+                -1 if answer.mistakes is None else answer.mistakes for answer in answers
+            ),
+            "losses": np.array([nan if a.loss is None else a.loss for a in answers], np.float64),
+            "has_rows": np.array([part is not None for part in rows], np.bool_),
+            "scores": np.concatenate(
+                [np.empty(0), *(part.scores for part in rows if part is not None)]
+            ),
+            "rejected": _whole(at for part in rows if part is not None for at in part.rejected),
+            "rejected_ends": _ends([part.rejected if part is not None else [] for part in rows]),
+            "ids": _joined(ids),
+            "id_ends": _ends(ids),
+            "ids_of": _ends([part.ids if part is not None else () for part in rows]),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Hold these answers; without arrays there are none. Raises CorruptState."""
+        self._by_key.clear()
+        self._rows = 0
+        if not state:
+            return
+        try:
+            self._read(state)
+        except (KeyError, ValueError, IndexError) as error:
+            raise CorruptState(f"the kept answers are damaged: {error!r}") from error
+        self._let_go()
+
+    def _read(self, state: Mapping[str, np.ndarray]) -> None:
+        keys = _cut(state["keys"].tobytes(), state["key_ends"].tolist())
+        ids = _cut(state["ids"].tobytes(), state["id_ends"].tolist())
+        rejected = _cut(state["rejected"].tolist(), state["rejected_ends"].tolist())
+        ids_of = _cut(ids, state["ids_of"].tolist())
+        sums = zip(
+            *(state[name].tolist() for name in ("seqs", "counts", "learned", "mistakes", "losses")),
+            strict=True,
+        )
+        scored = 0
+        has_rows = state["has_rows"].tolist()
+        set_aside = state["set_aside"].tolist() if "set_aside" in state else [0] * len(has_rows)
+        for number, (seq, n, learned, mistakes, loss) in enumerate(sums):
+            rows = None
+            if has_rows[number]:
+                scores = state["scores"][scored : scored + n].copy()
+                scored += n
+                ids_there = tuple(ids_of[number])
+                rows = AnsweredRows(scores, rejected[number], ids_there, set_aside[number])
+                self._rows += n
+            self._by_key[keys[number]] = Answer(
+                seq,
+                n,
+                learned,
+                None if mistakes < 0 else mistakes,
+                loss if learned else None,
+                rows,
+            )
+
+
+def _are_wrong(batch: Batch, outcome: Outcome) -> np.ndarray:
+    """Which rows were scored on the wrong side."""
+    if outcome.predicted is not None:
+        named = [*outcome.classes, None]  # a place of -1 is no class
+        told = [named[place] for place in outcome.predicted.tolist()]
+        classes = [batch.classes[int(place)] for place in batch.labels.tolist()]
+        return np.array([a != b for a, b in zip(told, classes, strict=True)], np.bool_)
+    wrong: np.ndarray = (outcome.scores >= 0) != (batch.labels == 1.0)
+    return wrong
+
+
+def _listed(column: Column | None) -> Column | None:
+    return column.tolist() if isinstance(column, np.ndarray) else column
+
+
+def _whole(numbers: Iterable[int]) -> np.ndarray:
+    return np.array(list(numbers), np.int64)
+
+
+def _ends(items: Sequence[Sized]) -> np.ndarray:
+    """Where each item ends when they are joined."""
+    return np.cumsum([len(item) for item in items], dtype=np.int64)
+
+
+def _joined(texts: Sequence[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(texts), np.uint8).copy()
+
+
+def _cut(joined: Cut, ends: Sequence[int]) -> list[Cut]:
+    """The items that were joined."""
+    if ends and ends[-1] != len(joined):
+        raise ValueError(f"{len(joined)} joined items, not {ends[-1]}")
+    return [joined[start:end] for start, end in pairwise([0, *ends])]

@@ -1,0 +1,123 @@
+"""The state of a model at a place in its kept journal, computed without changing anything."""
+
+import logging
+
+from dualstream.service.journal.chain import next_chain
+from dualstream.service.journal.protocol import Journal, ModelRecord, Place, Snapshot, Trimmed
+from dualstream.service.replica.recovery import Forked
+from dualstream.service.replica.replica import Replica
+from dualstream.solvers import CorruptState
+
+log = logging.getLogger("dualstream.time_travel")
+
+
+class NotKept(Exception):
+    """The state at `seq` can no longer be computed, or never was; it can from `first` to `last`."""
+
+    def __init__(self, model: str, seq: int, first: int, last: int) -> None:
+        super().__init__(
+            f"there is no state of {model!r} at seq {seq}: its journal ends at seq {last}"
+            if seq > last
+            else f"the state of {model!r} at seq {seq} can no longer be computed: its journal and "
+            f"copies reach from seq {first} to {last}"
+        )
+        self.first, self.last = first, last
+
+
+async def kept_from(journal: Journal, record: ModelRecord) -> int:
+    """The first seq that is kept; where none is, the one that comes next."""
+    try:
+        entries = await journal.read(record.id, record.incarnation, 0, 1)
+    except Trimmed as trimmed:
+        return trimmed.kept_from
+    return entries[0].first_seq if entries else record.seq + 1
+
+
+async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
+    """A replica that stands at `seq`, by the nearest good snapshot or version before it.
+
+    Raises NotKept; Forked, Trimmed where the journal changes meanwhile.
+    """
+    first = await kept_from(journal, record)
+    bases = sorted(await _bases(journal, record, first), key=lambda base: base[0].seq)
+    earliest = 0 if first == 1 else min((place.seq for place, _ in bases), default=record.seq)
+    if not earliest <= seq <= record.seq:
+        raise NotKept(record.id, seq, earliest, record.seq)
+    for place, digest in reversed(bases):
+        if place.seq > seq:
+            continue
+        replica = Replica(record, kept_answers=0)
+        try:
+            snapshot = await _read_base(journal, record, place, digest)
+            replica.restore(snapshot, any_identity=digest is not None)
+            await _check_held(journal, record, place)
+            await advance(replica, journal, seq)
+            return replica
+        except (CorruptState, Forked, Trimmed) as error:
+            log.warning("model %r: not from seq %d: %s", record.id, place.seq, error)
+    if first == 1:
+        replica = Replica(record, kept_answers=0)
+        await advance(replica, journal, seq)
+        return replica
+    raise NotKept(record.id, seq, earliest, record.seq)
+
+
+async def _bases(
+    journal: Journal, record: ModelRecord, first: int
+) -> list[tuple[Place, str | None]]:
+    """Snapshots, and versions with their digests, from which the kept journal leads on."""
+    where = (record.id, record.incarnation)
+    found: list[tuple[Place, str | None]] = [
+        (place, None) for place in await journal.snapshots(*where)
+    ]
+    found += [
+        (Place(version.seq, version.chain), version.digest)
+        for version in await journal.versions(*where)
+    ]
+    return [(place, digest) for place, digest in found if first - 1 <= place.seq <= record.seq]
+
+
+async def _read_base(
+    journal: Journal, record: ModelRecord, place: Place, digest: str | None
+) -> Snapshot:
+    """Raises CorruptState where it is gone."""
+    where = (record.id, record.incarnation)
+    if digest is not None:
+        data = await journal.copy_get(*where, digest)
+        if data is not None:
+            return Snapshot(place.seq, place.chain, data)
+    else:
+        for n in (0, 1):
+            snapshot = await journal.snapshot_get(*where, n)
+            if snapshot is not None and snapshot.seq == place.seq:
+                return snapshot
+    raise CorruptState("it is gone")
+
+
+async def _check_held(journal: Journal, record: ModelRecord, place: Place) -> None:
+    """Raise Forked where the journal does not lead on from there: it has lost that place."""
+    following = await journal.read(record.id, record.incarnation, place.seq, 1)
+    if following:
+        first = following[0]
+        is_held = first.first_seq == place.seq + 1
+        is_held = is_held and next_chain(place.chain, first.nonce) == first.chain
+    else:
+        is_held = (place.seq, place.chain) == (record.seq, record.chain)
+    if not is_held:
+        raise Forked(f"model {record.id!r}: the journal does not lead on from seq {place.seq}")
+
+
+async def advance(replica: Replica, journal: Journal, until: int) -> None:
+    """Apply what the journal holds up to `until`, in the midst of an entry if need be.
+
+    Raises Trimmed; Forked where it does not follow, or ends before.
+    """
+    while replica.seq < until:
+        entries = await journal.read(replica.id, replica.incarnation, replica.seq)
+        if not entries:
+            raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq} already")
+        whole = [entry for entry in entries if entry.seq <= until]
+        if whole:
+            await replica.apply(whole, journal)
+        if replica.seq < until and len(whole) < len(entries):
+            await replica.apply_part(entries[len(whole)], until)

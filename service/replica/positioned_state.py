@@ -1,0 +1,172 @@
+"""A model's state and where it stands in the journal, with what is kept beside it.
+
+Nothing here reads the journal or learns: a `Replica` does, and moves it on. It is made of nothing,
+of a snapshot, or of a copy that a control names; and snapshots are made of it.
+"""
+
+from copy import copy
+from typing import Self
+
+import numpy as np
+
+from dualstream.service.journal.chain import first_chain
+from dualstream.service.journal.protocol import ModelRecord, Snapshot
+from dualstream.service.replica.control_outcomes import Verdicts
+from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, Answers
+from dualstream.service.replica.lineage import Trail
+from dualstream.service.replica.spec import check_spec, fixed_spec
+from dualstream.service.replica.state import Captured, ModelState, by_part, header_of, read_state
+from dualstream.service.replica.window_losses import ServedLosses
+from dualstream.solvers import CorruptState, check_arrays, width_of
+
+
+class PlacedState:
+    """What spec and journal make of a model up to some seq.
+
+    kept_answers   to so many requests with a key the answers are kept, beside the state
+    spec           instead of the model's own
+
+    Raises DamagedSpec.
+    """
+
+    seq: int
+    chain: str
+    # Of most these stay so: an object of up to 30 attributes of its own is there sooner.
+    fetched: ModelState | None = None
+    """What the next control makes the state: that of the copy that it names ..."""
+    taken_up: "tuple[PlacedState, int] | None" = None
+    """... or of one that has learned the rows in quarantine, so many of them."""
+    names_since = 0
+    """Names that were told by records up to this one may be missing from the state."""
+
+    def __init__(
+        self,
+        record: ModelRecord,
+        kept_answers: int = MAX_KEPT_ANSWERS,
+        spec: bytes | None = None,
+    ) -> None:
+        self.id = record.id
+        self.incarnation = record.incarnation
+        check_spec(record)
+        self.spec = fixed_spec(bytes(record.spec) if spec is None else spec)
+        self.dim = width_of(self.spec["features"])
+        self._kept_answers = kept_answers
+        self.trail = Trail()
+        self._begin()
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Be before the first record."""
+        self._hold(ModelState.new(self.spec))
+        self.answers = Answers(self.spec["task"], self._kept_answers)
+        self.verdicts = Verdicts(self._kept_answers)
+        self.losses = ServedLosses(self.spec)
+        self.restored_seq = 0
+        self._begin_at(0, first_chain(self.incarnation))
+
+    def _hold(self, state: ModelState) -> None:
+        self.learner = state.learner
+        self.progress = state.progress
+        self.names = state.names
+        self.retained = state.retained
+        self.rejected = state.rejected
+        self.refused_controls = state.refused_controls
+        self.guarding = state.guarding
+
+    @property
+    def state(self) -> ModelState:
+        """What is a function of spec and journal."""
+        counts = (self.rejected, self.refused_controls)
+        parts = self.learner, self.progress, self.names, self.retained
+        return ModelState(*parts, *counts, self.guarding)
+
+    def _stand_at(self, seq: int, chain: str) -> None:
+        self.seq = seq
+        self.chain = chain
+        self.trail.pass_by(seq, chain)
+
+    def _begin_at(self, seq: int, chain: str) -> None:
+        self.seq = seq
+        self.chain = chain
+        self.trail.begin(seq, chain)
+
+    def _take_over(self, other: Self) -> None:
+        self.incarnation = other.incarnation
+        self.spec = other.spec
+        self._hold(other.state)
+        self.names_since = other.seq
+        self.answers, self.verdicts = other.answers, other.verdicts
+        self.losses = other.losses
+        self.seq, self.restored_seq = other.seq, other.restored_seq
+        self.chain = other.chain
+
+    # -- obeying controls -------------------------------------------------------------------------
+
+    def become(self, digest: str, seq: int) -> None:
+        """Take on the state at `seq` that was fetched; first answers stay, names are told anew.
+
+        So do a pause of learning and what tripped the guard.
+        """
+        state, self.fetched = self.fetched, None
+        assert state is not None
+        if self.guarding is not None and state.guarding is not None:
+            state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
+        self._hold(state)
+        self.names_since = self.seq + 1
+
+    def take_up(self) -> int:
+        """Take on the state with the rows in quarantine; how many of them were learned."""
+        taken, self.taken_up = self.taken_up, None
+        assert taken is not None
+        other, learned = taken
+        self._hold(other.state)
+        self.losses = other.losses
+        return learned
+
+    def copied(self) -> Self:
+        """One that learns for itself what this one does not; to be called between two groups."""
+        other = copy(self)
+        state = ModelState.new(self.spec)
+        state.restore(by_part(self.state.arrays()))
+        other._hold(state)
+        other.losses = ServedLosses(self.spec)
+        other.losses.restore(self.losses.state())
+        return other
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def capture(self) -> Captured:
+        """A copy of the state, to be made between two entries by whoever applies them."""
+        header = header_of(self.seq, self.chain, self.incarnation)
+        return Captured(self.seq, self.chain, self._state(), header)
+
+    def _state(self) -> dict[str, np.ndarray]:
+        arrays = self.state.arrays()
+        arrays |= {f"answers.{name}": array for name, array in self.answers.state().items()}
+        arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
+        arrays |= {f"verdicts.{name}": array for name, array in self.verdicts.state().items()}
+        if self.guarding is not None and self.guarding.pauses.held_bytes:
+            arrays["held.bytes"] = np.array(self.guarding.pauses.held_bytes, np.int64)
+        return arrays
+
+    def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
+        """Be what the snapshot was taken of.
+
+        Raises CorruptState when it is damaged, of another place or incarnation, or, unless
+        `any_identity`, of another kind of machine; then the replica has to start over.
+        """
+        arrays, seq, chain = read_state(snapshot.data, self.incarnation, any_identity)
+        if (seq, chain) != (snapshot.seq, snapshot.chain):
+            raise CorruptState(f"it is of seq {seq} with chain {chain}")
+        state, parts = self.state, by_part(arrays)
+        state.restore(parts)
+        self._hold(state)
+        self.answers.restore(parts["answers"])
+        self.losses.restore(parts["served"])
+        self.verdicts.restore(parts["verdicts"])
+        if self.guarding is not None and "held.bytes" in arrays:
+            check_arrays(arrays, {"held.bytes": ()})
+            self.guarding.pauses.held_bytes = int(arrays["held.bytes"])
+        self._begin_at(seq, chain)
+        self.restored_seq = seq

@@ -1,0 +1,101 @@
+"""Rows that were set aside while learning paused, read once more from the journal."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from dualstream.service.journal.protocol import Entry, Journal
+from dualstream.service.journal.record import Control, Rows, decode_merged
+from dualstream.service.replica.entries import as_batch
+from dualstream.service.replica.feature_names import FeatureNames
+from dualstream.service.replica.guard import Guarding
+from dualstream.service.replica.recovery import Forked
+from dualstream.service.replica.retained_ids import Named, RetainedIds
+from dualstream.solvers import Batch, Outcome
+
+READ_BYTES = 4 * 1024 * 1024
+"""So much of it is in memory at once, however much is held."""
+
+
+class Paused(Protocol):
+    """Whose learning pauses: a replica that stands before the control that ends the pause."""
+
+    id: str
+    incarnation: str
+    seq: int
+    chain: str
+    guarding: Guarding | None
+
+
+class HeldRows(NamedTuple):
+    """Consecutive rows of the quarantine; the first stands at `first_seq`."""
+
+    first_seq: int
+    rows: Rows
+    begin: int
+    """Those before it, and from `end` on, are not of it."""
+    end: int
+    named: Named
+    """Rows with an id, of all that was read."""
+
+
+async def held_pieces(paused: Paused, journal: Journal) -> AsyncIterator[Sequence[Entry]]:
+    """The entries that hold the quarantine, in their order, as many at once as a read brings.
+
+    Raises Trimmed; Forked, at the end at the latest, where the journal holds others than those
+    that were applied.
+    """
+    assert paused.guarding is not None
+    after = paused.guarding.pauses.held_from
+    chain = paused.chain
+    while after < paused.seq:
+        some = await journal.read(paused.id, paused.incarnation, after, READ_BYTES)
+        if not some:
+            raise Forked(f"model {paused.id!r}: the journal ends at seq {after} already")
+        whole = [entry for entry in some if entry.seq <= paused.seq]
+        if whole:
+            chain = whole[-1].chain
+        after = some[-1].seq
+        yield some
+    if chain != paused.chain:
+        raise Forked(f"model {paused.id!r}: the quarantine was replaced in the journal")
+
+
+class Resuming(Paused, Protocol):
+    """Who learns the rows in quarantine after all."""
+
+    dim: int
+    names: FeatureNames
+    retained: RetainedIds
+
+    def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
+        """Learn and count rows, of which the first stands at `first_seq`."""
+
+
+def learn_held(resuming: Resuming, entries: Sequence[Entry]) -> int:
+    """Learn those rows in quarantine that are in these entries; how many were learned."""
+    assert resuming.guarding is not None
+    learned = 0
+    for some in rows_held(entries, resuming.guarding.pauses.held_from, resuming.seq):
+        resuming.names.keep(some.rows.names)
+        batch = as_batch(some.rows, resuming.dim)[some.begin : some.end]
+        first_seq = some.first_seq + some.begin
+        outcome = resuming.learn_rows(batch, first_seq)
+        resuming.retained.keep(some.named, batch, first_seq, outcome)
+        learned += len(batch) - int(np.count_nonzero(outcome.rejected))
+    return learned
+
+
+def rows_held(entries: Sequence[Entry], after: int, until: int) -> Iterator[HeldRows]:
+    """The rows at after + 1 .. until, in their order; controls between them are passed over."""
+    parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
+    seq = entries[0].first_seq
+    named = Named.within(parts, seq)
+    for block in blocks:
+        first, seq = seq, seq + (1 if isinstance(block, Control) else len(block))
+        if isinstance(block, Control):
+            continue
+        begin, end = max(0, after + 1 - first), min(len(block), until + 1 - first)
+        if begin < end:
+            yield HeldRows(first, block, begin, end, named)

@@ -1,0 +1,243 @@
+"""What a committed group came to: what of it is new, and the receipt of each of its requests."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from dualstream.service.codecs import ListedRows, Rows, as_batch
+from dualstream.service.journal.protocol import OutcomeUnknown, Placed
+from dualstream.service.replica.control_outcomes import Verdicts
+from dualstream.service.replica.controls import Verdict
+from dualstream.service.replica.first_responses import Answer, Answers, Asked
+from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
+from dualstream.service.replica.retained_ids import NOBODY, Named, names_a_row
+from dualstream.service.replica.row_sums import FEW, Column
+from dualstream.solvers import Batch, Outcome
+
+
+class VerdictForgotten(OutcomeUnknown):
+    """A control is journalled, and whether it was done or refused there is not kept any more."""
+
+    def __init__(self, kind: str, seq: int) -> None:
+        self.seq = seq
+        super().__init__(
+            f"the {kind} is journalled at seq {seq}, and whether it was refused there is not kept "
+            "any more"
+        )
+
+
+class Receipt(msgspec.Struct):
+    """Where a request stands in the journal and, if it was new, what learning it did.
+
+    What is told of each row is told of those that were journalled, by arrays where they are many.
+    """
+
+    placed: Placed
+    """Of the whole request: a duplicate, or in conflict, where its own key is."""
+    scores: Column | None = None
+    losses: Column | None = None
+    predicted: list[str | None] | None = None
+    """Multiclass: the class of each row as it was scored; None where no class was known."""
+    rejected: Column | None = None
+    set_aside: int = 0
+    """So many of the last rows were not tried, as learning pauses; they are rejected, too."""
+    verdict: Verdict | None = None
+    """What became of a control; None where it was there before, or that is not kept any more."""
+    rows: list[int] | None = None
+    """Which rows were journalled; None for all."""
+    duplicates: Sequence[tuple[int, int]] = ()
+    """Rows left out as their ids are known, and where they stand."""
+    conflicts: Sequence[int] = ()
+    """Rows left out as their ids are those of other samples."""
+    answer: Answer | None = None
+    """The first answer to a request with a key whose outcome is not at hand, if it is kept."""
+
+
+def by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list[Sequence[Placed]]:
+    """The places of a group's parts, request by request."""
+    if len(requests) == 1:
+        return [placed]
+    found = []
+    at = 0
+    for request in requests:
+        found.append(placed[at : at + len(request.parts)])
+        at += len(request.parts)
+    return found
+
+
+def is_left(place: Placed) -> bool:
+    return place.duplicate or place.conflict or place.refused
+
+
+class New(NamedTuple):
+    """What of a group is new, as a replica learns it."""
+
+    batch: Batch
+    names: Sequence[tuple[int, str]] = ()
+    asked: Sequence[Asked] = ()
+    named: Named = NOBODY
+
+
+def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -> New:
+    """What requests of rows, one at least of which is new, bring into the journal."""
+    first = requests[0]
+    if len(requests) == 1 and len(first.parts) == 1 and first.parts[0].key is None:
+        assert isinstance(first, Request)
+        return New(as_batch((first.rows,)), first.names)  # without a key nothing is left out
+    found = _Found()
+    for request, places in zip(requests, placed, strict=True):
+        assert isinstance(request, Request)
+        found.add(request, places)
+    named = Named.of(found.named) if found.named else NOBODY
+    return New(as_batch(found.rows), found.names, found.asked, named)
+
+
+class _Found:
+    """What a group brings into the journal: its rows, their names and ids, its keyed requests."""
+
+    def __init__(self) -> None:
+        self.rows: list[Rows] = []
+        self.named: list[tuple[int, bytes]] = []
+        self.names: list[tuple[int, str]] = []
+        self.asked: list[Asked] = []
+
+    def add(self, request: Request, placed: Sequence[Placed]) -> None:
+        if len(placed) == 1 and is_left(placed[0]):
+            return
+        if len(placed) == 1 or not any(map(is_left, placed)):
+            self.rows.append(request.rows)
+            self.names += request.names
+        else:
+            self._add_kept(request, placed)
+        if isinstance(request.rows, ListedRows) and request.rows.ids:
+            self._name(request, placed)
+        if request.key is not None and not is_left(placed[0]):
+            self._ask(request, request.key, placed)
+
+    def _name(self, request: Request, placed: Sequence[Placed]) -> None:
+        for part, place in zip(request.parts, placed, strict=True):
+            if part.key is not None and names_a_row(part.key) and not is_left(place):
+                self.named.append((place.first_seq, part.key))
+
+    def _add_kept(self, request: Request, placed: Sequence[Placed]) -> None:
+        """Of a request of which some parts were left out: the others."""
+        rows = request.rows
+        assert isinstance(rows, ListedRows)
+        batch, first = as_batch([rows]), 0
+        for part, place in zip(request.parts, placed, strict=True):
+            stop = first + part.count
+            if part.count and not is_left(place):
+                self.rows.append(batch[first:stop])
+                self.names += rows.names_of(first, stop)
+            first = stop
+
+    def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
+        if len(placed) == 1:
+            self.asked.append(Asked(key, placed[0].first_seq, placed[0].count))
+            return
+        kept = [
+            (part, place)
+            for part, place in zip(request.parts, placed, strict=True)
+            if part.count and not is_left(place)
+        ]
+        if kept:
+            ids = tuple(part.key for part, _ in kept if part.key is not None and part.key != key)
+            count = sum(part.count for part, _ in kept)
+            self.asked.append(Asked(key, kept[0][1].first_seq, count, ids))
+
+
+def receipts_of(
+    requests: Sequence[AnyRequest],
+    placed: Sequence[Sequence[Placed]],
+    outcome: Outcome | None,
+    answers: Answers,
+) -> list[Receipt]:
+    """One receipt for each request, cut from the outcome of the whole group."""
+    if len(requests) == 1 and outcome is not None and len(placed[0]) == 1:
+        place = placed[0][0]
+        if place.count == 1 == len(outcome.scores) and not is_left(place):
+            return [_receipt_of_a_row(place, outcome)]
+    scores: Column = []
+    losses: Column = []
+    rejected: Column = []
+    predicted: list[str | None] | None = None
+    if outcome is not None:
+        scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
+        if len(scores) < FEW * len(requests):
+            scores, losses, rejected = scores.tolist(), losses.tolist(), rejected.tolist()
+        if outcome.predicted is not None:
+            places = outcome.predicted.tolist()
+            predicted = [outcome.classes[place] if place >= 0 else None for place in places]
+    receipts = []
+    first = 0
+    for request, its_places in zip(requests, placed, strict=True):
+        receipt = _placed_receipt(request, its_places)
+        receipts.append(receipt)
+        count = receipt.placed.count
+        if is_left(receipt.placed) or (count and outcome is None):
+            if request.key is not None and not receipt.placed.conflict:
+                receipt.answer = answers.find(request.key, receipt.placed.seq)
+            continue
+        last = first + count
+        receipt.scores = scores[first:last]
+        receipt.losses = losses[first:last]
+        receipt.predicted = None if predicted is None else predicted[first:last]
+        receipt.rejected = rejected[first:last]
+        if outcome is not None and outcome.set_aside is not None:
+            # Learning pauses up to a control, which is in the midst of no request.
+            receipt.set_aside = int(outcome.set_aside[first:last].sum())
+        first = last
+    return receipts
+
+
+def receipt_of_control(
+    request: ControlRequest, place: Placed, verdict: Verdict | None, verdicts: Verdicts
+) -> Receipt:
+    """The receipt of a control.
+
+    Without a verdict the replica has come past it by a snapshot, which carried along what became of
+    the last ones.
+    """
+    if verdict is None and not is_left(place):
+        verdict = verdicts.of(place.seq, request.control)
+    return Receipt(place, verdict=verdict)
+
+
+def _receipt_of_a_row(place: Placed, outcome: Outcome) -> Receipt:
+    """Of a group of one row: where there are many models most are."""
+    scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
+    predicted: list[str | None] | None = None
+    if outcome.predicted is not None:
+        number = outcome.predicted.item()
+        predicted = [outcome.classes[number] if number >= 0 else None]
+    set_aside = 0 if outcome.set_aside is None else int(outcome.set_aside[0])
+    columns = (scores.tolist(), losses.tolist(), predicted, rejected.tolist())
+    return Receipt(place, *columns, set_aside)
+
+
+def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
+    """Where a request stands as a whole, and which of its rows were left out."""
+    of_key = isinstance(request, ControlRequest) or request.key is not None
+    is_of_key = of_key and is_left(placed[0]) and not placed[0].refused
+    if is_of_key or (len(placed) == 1 and not is_left(placed[0])):
+        return Receipt(placed[0])
+    rows: list[int] = []
+    duplicates: list[tuple[int, int]] = []
+    conflicts: list[int] = []
+    first = 0
+    for part, place in zip(request.parts, placed, strict=True):
+        stop = first + part.count
+        if place.duplicate:
+            duplicates.append((first, place.seq))
+        elif place.conflict:
+            conflicts.append(first)
+        elif not place.refused:
+            rows += range(first, stop)
+        first = stop
+    kept = [place for place in placed if not is_left(place)]
+    # Where nothing is new, up to where the rows that are known stand.
+    seq = max((place.seq for place in kept or placed if not place.conflict), default=0)
+    whole = Placed(seq + 1 - len(rows), seq, len(rows))
+    journalled = rows if duplicates or conflicts else None
+    return Receipt(whole, rows=journalled, duplicates=duplicates, conflicts=conflicts)

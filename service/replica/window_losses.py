@@ -1,0 +1,121 @@
+"""The losses that the rows of a model's window had as they were served, before each was learned.
+
+Kept beside the state, as first answers are, and carried along by snapshots: they are what the
+regret of the stream is measured by, and nothing else depends on them. Rows enter as they enter the
+learner's ring, so that the last of them are those of its last rows; where that changes in another
+way (a rollback, an unlearned sample) all are forgotten.
+"""
+
+from collections.abc import Mapping
+from sys import getsizeof
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers import Batch, CorruptState, Outcome, why_no_reference
+from dualstream.solvers.core.spec_cache import worked_out_once
+
+_LEAST_ROOM = 64
+_NO_LOSSES = np.empty(0)
+
+
+class ServedLosses:
+    """Of the last rows that entered the window; none of a model without a reference."""
+
+    __slots__ = ("_entered", "_most", "_ring")
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._most = _most_of(spec)
+        self._ring = _NO_LOSSES
+        # Rows that entered since the ring was made; number n stands at n mod its length.
+        self._entered = 0
+
+    def __len__(self) -> int:
+        return min(self._entered, self._most)
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        return getsizeof(self._ring)
+
+    def keep(self, batch: Batch, outcome: Outcome) -> None:
+        """Keep those of the rows that were learned and have a weight."""
+        most, losses = self._most, outcome.losses
+        if not most:
+            return
+        if len(losses) == 1:
+            if not outcome.rejected[0] and batch.weights[0] > 0.0:
+                entered = self._entered
+                if entered >= len(self._ring) != most:
+                    self._make_room(1)
+                    entered = self._entered
+                self._ring[entered % len(self._ring)] = losses[0]
+                self._entered = entered + 1
+            return
+        # Where all of the last rows enter, those before them are not kept anyway.
+        enters = batch.weights[-most:] > 0.0
+        enters &= ~outcome.rejected[-most:]
+        if np.count_nonzero(enters) < len(enters):
+            losses = losses[~outcome.rejected & (batch.weights > 0.0)]
+        self._put(losses)
+
+    def _put(self, losses: np.ndarray) -> None:
+        kept = losses[-self._most :]
+        if len(kept) == self._most:
+            self._ring, self._entered = kept.copy(), len(kept)
+            return
+        if not len(kept):
+            return
+        self._make_room(len(kept))
+        self._entered += len(kept)
+        at = (self._entered - len(kept)) % len(self._ring)
+        up_to_end = len(self._ring) - at
+        self._ring[at : at + len(kept)] = kept[:up_to_end]
+        self._ring[: max(0, len(kept) - up_to_end)] = kept[up_to_end:]
+
+    def _make_room(self, more: int) -> None:
+        """As long as not all that will ever be kept fits, rows stand where they came."""
+        room = len(self._ring)
+        if room == self._most or self._entered + more <= room:
+            return
+        room = min(self._most, max(_LEAST_ROOM, 2 * room, self._entered + more))
+        if not self._entered:
+            self._ring = np.empty(room)
+            return
+        held = self.last(len(self))
+        self._ring = np.empty(room)
+        self._ring[: len(held)] = held
+        self._entered = len(held)
+
+    def last(self, count: int) -> np.ndarray:
+        """(count,): the last ones, the oldest first; `count` is at most len(self)."""
+        numbers = np.arange(self._entered - count, self._entered)
+        losses: np.ndarray = self._ring[numbers % max(1, len(self._ring))]
+        return losses
+
+    def forget(self) -> None:
+        """Know none."""
+        self._ring, self._entered = _NO_LOSSES, 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """As arrays."""
+        return {"losses": self.last(len(self))} if self._most else {}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Hold these; none where there are none. Raises CorruptState."""
+        self.forget()
+        losses = arrays.get("losses", np.empty(0))
+        if losses.ndim != 1 or losses.dtype != np.float64:
+            raise CorruptState(f"the losses served have shape {losses.shape}, {losses.dtype}")
+        if self._most:
+            self._put(losses)
+
+
+@worked_out_once
+def _most_of(spec: Mapping[str, Any]) -> int:
+    """How many are kept: of as many rows as a reference would be about."""
+    if why_no_reference(spec) is not None:
+        return 0
+    window = spec["window"]
+    length = 0 if isinstance(window, str) else int(window.get("length", 0))
+    return length or int(spec["retain"])

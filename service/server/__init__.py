@@ -1,0 +1,1 @@
+"""The server process: application, uvicorn, workers, compiled kernels."""

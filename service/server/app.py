@@ -1,0 +1,272 @@
+"""create_app: wires settings, journal, catalog and routes; no logic of its own."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dualstream.service.api import (
+    audit,
+    certificate,
+    dashboard,
+    export,
+    health,
+    inference,
+    late_labels as labels,
+    members,
+    models,
+    refits,
+    resume as pauses,
+    specs,
+    timeline,
+    unlearn as samples,
+    versions,
+)
+from dualstream.service.api.access import Access, not_allowed
+from dualstream.service.api.api_keys import KeyRing
+from dualstream.service.api.errors import MEDIA_TYPE, Problem, RowError, as_problem, let_go
+from dualstream.service.api.events import Events
+from dualstream.service.api.http import answer_problem, check_query
+from dualstream.service.api.learn_and_predict import HotPath, LearnRoute, PredictRoute
+from dualstream.service.api.openapi import describe_hot_routes
+from dualstream.service.api.openapi_common import OF_QUERIES
+from dualstream.service.api.rate_limits import Rates, Store
+from dualstream.service.api.request_body import BodyRefused
+from dualstream.service.codecs import media_type
+from dualstream.service.jobs.follower import Follower
+from dualstream.service.jobs.label_timeouts import DefaultLabels
+from dualstream.service.jobs.redis_input import Intakes, has_inputs
+from dualstream.service.journal import Limits as JournalLimits, make_journal
+from dualstream.service.journal.protocol import Journal, JournalError
+from dualstream.service.journal.record import RecordError
+from dualstream.service.metrics import Telemetry
+from dualstream.service.metrics.multiprocess import Sharing
+from dualstream.service.models.admission import REFUSE_AFTER_S, kind_of, overloaded
+from dualstream.service.models.readiness import Startup
+from dualstream.service.models.registry import Catalog
+from dualstream.service.models.versions import (
+    MAX_LOADED_VERSIONS,
+    MAX_LOADED_VERSIONS_BYTES,
+    LoadedVersions,
+)
+from dualstream.service.server.cors import across_origins
+from dualstream.service.settings import Settings, check_binding
+from dualstream.service.transport.body_memory import CONNECTION, Bodies
+from dualstream.service.transport.connections import (
+    MAX_BODY_STEP_S,
+    MAX_HEAD_BYTES,
+    MAX_HEAD_S,
+    Connections,
+    Limits,
+)
+from dualstream.solvers import SolverError
+
+
+class Application:
+    """What is served: every route, behind the layers that all requests pass."""
+
+    def __init__(
+        self,
+        layers: ASGIApp,
+        catalog: Catalog,
+        versions: LoadedVersions,
+        startup: Startup,
+        bodies: Bodies,
+        connections: Connections,
+        learn: LearnRoute,
+        events: Events,
+    ) -> None:
+        self._layers = layers
+        self._catalog, self._versions = catalog, versions
+        self.startup = startup
+        self.pressure = catalog.pressure
+        self.bodies = bodies
+        self.connections = connections
+        self._learn, self._events = learn, events
+
+    def stop_streams(self) -> None:
+        """End streams of events at once, and uploads after the chunk that is under way."""
+        self._events.stop()
+        self._learn.stop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = kind_of(scope["path"]) if scope["type"] == "http" else None
+        if kind is not None and not self.pressure.admits(kind, scope.get(CONNECTION)):
+            await asyncio.sleep(REFUSE_AFTER_S)
+            await answer_problem(send, overloaded(kind), scope["path"])
+            return
+        await self._layers(scope, receive, send)
+
+
+def create_app(
+    settings: Settings | None = None,
+    journal: Journal | None = None,
+    sharing: Sharing | None = None,
+) -> Application:
+    """The ASGI application. `journal` replaces the one that `settings.store` names; `sharing` is
+    there where the process is one of several workers.
+
+    Raises UnsafeBinding when the settings would open the server to others without keys, BadKeys
+    when keys cannot be read, and ValueError when the settings ask for what the store does not have.
+    """
+    settings = settings or Settings()
+    check_binding(settings)
+    keys = KeyRing(settings.keys, settings.keys_file) if settings.asks_for_keys else None
+    if journal is None:
+        limits = JournalLimits(
+            key_ttl_s=settings.key_ttl_s,
+            remember_s=settings.remember_s,
+            audit_s=86_400 * settings.audit_days,
+        )
+        journal = make_journal(settings.store, settings.durability, limits)
+    telemetry = Telemetry(settings.metrics_max_models, sharing)
+    rates = Rates(
+        Store(journal),
+        settings.key_requests_per_s,
+        settings.key_rows_per_s,
+        telemetry.saw_rate_exceeded,
+    )
+    catalog = Catalog(journal, settings, telemetry)
+    telemetry.watch(catalog)
+    startup = Startup(journal, catalog)
+    connections = Connections(
+        settings.max_connections,
+        Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S, settings.keep_alive_s),
+        telemetry.saw_closed,
+        time.monotonic,
+    )
+    tasks = [
+        Follower(catalog, journal).run,
+        DefaultLabels(catalog, journal).run,
+        telemetry.holdings.run,
+        telemetry.stored.run,
+        catalog.pressure.run,
+    ]
+    if settings.redis_input:
+        tasks.append(Intakes(catalog, has_inputs(journal)).run)
+
+    async def serve_models() -> None:
+        await startup.run()
+        await asyncio.gather(*(run() for run in tasks))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        serving = [asyncio.create_task(serve_models()), asyncio.create_task(connections.run())]
+        if keys is not None:
+            serving.append(asyncio.create_task(keys.watch()))
+        yield
+        for task in serving:
+            task.cancel()
+        await asyncio.wait(serving)
+        await catalog.close()
+        await journal.close()
+
+    app = FastAPI(
+        title="Dualstream",
+        description="Learns linear models from a stream, durably and with a certificate.",
+        version="0.1.0",
+        lifespan=lifespan,
+        # So that clients which are generated have calls of these names.
+        generate_unique_id_function=lambda route: route.name,
+        docs_url=None,
+        openapi_url=None,  # the dashboard's, which writes it once
+        redoc_url=None,
+    )
+    app.state.settings = settings
+    app.state.catalog = catalog
+    app.state.startup = startup
+    app.state.telemetry = telemetry
+    is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
+    # Browsers, probes, Prometheus and clients of another protocol may add to a query.
+    lenient = (dashboard, health, inference)
+    for module in (
+        dashboard,
+        audit,
+        models,
+        specs,
+        timeline,
+        members,
+        samples,
+        labels,
+        versions,
+        pauses,
+        refits,
+        certificate,
+        export,
+        health,
+        inference,
+    ):
+        app.include_router(module.router, **({} if module in lenient else is_strict))
+    app.mount("/static", dashboard.DashboardFiles(), "static")
+    for kind in (
+        Problem,
+        SolverError,
+        JournalError,
+        RecordError,
+        HTTPException,
+        RequestValidationError,
+        Exception,
+    ):
+        app.add_exception_handler(kind, _answer_problem)
+    describe_hot_routes(app, settings.asks_for_keys)
+    bodies = Bodies(settings.max_bodies_bytes, time.monotonic)
+    loaded = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
+    learn = LearnRoute(catalog, settings, telemetry)
+    predict = PredictRoute(catalog, loaded, settings, telemetry)
+    events = Events(catalog, startup, telemetry)
+    routes = learn, predict, events
+    hot = HotPath(app, *routes, catalog, startup, bodies, telemetry, settings.max_body_bytes)
+    layers = across_origins(Access(hot, keys, rates, telemetry), settings.cors_origins)
+    return Application(layers, catalog, loaded, startup, bodies, connections, learn, events)
+
+
+async def _answer_problem(request: Request, error: Exception) -> Response:
+    problem = as_problem(error) or _of_framework(request, error)
+    if problem is not None and problem.status == 405:
+        problem = not_allowed(request.method, request.url.path)
+    if problem is not None:
+        let_go(error)
+    else:
+        problem = Problem(500, "internal-error", "the server failed; its log says why")
+    return Response(
+        problem.body(request.url.path), problem.status, problem.headers(), media_type=MEDIA_TYPE
+    )
+
+
+def _told(found: Any) -> RowError:
+    """What the framework found wrong, in our words where there are any."""
+    reason = found["msg"].removeprefix("Value error, ")
+    if found["loc"] == ("body",) and found["type"] == "missing":
+        reason = "a body of JSON is required"
+    return RowError(0, "/" + "/".join(map(str, found["loc"])), reason)
+
+
+def _of_framework(request: Request, error: Exception) -> Problem | None:
+    if isinstance(error, RequestValidationError):
+        wrong: list[Any] = list(error.errors())
+        if wrong[0]["loc"] == ("body",) and wrong[0]["type"] != "missing":
+            kind, _ = media_type(request.headers.get("content-type"))
+            if kind != "application/json":
+                detail = f"{kind} is not accepted, send application/json"
+                return Problem(415, "unsupported-media-type", detail)
+        if wrong[0]["type"] == "json_invalid":
+            return Problem(
+                400, "malformed-body", f"the body is no JSON: {wrong[0]['ctx']['error']}"
+            )
+        errors = [_told(found) for found in wrong]
+        field = ".".join(map(str, wrong[0]["loc"][1:]))
+        detail = f"{field}: {errors[0].reason}" if field else errors[0].reason
+        return Problem(422, "invalid-request", detail, errors)
+    if isinstance(error, BodyRefused):
+        return error.problem
+    if isinstance(error, HTTPException):
+        slug = {400: "malformed-body", 404: "not-found"}.get(error.status_code, "refused")
+        return Problem(error.status_code, slug, str(error.detail))
+    return None

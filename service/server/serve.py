@@ -1,0 +1,167 @@
+"""Runs the application under uvicorn and says, once, where it is and what it promises."""
+
+import asyncio
+import gc
+import logging
+import math
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from dualstream.service.api.health import without_password
+from dualstream.service.metrics.multiprocess import Sharing
+from dualstream.service.models.sizeof import keep_freed_blocks
+from dualstream.service.server.app import Application, create_app
+from dualstream.service.settings import Settings
+from dualstream.service.transport.body_protocol import protocol_of
+from dualstream.service.transport.connections import room_for
+
+log = logging.getLogger("dualstream.server")
+
+TICK_S = 0.5
+"""How often the date that answers carry is set."""
+GARBAGE_THRESHOLD = 20_000
+UNSENT_BYTES = 64 * 1024
+"""Of an answer the kernel takes so much beyond what is on its way to the client."""
+
+
+def serve(settings: Settings, say: Callable[[str], None]) -> None:
+    """Serve until interrupted. Raises UnsafeBinding."""
+    server = make_server(settings)
+
+    server.on_listening = lambda host, port: say(listening_line(settings, host, port))
+    server.on_ready = lambda durability: say(ready_line(settings, durability))
+    server.run()
+
+
+def listening_line(settings: Settings, host: str, port: int) -> str:
+    """How it is said where the server is."""
+    scheme = "http" if settings.ssl_certfile is None else "https"
+    return f"Dualstream listens on {scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def ready_line(settings: Settings, durability: str, workers: int = 1) -> str:
+    """How it is said what the server promises."""
+    line = f"ready · store {without_password(settings.store)} · durability {durability}"
+    return line if workers == 1 else f"{line} · {workers} workers"
+
+
+def check_certificate(settings: Settings) -> None:
+    """Raise ValueError that names what keeps TLS from being served, if anything does."""
+    if settings.ssl_certfile is None:
+        if settings.ssl_keyfile is not None:
+            raise ValueError("DUALSTREAM_SSL_KEYFILE is set without DUALSTREAM_SSL_CERTFILE")
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # A key under a password would ask for it, once for each worker.
+        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, lambda: b"")
+    except OSError as wrong:
+        files = " and ".join(str(file) for file in (settings.ssl_certfile, settings.ssl_keyfile))
+        raise ValueError(f"TLS cannot be served with {files}: {wrong}") from None
+
+
+def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
+    """A server that was not started yet. Raises UnsafeBinding, and ValueError for its settings."""
+    check_certificate(settings)
+    keep_freed_blocks()
+    app = create_app(settings, sharing=sharing)
+    app.connections.most = room_for(settings.max_connections)
+    if app.connections.most < settings.max_connections:
+        log.warning(
+            "%d connections at most: the process may not have more files open", app.connections.most
+        )
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=protocol_of(app.connections),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+        # Those who only wait for the store by then are left soon after.
+        timeout_graceful_shutdown=math.ceil(settings.stop_timeout_s) + 1,
+        # Whoever may set these headers may say where a request comes from.
+        proxy_headers=settings.forwarded_allow_ips is not None,
+        forwarded_allow_ips=settings.forwarded_allow_ips,
+    )
+    return Server(config, app, settings.stop_timeout_s)
+
+
+def keep_few_unsent(listening: Iterable[Any]) -> None:
+    """Let the kernel take less of what clients do not read, of all who connect from now on.
+
+    It takes up to 4 MB for each of them, which is memory of nobody's, and a time that all others
+    wait for, when it is filled as when it is freed.
+    """
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    for one in listening:
+        if option is not None and one.family in (socket.AF_INET, socket.AF_INET6):
+            one.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which tells when it listens and when the application is ready."""
+
+    def __init__(self, config: uvicorn.Config, app: Application, stop_timeout_s: float) -> None:
+        super().__init__(config)
+        self._app = app
+        self._stop_timeout_s = stop_timeout_s
+        self.on_listening: Callable[[str, int], None] = lambda host, port: None
+        self.on_ready: Callable[[str], None] = lambda durability: None
+        self._announcing: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        """Until it is to end: woken by a signal, where uvicorn's looks ten times a second."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), TICK_S)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._leaving.set)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            for server in self.servers:
+                keep_few_unsent(server.sockets)
+            self._announcing = asyncio.create_task(self._announce())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._announcing is not None:
+            self._announcing.cancel()
+        self._app.stop_streams()
+        leaving = asyncio.get_running_loop().call_later(self._stop_timeout_s, self._leave)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            leaving.cancel()
+
+    def _leave(self) -> None:
+        """Wait no longer for those who still send, or do not read what they are sent."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    async def _announce(self) -> None:
+        startup = self._app.startup
+        self.on_listening(*self.servers[0].sockets[0].getsockname()[:2])
+        await startup.finished.wait()
+        # What was loaded stays: a collection that walks through it again would stop the event loop.
+        gc.collect()
+        gc.freeze()
+        # A request makes few cycles and many short-lived objects: look for cycles less often.
+        gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
+        self.on_ready(startup.durability.decode())

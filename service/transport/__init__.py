@@ -1,0 +1,1 @@
+"""HTTP below ASGI: protocol, connections, memory of request bodies."""

@@ -1,0 +1,1 @@
+"""What all learners share: rows, losses, windows, states, certificates."""

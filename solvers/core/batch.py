@@ -1,0 +1,607 @@
+"""Rows with labels and weights, in the one layout that every kernel reads.
+
+Rows are checked once, as they come in: sorted by index, zeros dropped, nothing but finite numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.errors import InvalidRow, ShapeMismatch
+from dualstream.solvers.core.ones import are_shared_ones
+from dualstream.solvers.core.scalar import sort_row
+from dualstream.solvers.jit import (
+    F8,
+    I4,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    i8,
+    kernel,
+    types,
+)
+from dualstream.solvers.text import libsvm
+from dualstream.solvers.text.libsvm import BadLine
+
+LARGEST = 1e100
+"""No number of a row is beyond this: its square, summed over a row, is still a number."""
+MAX_DIM = 2**31 - 2
+
+_MOST = LARGEST  # numba takes module constants as they are when a kernel is compiled
+
+# Compared with an array's own in a fraction of the time that the types take.
+_INT64, _INT32, _FLOAT64 = (np.dtype(each) for each in (np.int64, np.int32, np.float64))
+
+# What a row can have wrong with it.
+_LOW, _HIGH, _TWICE, _NUMBER, _LABEL, _WEIGHT, _ZERO, _ORDER, _POINTERS = range(1, 10)
+_REASONS = {
+    _LOW: "index {at} is below 1",
+    _HIGH: "index {at} is above {dim}",
+    _TWICE: "index {at} stands twice",
+    _NUMBER: "the number at index {at} is not finite or beyond 1e100",
+    _LABEL: "the label is not finite or beyond 1e100",
+    _WEIGHT: "the weight is negative, not finite or beyond 1e100",
+    _ZERO: "index {at} holds a zero",
+    _ORDER: "indices do not increase at {at}",
+    _POINTERS: "the row pointers do not fit the entries",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """n rows of width `dim`: compressed sparse rows beside their labels and weights.
+
+    Made by `from_dense`, `from_csr` or `from_libsvm`. Made directly, the arrays must already be
+    what is said here, else InvalidRow or ShapeMismatch, and are to stay so: a learner may keep them
+    as they are. `of_checked` looks at nothing again.
+    """
+
+    indptr: Ints
+    """(n + 1,): row i holds the entries indptr[i] to indptr[i + 1]; indptr[0] = 0."""
+    indices: Indices
+    """(nnz,), from 0, strictly increasing within a row."""
+    values: Floats
+    """(nnz,), finite, none of them 0."""
+    labels: Floats
+    """(n,); NaN where there is none."""
+    weights: Floats
+    """(n,), finite, >= 0."""
+    dim: int
+    classes: tuple[str, ...] = ()
+    """Where it is not empty, a label is a place in it: the name of the row's class."""
+    served: Floats | None = None
+    """(n,): the scores that rows whose labels came late were served with; NaN for other rows."""
+
+    UNLABELLED: ClassVar[float] = float("nan")
+
+    def __post_init__(self) -> None:
+        n = len(self.labels)
+        for name, dtype, shape in (
+            ("indptr", _INT64, (n + 1,)),
+            ("indices", _INT32, None),
+            ("values", _FLOAT64, self.indices.shape),
+            ("labels", _FLOAT64, (n,)),
+            ("weights", _FLOAT64, (n,)),
+            ("served", _FLOAT64, (n,)),
+        ):
+            given = getattr(self, name)
+            if given is None and name == "served":
+                continue
+            column = _column(given, dtype)
+            if column.ndim != 1 or (shape is not None and column.shape != shape):
+                raise ShapeMismatch(f"{name} has shape {column.shape}, expected {shape}")
+            if column is not given:
+                object.__setattr__(self, name, column)
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        pointers, labels, weights, dim = self.indptr, self.labels, self.weights, self.dim
+        # Ones are good numbers, and most journalled rows hold nothing else.
+        values = _NO_VALUES if are_shared_ones(self.values) else self.values
+        if not are_good(pointers, self.indices, values, labels, weights, dim):
+            row, fault, at = first_bad_row(
+                pointers, self.indices, self.values, labels, weights, dim
+            )
+            if row >= 0:
+                raise InvalidRow(row, _reason(fault, at, dim))
+        if self.classes:
+            _check_classes(labels, self.classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def nnz(self) -> int:
+        """Entries stored."""
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        """Some rows in a row; the columns are views, so that this costs no copy of the entries."""
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError(f"a batch is cut in steps of 1, got {step}")
+        stop = max(start, stop)
+        pointers = self.indptr[start : stop + 1]
+        first, last = int(pointers[0]), int(pointers[-1])
+        return Batch.of_checked(
+            pointers - first,
+            self.indices[first:last],
+            self.values[first:last],
+            self.labels[start:stop],
+            self.weights[start:stop],
+            self.dim,
+            self.classes,
+            None if self.served is None else self.served[start:stop],
+        )
+
+    def take(self, rows: npt.ArrayLike) -> "Batch":
+        """The rows at these places (or where this mask is true), in this order, as a copy."""
+        places = np.asarray(rows)
+        places = np.flatnonzero(places) if places.dtype == bool else places.astype(np.int64)
+        starts, lengths = self.indptr[places], np.diff(self.indptr)[places]
+        indptr = np.zeros(len(places) + 1, np.int64)
+        np.cumsum(lengths, out=indptr[1:])
+        entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+        return Batch.of_checked(
+            indptr,
+            self.indices[entries],
+            self.values[entries],
+            self.labels[places],
+            self.weights[places],
+            self.dim,
+            self.classes,
+            None if self.served is None else self.served[places],
+        )
+
+    def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
+        """The same rows with other labels, of which it takes a copy.
+
+        Raises InvalidRow, ShapeMismatch.
+        """
+        column = np.array(labels, np.float64, order="C")
+        if column.shape != self.labels.shape:
+            raise ShapeMismatch(f"labels has shape {column.shape}, expected {self.labels.shape}")
+        too_large = np.flatnonzero(np.abs(column) > LARGEST)
+        if len(too_large):
+            raise InvalidRow(int(too_large[0]), _REASONS[_LABEL])
+        if classes:
+            _check_classes(column, classes)
+        columns = (self.indptr, self.indices, self.values, column, self.weights)
+        return Batch.of_checked(*columns, self.dim, classes, self.served)
+
+    def with_rows(self, indptr: Ints, indices: Indices, values: Floats, dim: int) -> "Batch":
+        """Other entries beside the same labels and weights; they are taken as they are."""
+        columns = (indptr, indices, values, self.labels, self.weights)
+        return Batch.of_checked(*columns, dim, self.classes, self.served)
+
+    @classmethod
+    def of_checked(
+        cls,
+        indptr: Ints,
+        indices: Indices,
+        values: Floats,
+        labels: Floats,
+        weights: Floats,
+        dim: int,
+        classes: tuple[str, ...] = (),
+        served: Floats | None = None,
+    ) -> "Batch":
+        """Of arrays that are known to be what is said above: whoever has made them has checked."""
+        batch = object.__new__(Batch)
+        _put_indptr(batch, indptr)
+        _put_indices(batch, indices)
+        _put_values(batch, values)
+        _put_labels(batch, labels)
+        _put_weights(batch, weights)
+        _put_dim(batch, dim)
+        _put_classes(batch, classes)
+        _put_served(batch, served)
+        return batch
+
+    @classmethod
+    def of_columns(
+        cls,
+        indptr: Ints,
+        indices: Indices,
+        values: Floats,
+        labels: Floats,
+        weights: Floats,
+        dim: int,
+        classes: tuple[str, ...] = (),
+        served: Floats | None = None,
+    ) -> "Batch":
+        """Of arrays that are known to have the types and lengths said above, and no more.
+
+        Raises InvalidRow.
+        """
+        columns = (indptr, indices, values, labels, weights)
+        batch = cls.of_checked(*columns, dim, classes, served)
+        batch._check_numbers()
+        return batch
+
+    @classmethod
+    def concat(cls, batches: Sequence["Batch"]) -> "Batch":
+        """All rows of some batches of one width, in order.
+
+        Raises ShapeMismatch where widths differ, ValueError for no batch at all.
+        """
+        if len(batches) == 1:
+            return batches[0]
+        if not batches:
+            raise ValueError("no batch to concatenate")
+        dim = batches[0].dim
+        if any(batch.dim != dim for batch in batches):
+            widths = sorted({batch.dim for batch in batches})
+            raise ShapeMismatch(f"batches of different widths: {widths}")
+        pointers, total = [batches[0].indptr], len(batches[0].values)
+        for batch in batches[1:]:
+            pointers.append(batch.indptr[1:] + total)
+            total += len(batch.values)
+        labels, classes = _joined_labels(batches)
+        return Batch.of_checked(
+            np.concatenate(pointers),
+            np.concatenate([batch.indices for batch in batches]),
+            np.concatenate([batch.values for batch in batches]),
+            labels,
+            np.concatenate([batch.weights for batch in batches]),
+            dim,
+            classes,
+            _joined_served(batches),
+        )
+
+    @classmethod
+    def from_dense(
+        cls, x: npt.ArrayLike, y: npt.ArrayLike | None = None, weights: npt.ArrayLike | None = None
+    ) -> "Batch":
+        """Rows of a matrix (n, dim), or one row (dim,); zeros are dropped.
+
+        Raises InvalidRow for a number that is not finite or beyond 1e100, ShapeMismatch.
+        """
+        matrix = np.atleast_2d(_column(x, np.float64))
+        if matrix.ndim != 2:
+            raise ShapeMismatch(f"expected a matrix or a row, got {matrix.ndim} dimensions")
+        n, dim = matrix.shape
+        indptr = np.zeros(n + 1, np.int64)
+        indices, values = np.empty(matrix.size, np.int32), np.empty(matrix.size)
+        nnz = drop_zeros(matrix, indptr, indices, values)
+        labels = _column_or(y, "labels", n, cls.UNLABELLED)
+        weights = _column_or(weights, "weights", n, 1.0)
+        return cls(indptr, indices[:nnz], values[:nnz], labels, weights, dim)
+
+    @classmethod
+    def from_csr(
+        cls,
+        indptr: npt.ArrayLike,
+        indices: npt.ArrayLike,
+        values: npt.ArrayLike,
+        y: npt.ArrayLike | None = None,
+        weights: npt.ArrayLike | None = None,
+        *,
+        dim: int,
+        sum_duplicates: bool = False,
+    ) -> "Batch":
+        """Rows whose entries may stand in any order and hold zeros, which are dropped.
+
+        `indices` count from 0. With `sum_duplicates` the values of an index that stands more than
+        once in a row are added, in their order. Raises InvalidRow (index out of range or, without
+        `sum_duplicates`, twice in a row; a number that is not finite or beyond 1e100),
+        ShapeMismatch.
+        """
+        pointers = np.array(indptr, np.int64, ndmin=1)
+        columns = np.array(indices, np.int64, ndmin=1)
+        numbers = np.array(values, np.float64, ndmin=1)
+        n = len(pointers) - 1
+        _check_pointers(pointers, columns, numbers)
+        narrow = np.clip(columns, -1, MAX_DIM).astype(np.int32)
+        if sum_duplicates:
+            order = np.lexsort((narrow, np.repeat(np.arange(n), np.diff(pointers))))
+            narrow, numbers = narrow[order], numbers[order]
+            sum_equal_indices(pointers, narrow, numbers)
+        faults, at = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        nnz = tidy_rows(pointers, narrow, numbers, dim, faults, at)
+        bad = np.flatnonzero(faults)
+        if len(bad):
+            row = int(bad[0])
+            raise InvalidRow(row, _reason(int(faults[row]), int(at[row]), dim))
+        labels = _column_or(y, "labels", n, cls.UNLABELLED)
+        weights = _column_or(weights, "weights", n, 1.0)
+        return cls(pointers, narrow[:nnz], numbers[:nnz], labels, weights, dim)
+
+    @classmethod
+    def from_libsvm(cls, text: bytes, dim: int, *, labelled: bool = True) -> "LibsvmRows":
+        """The lines of LIBSVM text that are good rows, and those that are not. Never raises.
+
+        With `labelled=False` a first token without a colon is skipped, and labels are NaN.
+        """
+        return LibsvmRows.parse(text, dim, labelled)
+
+
+@dataclass(frozen=True, slots=True)
+class LibsvmRows:
+    """What LIBSVM text holds."""
+
+    batch: Batch
+    """The good rows. A label that is not a number is NaN here."""
+    rows: Ints
+    """(n,): the place of each good row among the lines that are not blank, from 0."""
+    label_spans: Ints
+    """(n, 2): where the label of each good row begins and ends in the text, in bytes."""
+    bad: list[BadLine]
+    """The lines that were set aside, in order."""
+
+    @classmethod
+    def parse(cls, text: bytes, dim: int, labelled: bool) -> Self:
+        found = libsvm.parse(text, dim, labelled)
+        n = len(found.labels)
+        faults, at = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        nnz = len(found.values)
+        if not found.are_tidy:
+            nnz = tidy_rows(found.indptr, found.indices, found.values, dim, faults, at)
+        faults[(faults == 0) & (np.abs(found.labels) > LARGEST)] = _LABEL
+        bad = [
+            BadLine(
+                int(found.rows[i]),
+                int(found.lines[i]),
+                _reason(int(faults[i]), int(at[i]), dim),
+            )
+            for i in np.flatnonzero(faults)
+        ]
+        whole = Batch.of_checked(
+            found.indptr,
+            found.indices[:nnz],
+            found.values[:nnz],
+            found.labels,
+            np.ones(n),
+            dim,
+            (),
+            None,
+        )
+        if not bad:
+            return cls(whole, found.rows, found.spans, found.bad)
+        good = np.flatnonzero(faults == 0)
+        all_bad = sorted(found.bad + bad, key=lambda line: line.row)
+        return cls(whole.take(good), found.rows[good], found.spans[good], all_bad)
+
+
+def _reason(code: int, at: int, dim: int) -> str:
+    return _REASONS[code].format(at=at + 1, dim=dim)
+
+
+_NO_VALUES = np.empty(0)
+
+# How a field is set though Batch is frozen.
+(
+    _put_indptr,
+    _put_indices,
+    _put_values,
+    _put_labels,
+    _put_weights,
+    _put_dim,
+    _put_classes,
+    _put_served,
+) = (vars(Batch)[name].__set__ for name in Batch.__slots__)
+
+
+def _check_classes(labels: Floats, classes: tuple[str, ...]) -> None:
+    """Raise InvalidRow unless each label is a place in `classes`, or missing."""
+    is_place = (labels >= 0) & (labels < len(classes)) & (labels == np.floor(labels))
+    wrong = np.flatnonzero(~(is_place | np.isnan(labels)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise InvalidRow(row, f"the label {labels[row]!r} is no place among {len(classes)} classes")
+
+
+def _joined_served(batches: Sequence[Batch]) -> Floats | None:
+    if all(batch.served is None for batch in batches):
+        return None
+    return np.concatenate(
+        [np.full(len(b), np.nan) if b.served is None else b.served for b in batches]
+    )
+
+
+def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:
+    """The labels of all batches, as places in one tuple of classes where they are such."""
+    classes = batches[0].classes
+    if all(batch.classes == classes for batch in batches):
+        return np.concatenate([batch.labels for batch in batches]), classes
+    if not all(batch.classes for batch in batches):
+        raise ShapeMismatch("batches with classes and batches without")
+    places: dict[str, int] = {}
+    columns = []
+    for batch in batches:
+        moved = [places.setdefault(name, len(places)) for name in batch.classes]
+        missing = np.isnan(batch.labels)
+        at = np.where(missing, 0.0, batch.labels).astype(np.int64)
+        columns.append(np.where(missing, np.nan, np.array(moved, np.float64)[at]))
+    return np.concatenate(columns), tuple(places)
+
+
+def _column(values: Any, dtype: Any) -> npt.NDArray[Any]:
+    """An array that kernels take: of this type, contiguous and aligned."""
+    if type(values) is np.ndarray and values.dtype == dtype:
+        flags = values.flags
+        if flags.c_contiguous and flags.aligned:
+            return values
+    return np.array(values, dtype, order="C")
+
+
+def _column_or(values: npt.ArrayLike | None, name: str, n: int, default: float) -> Floats:
+    if values is None:
+        return np.full(n, default)
+    column = np.array(values, np.float64, ndmin=1)
+    if column.shape != (n,):
+        raise ShapeMismatch(f"{name} have shape {column.shape}, expected {(n,)}")
+    return column
+
+
+def _check_pointers(indptr: Ints, indices: Ints, values: Floats) -> None:
+    good = (
+        len(indptr) > 0
+        and indptr[0] == 0
+        and indptr[-1] == len(indices) == len(values)
+        and bool(np.all(indptr[1:] >= indptr[:-1]))
+    )
+    if not good:
+        raise ShapeMismatch("the row pointers do not fit the entries")
+
+
+@kernel(i8(RO_F8_2D, I8, I4, F8))
+def drop_zeros(matrix: Floats, indptr: Ints, indices: Indices, values: Floats) -> int:
+    """Write the entries of a dense matrix that are not 0; return how many there are."""
+    n, dim = matrix.shape
+    nnz = 0
+    for i in range(n):
+        for j in range(dim):
+            if matrix[i, j] != 0.0:
+                indices[nnz] = j
+                values[nnz] = matrix[i, j]
+                nnz += 1
+        indptr[i + 1] = nnz
+    return nnz
+
+
+@kernel(i8(I8, I4, F8))
+def sum_equal_indices(indptr: Ints, indices: Indices, values: Floats) -> int:
+    """Add what stands at one index of a sorted row, in order; return the entries left, in place.
+
+    A term that is no number of a row makes its sum NaN, which is none either.
+    """
+    written = 0
+    begin = indptr[0]
+    for i in range(indptr.shape[0] - 1):
+        end = indptr[i + 1]
+        for p in range(begin, end):
+            j, x = indices[p], values[p]
+            if not abs(x) <= _MOST:
+                x = np.nan
+            if p > begin and indices[written - 1] == j:
+                values[written - 1] += x
+            else:
+                indices[written], values[written] = j, x
+                written += 1
+        begin = end
+        indptr[i + 1] = written
+    return written
+
+
+@kernel(i8(I8, I4, F8, i8, I8, I8))
+def tidy_rows(
+    indptr: Ints, indices: Indices, values: Floats, dim: int, faults: Ints, at: Ints
+) -> int:
+    """Sort each row, drop its zeros, empty it if it is bad; return the entries left, in place.
+
+    faults (n,) int64   0, or what is wrong with a row
+    at     (n,) int64   the index at fault, from 0
+    """
+    written = 0
+    begin = indptr[0]
+    for i in range(indptr.shape[0] - 1):
+        end = indptr[i + 1]
+        row_start = written
+        previous = -1
+        is_sorted, is_tidy = True, begin == written
+        for p in range(begin, end):
+            j, x = indices[p], values[p]
+            if j < 0 or j >= dim or not abs(x) <= _MOST:
+                faults[i] = _LOW if j < 0 else _HIGH if j >= dim else _NUMBER
+                at[i] = j
+                break
+            is_sorted = is_sorted and j > previous
+            is_tidy = is_tidy and x != 0.0
+            previous = j
+        if faults[i] == 0 and is_sorted and is_tidy:
+            written = end
+        elif faults[i] == 0:
+            if not is_sorted:
+                sort_row(indices, values, begin, end)
+            for p in range(begin, end):
+                if p > begin and indices[p] == previous:
+                    faults[i] = _TWICE
+                    at[i] = previous
+                    break
+                previous = indices[p]
+                if values[p] != 0.0:
+                    indices[written], values[written] = indices[p], values[p]
+                    written += 1
+        if faults[i] != 0:
+            written = row_start
+        begin = end
+        indptr[i + 1] = written
+    return written
+
+
+@kernel(b1(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8))
+def are_good(
+    indptr: Ints, indices: Indices, values: Floats, labels: Floats, weights: Floats, dim: int
+) -> bool:
+    """Whether no row breaks a rule of Batch, told without a branch to mispredict.
+
+    Indices increase in every row where they fall between rows only; then a row's first and last one
+    tell of the others.
+
+    values  (nnz,), or (0,) where they are known to be good
+    """
+    n, nnz = indptr.shape[0] - 1, indices.shape[0]
+    good = indptr[0] == 0 and indptr[n] == nnz
+    for i in range(n):
+        good &= indptr[i] <= indptr[i + 1]
+    if not good:
+        return False
+    for i in range(n):
+        good &= (not abs(labels[i]) > _MOST) & (0.0 <= weights[i]) & (weights[i] <= _MOST)
+    for p in range(values.shape[0]):
+        good &= (abs(values[p]) <= _MOST) & (values[p] != 0.0)
+    # Unsigned, so that no index is looked at for counting from the end; and as wide as what is
+    # compared, so that eight are at a time.
+    falls, one = np.uint32(0), np.uint64(1)
+    for p in range(one, np.uint64(nnz)):
+        falls = np.uint32(falls + np.uint32(indices[p] <= indices[p - one]))
+    between = 0
+    for i in range(n):
+        begin, end = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
+        if begin < end:
+            good &= (indices[begin] >= 0) & (indices[end - one] < dim)
+            if begin > 0:
+                between += indices[begin] <= indices[begin - one]
+    return bool(good and falls == between)
+
+
+@kernel(types.UniTuple(i8, 3)(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8))
+def first_bad_row(
+    indptr: Ints, indices: Indices, values: Floats, labels: Floats, weights: Floats, dim: int
+) -> tuple[int, int, int]:
+    """The first row that breaks a rule of Batch, the rule, and the index; row -1 if none does."""
+    n = indptr.shape[0] - 1
+    if are_good(indptr, indices, values, labels, weights, dim):
+        return -1, 0, 0
+    if indptr[0] != 0 or indptr[n] != values.shape[0]:
+        return 0, _POINTERS, 0
+    for i in range(n):
+        if indptr[i + 1] < indptr[i] or indptr[i + 1] > values.shape[0]:
+            return i, _POINTERS, 0
+        if abs(labels[i]) > _MOST:
+            return i, _LABEL, 0
+        if not 0.0 <= weights[i] <= _MOST:
+            return i, _WEIGHT, 0
+        previous = -1
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            if j <= previous:
+                return i, (_LOW if j < 0 else _ORDER), j
+            if not abs(values[p]) <= _MOST:
+                return i, _NUMBER, j
+            if values[p] == 0.0:
+                return i, _ZERO, j
+            previous = j
+        if previous >= dim:
+            return i, _HIGH, previous
+    return -1, 0, 0

@@ -1,0 +1,178 @@
+"""Which models can be refitted, by which methods, and why others cannot.
+
+A model with dual variables of its retained rows takes new dual variables (`window_problem.py`); one
+whose state is its weights takes weights, solved for on the last rows of its journal
+(`weights_problem.py`); a semiparametric one takes its solution. Nothing here imports a kernel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dualstream.solvers.core.losses import LOSSES, NONSMOOTH_LOSSES
+from dualstream.solvers.core.spec_cache import worked_out_once
+from dualstream.solvers.semiparametric.spec import METHODS as KERNEL_METHODS
+
+WINDOW_ROWS = 10_000
+"""So many of the last rows of the journal a refit of weights is of, unless it is said otherwise."""
+MAX_WINDOW_ROWS = 1_000_000
+
+_SMOOTH = tuple(loss for loss in LOSSES if loss not in NONSMOOTH_LOSSES)
+_LEAST_RHO = 1e-100
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """What of an offline method decides whether it can refit; see `offline.methods`."""
+
+    losses: tuple[str, ...]
+    regularizer: str = "l2"
+    gives_duals: bool = True
+    takes_fixed: bool = False
+    intercept_may_be_free: bool = False
+
+
+METHODS: Mapping[str, _Method] = {
+    "sdca": _Method(LOSSES, takes_fixed=True),
+    "dcd": _Method(("hinge", "squared_hinge"), takes_fixed=True),
+    "spdc": _Method(_SMOOTH),
+    "asdca": _Method(_SMOOTH),
+    "aspdc": _Method(_SMOOTH),
+    "aspdc_i": _Method(_SMOOTH),
+    "svrg": _Method(_SMOOTH, gives_duals=False),
+    "mcpa": _Method(("hinge",), gives_duals=False, intercept_may_be_free=True),
+    "ocas": _Method(("hinge",), gives_duals=False, intercept_may_be_free=True),
+    "newton_l1": _Method(_SMOOTH, regularizer="l1", gives_duals=False),
+}
+"""Of linear models; the first that fits a model is its default."""
+
+ALL_METHODS = (*METHODS, *KERNEL_METHODS)
+
+_TAKES_WEIGHTS = ("sgd", "spg", "asset", "truncated_gradient", "fobos", "passive_aggressive")
+
+_DERIVED = {
+    "rda": "its weights are computed from the sum of all gradients",
+    "rda_plus": "its weights are computed from the sum of all gradients",
+    "romma": "its weights are computed from what it accumulates",
+    "alma": "its weights are computed from what it accumulates",
+}
+_NO_PROBLEM = {
+    "dc": "its loss is not convex: no dual value tells how far a solution is from the best",
+    "perceptron": "it steps where a row is on the wrong side, and minimises no objective",
+    "ogd": "its steps minimise a loss without a regularizer: a window has no one best weights",
+}
+
+
+def takes_weights(spec: Mapping[str, Any]) -> bool:
+    """Whether a refit of the model of a resolved specification is of rows of its journal."""
+    return spec["algorithm"] in _TAKES_WEIGHTS
+
+
+@worked_out_once
+def why_not_refit(spec: Mapping[str, Any]) -> str | None:
+    """Why the model of a resolved specification cannot be refitted; None where it can."""
+    algorithm = spec["algorithm"]
+    if algorithm in ("dual_ascent", "semiparametric"):
+        return None
+    if algorithm == "portfolio":
+        return (
+            "the shares of its members come from losses that they had as they were; "
+            "of a model of its own, a member can be refitted"
+        )
+    if algorithm in _DERIVED:
+        return f"{algorithm} cannot take other weights: {_DERIVED[algorithm]}"
+    reason = _NO_PROBLEM[algorithm] if algorithm in _NO_PROBLEM else _why_no_problem(spec)
+    return None if reason is None else f"{algorithm} has no problem to solve: {reason}"
+
+
+def _why_no_problem(spec: Mapping[str, Any]) -> str | None:
+    """The same of a model whose state is its weights."""
+    algorithm = spec["algorithm"]
+    if algorithm == "passive_aggressive" and spec["variant"] == "pa":
+        return (
+            "variant pa asks every row for its margin, at any cost; "
+            "pa1 and pa2 have an objective where no weights give it"
+        )
+    if algorithm in ("sgd", "spg") and not spec["rho"] >= _LEAST_RHO:
+        return "with rho 0 a window has no one best weights"
+    if algorithm in ("truncated_gradient", "fobos"):
+        if not spec["lambda"] >= _LEAST_RHO:
+            return "with lambda 0 a window has no one best weights"
+        if spec.get("theta") is not None:
+            return "weights beyond theta are not cut, which no regularizer does"
+        if (loss := _loss(spec)) in NONSMOOTH_LOSSES:
+            return f"no method here minimises the {loss} loss with lambda |w|_1"
+    return None
+
+
+@worked_out_once
+def why_no_reference(spec: Mapping[str, Any]) -> str | None:
+    """Why there is no least objective of the window to compare with; None where there is."""
+    if spec["algorithm"] == "semiparametric":
+        return "a refit of a semiparametric model solves just that problem, and tells its gap"
+    if takes_weights(spec):
+        return f"{spec['algorithm']} retains no rows"
+    return why_not_refit(spec)
+
+
+@worked_out_once
+def refit_methods(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """How the window of the model of a resolved specification can be solved; the default first."""
+    if spec["algorithm"] == "semiparametric":
+        return KERNEL_METHODS
+    fit = tuple(method for method in METHODS if why_not_method(spec, method) is None)
+    if not takes_weights(spec):
+        return fit
+    # Behind maps and with lambda near 0 cuts are the sooner done; dcd leaves out rows that are.
+    first = "mcpa" if spec["algorithm"] == "asset" else "dcd"
+    return tuple(sorted(fit, key=lambda method: method != first))
+
+
+def why_not_method(spec: Mapping[str, Any], method: str) -> str | None:
+    """Why a method does not solve the problem of a resolved specification; None where it does."""
+    if spec["algorithm"] == "semiparametric":
+        if method in KERNEL_METHODS:
+            return None
+        return f"a semiparametric model is refitted by {', '.join(KERNEL_METHODS)}, not {method}"
+    if method not in METHODS:
+        return f"{method} is no method for linear models: {', '.join(METHODS)}"
+    is_of = METHODS[method]
+    loss, regularizer = _loss(spec), _regularizer(spec)
+    if loss not in is_of.losses:
+        return f"{method} takes the losses {', '.join(is_of.losses)}, and not {loss}"
+    if takes_weights(spec):
+        if regularizer != is_of.regularizer:
+            return f"{method} takes the regularizer {is_of.regularizer}, and not {regularizer}"
+        if spec.get("bound") is not None and not is_of.intercept_may_be_free:
+            return f"{method} cannot leave the intercept unpenalised, as `bound` has it"
+        return None
+    if method == "sdca":
+        return None
+    if not is_of.gives_duals:
+        return f"{method} gives no dual variables, which are what the model takes"
+    if regularizer != is_of.regularizer:
+        return f"{method} takes the regularizer {is_of.regularizer}, and not {regularizer}"
+    window = spec["window"]
+    kind = window if isinstance(window, str) else window["kind"]
+    if kind != "sliding" and not is_of.takes_fixed:
+        return (
+            f"{method} cannot hold fixed what rows that are not retained have in the weights of "
+            f"a window that is {kind}; a sliding one has none"
+        )
+    return None
+
+
+def _loss(spec: Mapping[str, Any]) -> str:
+    if spec["algorithm"] == "asset":
+        return "hinge"
+    if spec["algorithm"] == "passive_aggressive":
+        return "hinge" if spec["variant"] == "pa1" else "squared_hinge"
+    loss = spec["loss"]
+    return str(loss if isinstance(loss, str) else loss["kind"])
+
+
+def _regularizer(spec: Mapping[str, Any]) -> str:
+    if spec["algorithm"] in ("truncated_gradient", "fobos"):
+        return "l1"
+    regularizer = spec.get("regularizer", "l2")
+    return str(regularizer if isinstance(regularizer, str) else regularizer["kind"])

@@ -1,0 +1,26 @@
+"""What is added to the loss: R(w), its conjugate, and the map from the dual's side to the weights.
+
+For every regularizer here w = grad R*(w'), with w' = u / (rho Delta) and u the weighted sum of the
+rows. The certificate needs R(w) + R*(w') - w.w' for served weights w, in a form that cannot come
+out below 0 by rounding. Those of elastic net and entropy stand in `_odca_general.py`, where the
+kernels that need their map can call it.
+"""
+
+from dualstream.solvers.jit import F8, RO_F8_2D, Floats, f8, kernel, void
+
+
+@kernel(void(RO_F8_2D, f8, f8, f8, F8))
+def l2_sums(w: Floats, fv: float, fz: float, last: float, out: Floats) -> None:
+    """R(w) = |w|^2 / 2 with w = w': R, R* and R + R* - w.w' = |w - w'|^2 / 2, summed in order.
+
+    w    (width, 1 or 2)  v, and z where there is one: served = fv v + fz z, w' = last v
+    out  (3,)             R(served), R*(w'), R(served) + R*(w') - served.w'
+    """
+    z = w.shape[1] - 1
+    primal = dual = excess = 0.0
+    for j in range(w.shape[0]):
+        served, dashed = fv * w[j, 0] + fz * w[j, z], last * w[j, 0]
+        primal += served * served
+        dual += dashed * dashed
+        excess += (served - dashed) * (served - dashed)
+    out[0], out[1], out[2] = 0.5 * primal, 0.5 * dual, 0.5 * excess

@@ -1,0 +1,108 @@
+"""Going back to just before a row, for whoever stands around a learner.
+
+A stage in front of a learner, or one of several learners that share a row, must take a row back
+that some learner rejects. As a batch is its rows one by one, any recent point is reached by a copy
+of the state and the rows learned since. Rejected rows are rare: they may be slow, and are exact.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.learner import Outcome, State
+
+_LEAST_ROOM = 262_144
+
+
+class Rewindable(Protocol):
+    """The part of a learner that is needed to go back."""
+
+    def learn(self, batch: Batch) -> Outcome: ...
+
+    def state(self) -> State: ...
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None: ...
+
+
+class Rewind:
+    """A learner that learns up to the first rejected row and stops there.
+
+    With `row_is_whole`, a single row that `learner` rejects has left no trace in it. Memory: as
+    much again as the learner's state, twice, once a batch of several rows has been learned.
+    """
+
+    def __init__(self, learner: Rewindable, *, row_is_whole: bool) -> None:
+        self._learner = learner
+        self._row_is_whole = row_is_whole
+        self._saved: State | None = None
+        self._since: list[Batch] = []
+        self._room = 0
+
+    def learn_prefix(self, batch: Batch) -> Outcome:
+        """Learn rows up to the first that is rejected; the outcome ends with it.
+
+        The learner is then as if it had seen the rows before that one, and nothing else. Raises
+        as the learner does, and then nothing was learned.
+        """
+        if self._saved is None and not (self._row_is_whole and len(batch) == 1):
+            self._save()
+        outcome = self._learner.learn(batch)
+        if not outcome.rejected.any():
+            self._note(batch)
+            return outcome
+        first = int(np.argmax(outcome.rejected))
+        if self._row_is_whole and first == len(batch) - 1:
+            self._note(batch)
+        else:
+            self._go_back(batch[:first])
+        return outcome[: first + 1]
+
+    def forget(self) -> None:
+        """The learner's state was set from elsewhere."""
+        self._saved = None
+        self._since = []
+
+    def _save(self) -> None:
+        self._saved = self._learner.state()
+        self._since = []
+        size = sum(np.asarray(array).nbytes for array in self._saved.values())
+        self._room = max(size, _LEAST_ROOM)
+
+    def _note(self, batch: Batch) -> None:
+        if self._saved is None:
+            return
+        self._since.append(batch)
+        self._room -= 12 * batch.nnz + 24 * len(batch) + 1000
+        if self._room < 0:
+            self.forget()
+
+    def _go_back(self, rows: Batch) -> None:
+        """To the saved state, and from there through all that was learned since, and `rows`."""
+        assert self._saved is not None
+        self._learner.restore(self._saved)
+        for batch in (*self._since, rows):
+            if len(batch):
+                self._learner.learn(batch)
+        self._save()
+
+
+def learn_in_pieces(batch: Batch, learn_prefix: Callable[[Batch], Outcome]) -> Outcome:
+    """Learn all rows, where `learn_prefix` stops at the first rejected one.
+
+    The first piece is the whole batch, so that a label that no learner knows is found before any
+    row is learned. After a rejected row pieces begin at one row and double.
+    """
+    n = len(batch)
+    if n == 0:
+        return learn_prefix(batch)
+    outcomes: list[Outcome] = []
+    done, size = 0, n
+    while done < n:
+        outcome = learn_prefix(batch[done : done + size])
+        outcomes.append(outcome)
+        done += len(outcome)
+        size = 1 if outcome.rejected[-1] else 2 * size
+    return Outcome.joined(outcomes)

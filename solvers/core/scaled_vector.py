@@ -1,0 +1,77 @@
+"""Learners that serve `scale` times a vector v, and have no loss to choose.
+
+An algorithm that rescales its weights then need not touch them all; where one never does, scale
+stays 1. The last of v is the intercept's.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.core.weight_table import SAMPLES, TableLearner
+from dualstream.solvers.jit import (
+    F8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    kernel,
+    void,
+)
+
+SCALE = 0
+"""Where `scale` stands among a learner's numbers ..."""
+ROUNDS = SAMPLES + 1
+"""... and, among its whole ones, how many learned rows had a weight above 0."""
+
+
+class PlainLearner(TableLearner):
+    """The Learner protocol, but for `_learn_rows`."""
+
+    COLUMNS = ("v",)
+
+    def __init__(self, spec: Mapping[str, Any], floats: int, ints: int) -> None:
+        super().__init__(spec, make_loss("hinge"), floats, ints, 1)
+        self._floats[SCALE] = 1.0
+        # The same memory without the second axis, which costs kernels a multiplication.
+        self._v = self._w.reshape(-1)
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        self._features.check(batch)
+        scores = np.empty(len(batch.labels))
+        score_rows(
+            batch.indptr, batch.indices, batch.values, scores,
+            self._v, float(self._floats[SCALE]), self._features.bias,
+        )  # fmt: skip
+        return scores
+
+    def _served(self) -> Floats:
+        served: Floats = self._floats[SCALE] * self._v
+        return served
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8, f8, f8))
+def score_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    scores: Floats,
+    v: Floats,
+    scale: float,
+    bias: float,
+) -> None:
+    """Scores (n,) by the weights scale v, summed as every learning kernel sums them."""
+    end_of_v = v.shape[0] - 1
+    for i in range(scores.shape[0]):
+        dot = 0.0
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            dot += values[p] * v[np.uint32(indices[p])]
+        dot += bias * v[end_of_v]
+        scores[i] = scale * dot

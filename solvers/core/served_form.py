@@ -1,0 +1,229 @@
+"""What a learner serves, as numbers: for programs that score rows without this one.
+
+A form is what `predict` computes. A row x of width `dim` goes through `stages` in their order, and
+h comes out; each of `scores` (one, or one a class) is then h . w + b, or a mixture of what other
+forms say of h. Nothing here can learn.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dualstream.solvers.core.errors import NotExpressible
+from dualstream.solvers.core.learner import Learner
+from dualstream.solvers.jit import Flags, Floats, Ints
+
+if TYPE_CHECKING:
+    from dualstream.solvers.core.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedForm:
+    """Balanced scaling, which counts the row itself: features/scaling.py has its formulas.
+
+    Of the columns that were ever not 0, in rising order, arrays (n,); all others have count 0. In
+    the formulas a row is number rows + 1, and what it holds enters count, mean and deviations.
+    """
+
+    rows: float
+    power: float
+    moments: bool
+    columns: Ints
+    """From 0."""
+    counts: Floats
+    means: Floats
+    """0 without moments, and so are the deviations."""
+    deviations: Floats
+    """Sums of squared deviations from the mean."""
+    dense: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class FourierForm:
+    """h = sqrt(2 / D) cos(x nu + beta), nu (dim, D) and beta (D,)."""
+
+    nu: Floats
+    beta: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class NystroemForm:
+    """L h = k with k_i = exp(-gamma |x - z_i|^2); h has zeros behind, up to `components`."""
+
+    landmarks: "Batch"
+    """The rows z_i, as many as L has."""
+    factor: Floats
+    """L (rank, rank), lower triangular."""
+    gamma: float
+    components: int
+
+
+@dataclass(frozen=True, slots=True)
+class NormForm:
+    """h = x / |x|; or running, x / sqrt((squares + |x|^2) / (rows + 1)); x where that is 0."""
+
+    running: bool
+    rows: float = 0.0
+    squares: float = 0.0
+
+
+StageForm = BalancedForm | FourierForm | NystroemForm | NormForm
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """h . w + intercept, of the weights that are not 0."""
+
+    places: Ints
+    """From 0, rising."""
+    weights: Floats
+    intercept: float
+
+    @classmethod
+    def of(cls, weights: Floats, intercept: float) -> "Linear":
+        places = np.flatnonzero(weights)
+        return cls(places, weights[places], float(intercept))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A member of a mixture. With no form, its score is the constant `b`, or is not there."""
+
+    name: str
+    share: float
+    a: float
+    """Classes: it says sigmoid(clip(a m + b)) of its score m, clipped."""
+    b: float
+    """Numbers: it says m + b, clipped."""
+    form: "Form | None"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMixture:
+    """log(p / (1 - p)) of p = sum of share sigmoid(clip(a clip(m) + b)); portfolio/_rule.py."""
+
+    parts: tuple[Part, ...]
+    largest_score: float
+    """|m| is clipped to it ..."""
+    largest_log_odds: float
+    """... and |a m + b| to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberMixture:
+    """mean + sum of share (clip(m + b) - mean), clipped to [low, high]; portfolio/_rule.py."""
+
+    parts: tuple[Part, ...]
+    mean: float
+    low: float
+    high: float
+
+
+ScoreForm = Linear | ClassMixture | NumberMixture
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a learner serves; see the top of this file."""
+
+    dim: int
+    stages: tuple[StageForm, ...]
+    scores: tuple[ScoreForm, ...]
+
+    def behind(self, *stages: StageForm, dim: int) -> "Form":
+        """The same with these stages in front of it, for rows of width `dim`."""
+        return Form(dim, (*stages, *self.stages), self.scores)
+
+
+def linear_form(dim: int, weights: Floats, intercept: float) -> Form:
+    """Of a learner without stages."""
+    return Form(dim, (), (Linear.of(weights, intercept),))
+
+
+def served_form(learner: Learner) -> Form:
+    """What the learner serves as it stands. Raises NotExpressible."""
+    form = getattr(learner, "form", None)
+    if form is not None:
+        told: Form = form()
+        return told
+    weights = learner.weights
+    return linear_form(len(weights), weights, learner.intercept)
+
+
+def joined_scores(forms: Sequence[Form], dim: int) -> Form:
+    """One score a form, for learners of the same rows that have no stages of their own."""
+    if any(form.stages for form in forms):
+        raise NotExpressible("its classes have stages of their own")
+    return Form(dim, (), tuple(score for form in forms for score in form.scores))
+
+
+def numbers_in(form: Form) -> int:
+    """How many numbers it takes to say it, as far as they grow with a model's size."""
+    total = 0
+    for stage in form.stages:
+        if isinstance(stage, FourierForm):
+            total += stage.nu.size
+        elif isinstance(stage, NystroemForm):
+            total += stage.factor.size + len(stage.landmarks.values)
+        elif isinstance(stage, BalancedForm):
+            total += 5 * len(stage.columns)
+    for score in form.scores:
+        if isinstance(score, Linear):
+            total += 2 * len(score.places)
+        else:
+            total += sum(numbers_in(part.form) for part in score.parts if part.form is not None)
+    return total
+
+
+def columns_of(form: Form) -> Ints:
+    """The features, from 0 and rising, that any score depends on, where no stage mixes features.
+
+    Raises NotExpressible where all of them may matter: in front of a map or a norm.
+    """
+    if any(not isinstance(stage, BalancedForm) for stage in form.stages):
+        raise NotExpressible("its scores depend on every feature of a row")
+    found = [np.empty(0, np.int64)]
+    for score in form.scores:
+        if isinstance(score, Linear):
+            found.append(score.places)
+        else:
+            found += [columns_of(part.form) for part in score.parts if part.form is not None]
+    return np.unique(np.concatenate(found))
+
+
+def classes_of(learner: Learner) -> tuple[str, ...]:
+    """The classes of a multiclass learner, as JSON texts, in the order of its scores."""
+    classes: tuple[str, ...] = getattr(learner, "classes", ())
+    return classes
+
+
+def gives_probabilities(learner: Learner) -> bool:
+    """Whether sigmoid(score) is a probability, normalised over the classes where there are more."""
+    ask: Any = getattr(learner, "class_probabilities", None)
+    if ask is not None:
+        return ask(np.zeros((1, 1))) is not None
+    return learner.probabilities(np.zeros(1)) is not None
+
+
+__all__ = [
+    "BalancedForm",
+    "ClassMixture",
+    "Form",
+    "FourierForm",
+    "Linear",
+    "NormForm",
+    "NumberMixture",
+    "NystroemForm",
+    "Part",
+    "ScoreForm",
+    "StageForm",
+    "classes_of",
+    "columns_of",
+    "gives_probabilities",
+    "joined_scores",
+    "linear_form",
+    "numbers_in",
+    "served_form",
+]

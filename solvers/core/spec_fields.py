@@ -1,0 +1,133 @@
+"""Readers of a specification's fields: each gives a checked value, or says what it may be.
+
+`owner` is the JSON pointer of the object that holds the field. All raise InvalidSpec.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dualstream.solvers.core.errors import InvalidSpec, NotAvailable
+from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES, NONSMOOTH_LOSSES, PARAMETERS
+
+Spec = dict[str, Any]
+
+
+def refuse_unknown(fields: Mapping[str, Any], owner: str, takes: tuple[str, ...]) -> None:
+    """Refuse a field that is not one of `takes`."""
+    for name, value in fields.items():
+        if name not in takes:
+            raise InvalidSpec.unknown_field(f"{owner}/{name}", value, takes)
+
+
+def read_object(value: Any, field: str, takes: tuple[str, ...], allowed: str) -> Spec:
+    """`value` as an object of the fields `takes`."""
+    if not isinstance(value, Mapping):
+        raise InvalidSpec(field, value, allowed)
+    refuse_unknown(value, field, takes)
+    return dict(value)
+
+
+def read_choice(
+    fields: Mapping[str, Any],
+    name: str,
+    default: str,
+    choices: tuple[str, ...],
+    later: tuple[str, ...] = (),
+) -> str:
+    """One of some names; one of `later` is known and not in this version."""
+    value = fields.get(name, default)
+    if isinstance(value, str) and value in choices:
+        return value
+    if isinstance(value, str) and value in later:
+        raise NotAvailable(f"/{name}", value)
+    raise InvalidSpec(f"/{name}", value, f"one of {', '.join(choices)}")
+
+
+def read_kind(
+    fields: Mapping[str, Any],
+    name: str,
+    default: str,
+    kinds: Mapping[str, tuple[str, ...]],
+    later: tuple[str, ...] = (),
+) -> Spec:
+    """A field with parameters: an object with `kind`, for which a bare string is short."""
+    value = fields.get(name, default)
+    if isinstance(value, str):
+        return {"kind": read_choice({name: value}, name, default, tuple(kinds), later)}
+    allowed = f"a name or an object with kind, one of {', '.join(kinds)}"
+    if not isinstance(value, Mapping) or "kind" not in value:
+        raise InvalidSpec(f"/{name}", value, allowed)
+    kind = value["kind"]
+    if isinstance(kind, str) and kind in later:
+        raise NotAvailable(f"/{name}/kind", kind)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise InvalidSpec(f"/{name}/kind", kind, f"one of {', '.join(kinds)}")
+    return read_object(value, f"/{name}", ("kind", *kinds[kind]), allowed)
+
+
+def short_form(field: Spec) -> str | Spec:
+    """A kind without parameters is written as its name."""
+    return str(field["kind"]) if len(field) == 1 else field
+
+
+def read_number(
+    fields: Mapping[str, Any],
+    owner: str,
+    name: str,
+    default: float,
+    least: float,
+    most: float,
+    allowed: str,
+) -> float:
+    """A number within bounds; a bool is none."""
+    value = fields.get(name, default)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
+        raise InvalidSpec(f"{owner}/{name}", value, allowed)
+    return float(value)
+
+
+def read_whole(
+    fields: Mapping[str, Any], owner: str, name: str, default: int | None, least: int, most: int
+) -> int:
+    """A whole number within bounds; it must be there where `default` is None."""
+    value = fields.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidSpec(f"{owner}/{name}", value, f"a whole number in [{least}, {most}]")
+    return value
+
+
+def read_flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:
+    """True or false."""
+    value = fields.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidSpec(f"/{name}", value, "true or false")
+    return value
+
+
+def read_loss(spec: Mapping[str, Any], task: str) -> Spec:
+    """The loss that a task knows, with its parameter."""
+    default = "squared" if task == "regression" else "logistic"
+    fields = {name: (PARAMETERS[name].name,) if name in PARAMETERS else () for name in LOSSES}
+    if task == "regression":
+        fields = {name: takes for name, takes in fields.items() if name not in MARGIN_LOSSES}
+    loss = read_kind(spec, "loss", default, fields)
+    if loss["kind"] in PARAMETERS:
+        takes = PARAMETERS[loss["kind"]]
+        loss[takes.name] = read_number(
+            loss, "/loss", takes.name, takes.default, takes.least, takes.most, takes.allowed
+        )
+    return loss
+
+
+def read_average(spec: Mapping[str, Any], loss: str) -> Spec | None:
+    """Left out: on for losses with a kink, off for the others; null: off."""
+    if "average" not in spec:
+        return {"kappa": 0.9995} if loss in NONSMOOTH_LOSSES else None
+    average = spec["average"]
+    if average is None:
+        return None
+    average = read_object(average, "/average", ("kappa",), "null or an object with kappa")
+    return {
+        "kappa": read_number(average, "/average", "kappa", 0.9995, 0.0, 1.0, "a number in [0, 1]")
+    }

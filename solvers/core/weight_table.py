@@ -1,0 +1,157 @@
+"""Learners whose state is a table of numbers, a row for each coordinate, and a few numbers beside.
+
+What they share in Python: labels are checked before any row is learned, and a state is its columns
+and its numbers by name.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.errors import CorruptState, InvalidRow
+from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
+from dualstream.solvers.core.losses import Loss, make_loss
+from dualstream.solvers.core.refit_weights import check_weights
+from dualstream.solvers.core.scalar import sigmoid, unknown_label
+from dualstream.solvers.features import Features
+from dualstream.solvers.jit import F8, RO_F8, Floats, kernel, void
+
+SAMPLES = 0
+"""Where `samples` stands among a learner's whole numbers."""
+
+
+def loss_of(spec: Mapping[str, Any]) -> Loss:
+    """The loss of a resolved specification."""
+    loss = spec["loss"]
+    if isinstance(loss, str):
+        return make_loss(loss)
+    return make_loss(loss["kind"], next(value for name, value in loss.items() if name != "kind"))
+
+
+class TableLearner:
+    """The Learner protocol, but for `_learn_rows`, `predict` and `_served`.
+
+    And TakesWeights for those that have `_take_weights`.
+
+    STATE_FLOATS, STATE_INTS   name and place of those numbers that are state; the others are what
+                               the specification fixes
+    COLUMNS                    names of the columns of the table
+    """
+
+    STATE_FLOATS: ClassVar[Mapping[str, int]]
+    STATE_INTS: ClassVar[Mapping[str, int]]
+    COLUMNS: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self, spec: Mapping[str, Any], loss: Loss, floats: int, ints: int, columns: int
+    ) -> None:
+        self.spec = spec
+        self._loss = loss
+        self._features = Features.of(spec)
+        self._binary = spec["task"] == "binary"
+        self._floats = np.zeros(floats)
+        self._ints = np.zeros(ints, np.int64)
+        self._w = np.zeros((self._features.width, columns))
+
+    def _learn_rows(self, batch: Batch, out: Outcome) -> None:
+        """Learn all rows and write `out`."""
+        raise NotImplementedError
+
+    def _served(self) -> Floats:
+        """The served weights, (width,), as a copy; the last is the intercept."""
+        raise NotImplementedError
+
+    def learn(self, batch: Batch) -> Outcome:
+        """See Learner. O(entries) for each row, whatever the width."""
+        self._features.check(batch)
+        row = unknown_label(batch.labels, self._binary)
+        if row >= 0:
+            raise InvalidRow.of_label(row, float(batch.labels[row]), self._binary)
+        n = len(batch.labels)
+        out = Outcome(np.empty(n), np.empty(n), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+        self._learn_rows(batch, out)
+        return out
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """See Learner."""
+        if not self._loss.logistic:
+            return None
+        out = np.empty(len(scores))
+        sigmoids(scores, out)
+        return out
+
+    @property
+    def weights(self) -> Floats:
+        """See Learner."""
+        return self._served()[:-1]
+
+    @property
+    def intercept(self) -> float:
+        """See Learner."""
+        return float(self._served()[-1])
+
+    @property
+    def nonzeros(self) -> int:
+        """See Learner."""
+        return count_nonzeros(self.weights)
+
+    @property
+    def samples(self) -> int:
+        """See Learner."""
+        return int(self._ints[SAMPLES])
+
+    def certificate(self) -> Certificate | None:
+        """None: there is no dual."""
+        return None
+
+    def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
+        """See TakesWeights."""
+        labels = batch.labels
+        return batch, [np.where(labels == 0.0, -1.0, labels) if self._binary else labels]
+
+    def served(self) -> Floats:
+        """See TakesWeights."""
+        return self._served()[None, :]
+
+    def take_weights(self, weights: Floats, reach: Floats, rows: int) -> None:
+        """See TakesWeights."""
+        check_weights(weights, reach, 1, self._features.width)
+        self._take_weights(weights[0], float(reach[0]), rows)
+
+    def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
+        """Go on from these weights (width,), which are finite."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        """See Learner."""
+        state: State = {name: np.array(self._floats[at]) for name, at in self.STATE_FLOATS.items()}
+        state |= {name: np.array(self._ints[at]) for name, at in self.STATE_INTS.items()}
+        for column in range(self._w.shape[1]):
+            state[self.COLUMNS[column]] = self._w[:, column].copy()
+        return state
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        columns = self.COLUMNS[: self._w.shape[1]]
+        numbers = dict.fromkeys((*self.STATE_FLOATS, *self.STATE_INTS), ())
+        check_arrays(state, numbers | dict.fromkeys(columns, (self._features.width,)))
+        for name in self.STATE_INTS:
+            if int(state[name]) < 0:
+                raise CorruptState(f"{name} is {int(state[name])}")
+        for name, at in self.STATE_FLOATS.items():
+            self._floats[at] = state[name]
+        for name, at in self.STATE_INTS.items():
+            self._ints[at] = state[name]
+        for column, name in enumerate(columns):
+            self._w[:, column] = state[name]
+
+
+@kernel(void(RO_F8, F8))
+def sigmoids(scores: Floats, out: Floats) -> None:
+    """out = sigmoid(scores)."""
+    for i in range(scores.shape[0]):
+        out[i] = sigmoid(scores[i])

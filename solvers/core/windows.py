@@ -1,0 +1,378 @@
+"""Which rows count, and how much: delta(n, N), the weight of row n once row N is there.
+
+| window      | delta(n, N)                   | Delta_N = sum of delta(n, N)  |
+|-------------|-------------------------------|-------------------------------|
+| infinite    | c_n                           | Delta + c_N                   |
+| exponential | c_n beta^(N - n)              | beta Delta + c_N              |
+| sliding     | c_n for the last L rows, or 0 | the sum of the last L weights |
+
+with c_n the weight of the row itself. A row of weight 0 is in no window.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from sys import getsizeof
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState, SolverError
+from dualstream.solvers.core.ones import are_shared_ones
+from dualstream.solvers.core.spec_cache import WorkedOut
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    i8,
+    kernel,
+    types,
+    void,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Window(WorkedOut):
+    """A window as the numbers that kernels take."""
+
+    beta: float = 1.0
+    """What every weight is multiplied by when a row comes in."""
+    length: int = 0
+    """How many rows count; 0: all of them."""
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> "Window":
+        """The window of a resolved specification."""
+        window = spec["window"]
+        if window == "infinite":
+            return cls()
+        return cls(beta=window.get("beta", 1.0), length=window.get("length", 0))
+
+
+LABEL, WEIGHT, DUAL = range(3)
+"""The columns of `Ring.rows`."""
+
+RING_ARRAYS = tuple(
+    f"ring_{name}" for name in ("indptr", "indices", "values", "labels", "weights", "duals")
+)
+"""What a ring is in a state."""
+
+
+_Arrays = tuple[Ints, Indices, Floats, Floats]
+
+
+class _Waiting(NamedTuple):
+    """Rows that the arrays of a buffer are to hold, as they came.
+
+    columns         indptr, indices, values, labels and weights of a batch, and taus, NaN of rows
+                    that are not retained
+    start           where the first row is that is retained
+    is_binary       whether a label of 0 means -1
+    n, entries      how many rows are retained, and what they have in all
+    """
+
+    columns: tuple[Ints, Indices, Floats, Floats, Floats, Floats]
+    start: int
+    is_binary: bool
+    n: int
+    entries: int
+
+
+class RowBuffer:
+    """The last rows learned, at most `retain`, oldest first, in arrays that kernels append to.
+
+    Rows stand one behind the other. Kernels append behind the last and move `first` on, and stop
+    when an array is full; `make_room` then moves what is retained to the front, into other arrays
+    where these have little room left or far too much. So memory is about one and a half times what
+    is retained and never four times, an append costs no more than three copies, and what is
+    retained is always in one piece.
+
+    What was learned in bulk waits in the arrays that it came in, if these take no more memory,
+    until somebody looks at the buffer's: many a model leaves the memory before anybody does, and to
+    copy its rows would take a good part of the time to learn them.
+    """
+
+    def __init__(self, retain: int, columns: int, value_shape: tuple[int, ...] = ()) -> None:
+        self.retain = retain
+        self._columns, self._value_shape = columns, value_shape
+        # Half as many as are retained come before they have to be moved again.
+        self._most = retain + max(1, retain // 2)
+        self._held: _Arrays | None = None
+        self._waiting: _Waiting | None = None
+
+    @property
+    def arrays(self) -> _Arrays:
+        """Starts, indices, values and rows: made, and filled with what waits, at the first look."""
+        held = self._held
+        return self._made() if held is None else held
+
+    def _made(self) -> _Arrays:
+        # In this order: whoever has made them in another thread has put them there first.
+        waiting, held = self._waiting, self._held
+        if held is None:
+            held = self._arrays_for(*self._first_room(waiting))
+            if waiting is not None:
+                retain_rows(*waiting.columns, waiting.start, waiting.is_binary, 0, *held)
+            self._held, self._waiting = held, None
+        return held
+
+    @property
+    def starts(self) -> Ints:
+        """(capacity + 1,): row i holds entries starts[i] to starts[i + 1]."""
+        return self.arrays[0]
+
+    @property
+    def indices(self) -> Indices:
+        """(entries,)"""
+        return self.arrays[1]
+
+    @property
+    def values(self) -> Floats:
+        """(*value_shape, entries)"""
+        return self.arrays[2]
+
+    @property
+    def rows(self) -> Floats:
+        """(capacity, columns): what else is known of a row."""
+        return self.arrays[3]
+
+    def _first_room(self, waiting: _Waiting | None) -> tuple[int, int]:
+        if waiting is None:
+            return min(self._most, 64), 1024
+        return self._room_for(waiting.n, waiting.entries)
+
+    def _arrays_for(self, capacity: int, entries: int) -> _Arrays:
+        starts = np.empty(capacity + 1, np.int64)
+        starts[0] = 0
+        indices, values = np.empty(entries, np.int32), np.empty((*self._value_shape, entries))
+        return starts, indices, values, np.empty((capacity, self._columns))
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory; as long as there are no arrays, what they will take."""
+        if self._held is not None:
+            return sum(map(getsizeof, self._held))
+        return self._bytes_of(*self._first_room(self._waiting)) + _BESIDE_BYTES
+
+    def _bytes_of(self, rows: int, entries: int) -> int:
+        """Of so many rows that have so many entries in all."""
+        per_entry = 4 + 8 * math.prod(self._value_shape)
+        return 8 * (1 + self._columns) * rows + per_entry * entries
+
+    def make_room(self, first: int, last: int, entries: int, more: int = 1) -> None:
+        """Move rows `first` to `last` to the front, with room for more that have so many entries.
+
+        Not more than are retained, and one.
+        """
+        start, end = self.starts[first], self.starts[last]
+        starts, rows = self.starts[first : last + 1] - start, self.rows[first:last]
+        indices, values = self.indices[start:end], self.values[..., start:end]
+        self.hold(starts, rows, indices, values, entries, more)
+
+    def rows_between(self, first: int, last: int) -> tuple[npt.NDArray[Any], ...]:
+        """Starts from 0 on, rows, indices and values of rows `first` to `last`, as copies."""
+        start, end = self.starts[first], self.starts[last]
+        starts, rows = self.starts[first : last + 1] - start, self.rows[first:last].copy()
+        return starts, rows, self.indices[start:end].copy(), self.values[..., start:end].copy()
+
+    def remove(self, first: int, last: int, at: int) -> None:
+        """Hold rows `first` to `last` without row `at`, from place 0 on, and nothing of it."""
+        starts, rows, indices, values = self.rows_between(first, last)
+        begin, end = starts[at - first], starts[at - first + 1]
+        starts = np.delete(starts, at - first)
+        starts[at - first :] -= end - begin
+        gap = slice(begin, end)
+        self.hold(
+            starts,
+            np.delete(rows, at - first, axis=0),
+            np.delete(indices, gap),
+            np.delete(values, gap, axis=-1),
+        )
+        self.rows[len(rows) - 1 :] = 0.0
+        self.indices[starts[-1] :] = 0
+        self.values[..., starts[-1] :] = 0.0
+
+    def hold(
+        self,
+        starts: npt.NDArray[Any],
+        rows: npt.NDArray[Any],
+        indices: npt.NDArray[Any],
+        values: npt.NDArray[Any],
+        entries: int = 0,
+        more: int = 1,
+    ) -> None:
+        """Hold these rows from place 0 on, with room for more that have so many entries."""
+        self._fit(len(rows) + more, len(indices) + entries)
+        self.starts[: len(starts)] = starts
+        self.rows[: len(rows)] = rows
+        self.indices[: len(indices)] = indices
+        self.values[..., : len(indices)] = values
+
+    def _room_for(self, rows: int, entries: int) -> tuple[int, int]:
+        """Of how many rows and entries there is to be room, to begin with so many."""
+        capacity = min(self._most, max(64, 2 * rows))
+        return capacity, max(1024, min(2 * entries, entries * capacity // rows))
+
+    def _fit(self, rows: int, entries: int) -> None:
+        """Arrays for so many rows, and for those that come until they are moved again."""
+        capacity, room = self._room_for(rows, entries)
+        # Arrays that are large enough stay: new ones would come page by page.
+        is_enough = entries + entries // 8 <= len(self.indices) <= 2 * room
+        if len(self.rows) != capacity or not is_enough:
+            self._held = self._arrays_for(capacity, room)
+
+
+class Ring(RowBuffer):
+    """Retained rows with their label, weight and dual variable: rows (capacity, 3)."""
+
+    def __init__(self, retain: int) -> None:
+        super().__init__(retain, 3)
+
+    def keep_last(
+        self, batch: Batch, taus: Floats, is_binary: bool, first: int, last: int
+    ) -> tuple[int, int]:
+        """Keep the last of the rows that have a tau, and of rows `first` to `last` what fits.
+
+        taus  (n,)  NaN of rows that are not retained
+        Returns where the retained rows begin and end from now on. The batch is not to change.
+        """
+        start, count, entries = last_rows(batch.indptr, taus, self.retain)
+        first = max(first, last - (self.retain - count))
+        columns = (batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, taus)
+        if first == last and count:
+            # The arrays would have room for half as many rows more, at least.
+            most = 1.5 * self._bytes_of(count, entries)
+            if _bytes_behind(columns) <= most:
+                self._held, self._waiting = (
+                    None,
+                    _Waiting(columns, start, is_binary, count, entries),
+                )
+                return 0, count
+        if last + count > len(self.rows) or self.starts[last] + entries > len(self.values):
+            self.make_room(first, last, entries, count)
+            first, last = 0, last - first
+        retain_rows(*columns, start, is_binary, last, *self.arrays)
+        return first, last + count
+
+    def state(self, first: int, last: int) -> dict[str, npt.NDArray[Any]]:
+        """Rows `first` to `last`, as copies."""
+        starts, rows, indices, values = self.rows_between(first, last)
+        return {
+            "ring_indptr": starts,
+            "ring_indices": indices.astype(np.int64),
+            "ring_values": values,
+            "ring_labels": rows[:, LABEL].copy(),
+            "ring_weights": rows[:, WEIGHT].copy(),
+            "ring_duals": rows[:, DUAL].copy(),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], dim: int) -> int:
+        """Hold the rows of such a state, from place 0 on; return how many there are.
+
+        Raises CorruptState, and then nothing has changed.
+        """
+        missing = [name for name in RING_ARRAYS if name not in state]
+        if missing:
+            raise CorruptState(f"the state has no {missing[0]}")
+        indptr, labels = state["ring_indptr"], state["ring_labels"]
+        try:
+            # Rows that some kernel will follow by index: checked as any others.
+            retained = Batch(
+                indptr,
+                state["ring_indices"].astype(np.int32),
+                state["ring_values"],
+                labels,
+                state["ring_weights"],
+                dim,
+            )
+        except SolverError as error:
+            raise CorruptState(f"the retained rows are damaged: {error}") from error
+        n = len(retained)
+        if not np.isfinite(labels).all():
+            raise CorruptState("a retained row has no label")
+        if n > self.retain:
+            raise CorruptState(f"{n} retained rows where at most {self.retain} are kept")
+        duals = state["ring_duals"]
+        if duals.shape != (n,) or not np.isfinite(duals).all():
+            raise CorruptState("the retained rows and their dual variables do not fit together")
+        rows = np.stack([labels, retained.weights, duals], axis=1)
+        self.hold(indptr, rows, retained.indices, retained.values)
+        return n
+
+
+_BESIDE_BYTES = 8 + 4 * getsizeof(np.empty(0))
+
+
+def _bytes_behind(columns: Iterable[npt.NDArray[Any]]) -> float:
+    """What is kept in memory for arrays that may be parts of others."""
+    total = 0
+    for column in columns:
+        whole = column.base
+        if whole is None:
+            total += column.nbytes
+        elif not are_shared_ones(column):
+            # Of what is no array, or a part of something else, nobody knows how large it is.
+            if type(whole) is not np.ndarray or whole.base is not None:
+                return math.inf
+            total += whole.nbytes
+    return total
+
+
+@kernel(types.UniTuple(i8, 3)(RO_I8, RO_F8, i8))
+def last_rows(indptr: Ints, taus: Floats, most: int) -> tuple[int, int, int]:
+    """Where the last `most` rows that have a tau begin, how many they are, and their entries."""
+    start, count, entries = taus.shape[0], 0, 0
+    while start > 0 and count < most:
+        start -= 1
+        if taus[start] == taus[start]:
+            count += 1
+            entries += indptr[start + 1] - indptr[start]
+    return start, count, entries
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, RO_F8, i8, b1, i8, I8, I4, F8, F8_2D), apart=True)
+def retain_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    taus: Floats,
+    start: int,
+    is_binary: bool,
+    last: int,
+    ring_starts: Ints,
+    ring_indices: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+) -> None:
+    """Put the rows from `start` on that have a tau into the ring, from place `last` on.
+
+    There is room. With `is_binary` a label of 0 means -1.
+    """
+    n, i = labels.shape[0], start
+    while i < n:
+        # All entries of a run of rows at once.
+        stop = i
+        while stop < n and taus[stop] == taus[stop]:
+            stop += 1
+        shift = np.uint64(ring_starts[last]) - np.uint64(indptr[i])
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[stop])):
+            ring_indices[p + shift] = indices[p]
+            ring_values[p + shift] = values[p]
+        for row in range(i, stop):
+            y = -1.0 if is_binary and labels[row] == 0.0 else labels[row]
+            ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, weights[row], taus[row]
+            ring_starts[last + 1] = ring_starts[last] + indptr[row + 1] - indptr[row]
+            last += 1
+        i = stop + 1

@@ -1,5 +1,0 @@
-"""Has the stream changed? Two detectors that watch the loss of each row, and what they found."""
-
-from solvers.drift.watch import DETECTORS, DriftEvent, DriftWatch
-
-__all__ = ["DETECTORS", "DriftEvent", "DriftWatch"]

@@ -1,0 +1,100 @@
+"""What the estimators of other libraries' kinds share; no other library is imported here."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import SolverError
+from dualstream.solvers.core.learner import Learner, State
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.spec.resolve import make_learner
+
+if TYPE_CHECKING:
+    from dualstream.solvers.features.wrapper import ClassLearner
+    from dualstream.solvers.online.multiclass import ClassScores
+
+_OWN_FIELDS = ("algorithm", "task", "features", "labels")
+
+
+class Model:
+    """A learner that is copied and pickled as its specification and its state.
+
+    What it refuses is a ValueError, as users of estimators expect.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.spec = dict(spec)
+        with value_errors():
+            self.learner: Learner = make_learner(spec)
+        self.rejected = 0
+        """Rows left out so far, as their step would not have been finite."""
+
+    @classmethod
+    def restored(cls, spec: Mapping[str, Any], state: State, rejected: int) -> "Model":
+        """The model that was copied or pickled."""
+        model = cls(spec)
+        model.learner.restore(state)
+        model.rejected = rejected
+        return model
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Model.restored, (self.spec, self.learner.state(), self.rejected)
+
+    def learn(self, batch: Batch) -> None:
+        """Learn all rows in order."""
+        with value_errors():
+            outcome = self.learner.learn(batch)
+        self.rejected += int(np.count_nonzero(outcome.rejected))
+
+    def scores(self, batch: Batch) -> Floats:
+        """(n,), of a binary or a regression model."""
+        with value_errors():
+            return self.learner.predict(batch)
+
+    def class_scores(self, batch: Batch) -> "ClassScores":
+        """Of a multiclass model."""
+        with value_errors():
+            return cast("ClassLearner", self.learner).predict_classes(batch)
+
+    def probabilities(self, batch: Batch) -> tuple[tuple[str, ...], Floats | None]:
+        """Classes (K,) and their probabilities (n, K), where the loss gives any.
+
+        Classes are JSON texts: those of a binary model are `false` and `true`.
+        """
+        if self.learner.spec["task"] == "multiclass":
+            found = self.class_scores(batch)
+            return found.classes, found.probabilities
+        positive = self.learner.probabilities(self.scores(batch))
+        columns = None if positive is None else np.column_stack((1.0 - positive, positive))
+        return ("false", "true"), columns
+
+
+def full_spec(
+    algorithm: str, task: str, features: Mapping[str, Any], fields: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The specification with the `fields` that a user adds.
+
+    Raises ValueError for a field that the estimator sets itself.
+    """
+    own = {"algorithm": algorithm, "task": task, "features": dict(features)}
+    for name in _OWN_FIELDS:
+        if name in (fields or {}):
+            raise ValueError(f"spec must not hold {name!r}: the estimator sets it")
+    return own | dict(fields or {})
+
+
+def portfolio_fields(**fields: Any) -> dict[str, Any]:
+    """The fields of a portfolio's specification that are not left to their defaults by None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@contextmanager
+def value_errors() -> Iterator[None]:
+    """Raise what this package refuses as a ValueError of the same words."""
+    try:
+        yield
+    except SolverError as error:
+        raise ValueError(str(error)) from error

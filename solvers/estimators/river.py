@@ -1,0 +1,319 @@
+"""Estimators for River, of the extra `river`.
+
+    from dualstream.solvers.estimators.river import DualstreamClassifier, PortfolioClassifier
+    model = DualstreamClassifier("dc", spec={"norm": "row"})
+    model = PortfolioClassifier()  # nothing to tune: many specifications, see solvers/portfolio
+
+Features go by the text of their names, through hashing (see hashing.py): names may come and go, and
+memory stays as it is. A number stands for itself, a string is a category. `learn_many` of n rows is
+`learn_one` of each, bit for bit.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from river import base
+from river.utils.pandas import import_pandas
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.class_names import class_label, class_places, class_text
+from dualstream.solvers.core.hashing import NamePlaces, hash_row
+from dualstream.solvers.core.learner import Learner
+from dualstream.solvers.estimators.base import Model, full_spec, portfolio_fields, value_errors
+from dualstream.solvers.jit import Floats
+
+__all__ = [
+    "DualstreamClassifier",
+    "DualstreamRegressor",
+    "PortfolioClassifier",
+    "PortfolioRegressor",
+]
+
+Row = Mapping[Hashable, Any]
+
+
+class _Estimator:
+    """What all have in common."""
+
+    def _begin(
+        self, algorithm: str, task: str, bits: int, fields: Mapping[str, Any] | None
+    ) -> None:
+        self._model = Model(full_spec(algorithm, task, {"kind": "hashed", "bits": bits}, fields))
+        self._places = NamePlaces(bits)
+
+    @property
+    def learner(self) -> Learner:
+        """The learner itself, with its weights, state and certificate."""
+        return self._model.learner
+
+    @property
+    def rejected(self) -> int:
+        """Rows left out so far, as their step would not have been finite."""
+        return self._model.rejected
+
+    def _rows(self, rows: Iterable[Row]) -> Batch:
+        """Rows without labels."""
+        indptr, indices, values = [0], [], []
+        for row in rows:
+            found = hash_row({str(name): value for name, value in row.items()}, self._places)
+            indices += found[0]
+            values += found[1]
+            indptr.append(len(indices))
+        n = len(indptr) - 1
+        with value_errors():
+            return Batch(
+                np.array(indptr, np.int64),
+                np.array(indices, np.int32),
+                np.array(values, np.float64),
+                np.full(n, Batch.UNLABELLED),
+                np.ones(n),
+                1 << self._places.bits,
+            )
+
+    def _frame(self, X: Any) -> Batch:
+        """The rows of a DataFrame, without labels."""
+        names = list(X.columns)
+        return self._rows(
+            dict(zip(names, row, strict=True)) for row in X.itertuples(index=False, name=None)
+        )
+
+    def _learn_rows(self, batch: Batch, labels: Any, classes: tuple[str, ...] = ()) -> None:
+        """Learn rows with these labels, in order."""
+        with value_errors():
+            labelled = batch.with_labels(labels, classes)
+        self._model.learn(labelled)
+
+
+class _Classifier(_Estimator, base.MiniBatchClassifier):
+    """Labels and probabilities of rows."""
+
+    task: str
+
+    def _begin_classes(
+        self, algorithm: str, task: str, bits: int, fields: Mapping[str, Any] | None
+    ) -> None:
+        if task not in ("binary", "multiclass"):
+            raise ValueError(f"task must be binary or multiclass, got {task!r}")
+        self.task = task
+        self._begin(algorithm, task, bits, fields)
+
+    @property
+    def _multiclass(self) -> bool:
+        return self.task == "multiclass"
+
+    def learn_one(self, x: Row, y: Any) -> None:
+        """Learn a row of features by name, and its label."""
+        self._learn(self._rows([x]), [y])
+
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn the rows of a DataFrame in their order; `y` is a Series of labels."""
+        self._learn(self._frame(X), list(y))
+
+    def predict_one(self, x: Row, **_: Any) -> Any:
+        """The label; None as long as no class is known."""
+        return self._predict(self._rows([x]))[0]
+
+    def predict_many(self, X: Any) -> Any:
+        """A Series of labels."""
+        return import_pandas().Series(self._predict(self._frame(X)), index=X.index)
+
+    def predict_proba_one(self, x: Row, **_: Any) -> dict[Any, float]:
+        """The probability of each label that is known.
+
+        Raises NotImplementedError where the algorithm gives none: its loss is not logistic.
+        """
+        labels, probabilities = self._probabilities(self._rows([x]))
+        return dict(zip(labels, probabilities[0].tolist(), strict=True))
+
+    def predict_proba_many(self, X: Any) -> Any:
+        """A DataFrame with a column for each label; see predict_proba_one."""
+        labels, probabilities = self._probabilities(self._frame(X))
+        return import_pandas().DataFrame(probabilities, columns=labels, index=X.index)
+
+    def _learn(self, batch: Batch, labels: list[Any]) -> None:
+        if self._multiclass:
+            self._learn_rows(batch, *class_places([_class_of(label) for label in labels]))
+        else:
+            self._learn_rows(batch, [_truth_of(label) for label in labels])
+
+    def _predict(self, batch: Batch) -> list[Any]:
+        if not self._multiclass:
+            return [score >= 0.0 for score in self._model.scores(batch).tolist()]
+        found = self._model.class_scores(batch)
+        labels = [class_label(text) for text in found.classes]
+        return [labels[place] if place >= 0 else None for place in found.best.tolist()]
+
+    def _probabilities(self, batch: Batch) -> tuple[list[Any], Floats]:
+        """Labels (K,) and probabilities (n, K)."""
+        classes, probabilities = self._model.probabilities(batch)
+        if probabilities is None:
+            algorithm = self.learner.spec["algorithm"]
+            raise NotImplementedError(f"{algorithm} gives no probabilities with this loss")
+        return [class_label(text) for text in classes], probabilities
+
+
+class _Regressor(_Estimator, base.MiniBatchRegressor):
+    """Numbers for rows."""
+
+    def learn_one(self, x: Row, y: Any) -> None:
+        """Learn a row of features by name, and its target."""
+        self._learn_rows(self._rows([x]), [y])
+
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn the rows of a DataFrame in their order; `y` is a Series of targets."""
+        self._learn_rows(self._frame(X), list(y))
+
+    def predict_one(self, x: Row) -> float:
+        """The target."""
+        return float(self._model.scores(self._rows([x]))[0])
+
+    def predict_many(self, X: Any) -> Any:
+        """A Series of targets."""
+        scores = self._model.scores(self._frame(X))
+        return import_pandas().Series(scores, index=X.index)
+
+
+class DualstreamClassifier(_Classifier):
+    """A linear classifier, learned row by row.
+
+    Parameters
+    ----------
+    algorithm
+        The name of an algorithm, as in a model specification.
+    task
+        `binary`: labels are True and False, or 1 and 0, or 1 and -1. `multiclass`: labels are
+        strings, numbers or bools, met on the way, and learned one against the rest.
+    bits
+        Names are hashed to 2^bits places.
+    spec
+        Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
+
+    """
+
+    def __init__(
+        self,
+        algorithm: str = "dual_ascent",
+        *,
+        task: str = "binary",
+        bits: int = 18,
+        spec: dict[str, Any] | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.bits = bits
+        self.spec = spec
+        self._begin_classes(algorithm, task, bits, spec)
+
+
+class DualstreamRegressor(_Regressor):
+    """A linear regressor, learned row by row, by an algorithm that knows the task `regression`.
+
+    Parameters
+    ----------
+    algorithm
+        The name of an algorithm, as in a model specification.
+    bits
+        Names are hashed to 2^bits places.
+    spec
+        Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
+
+    """
+
+    def __init__(
+        self,
+        algorithm: str = "dual_ascent",
+        *,
+        bits: int = 18,
+        spec: dict[str, Any] | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.bits = bits
+        self.spec = spec
+        self._begin(algorithm, "regression", bits, spec)
+
+
+class PortfolioClassifier(_Classifier):
+    """Labels and calibrated probabilities by many models at once, with no tuning.
+
+    Its members learn every row and are weighed by how well each did on the rows before it; of a
+    binary one, `learner.members()` says how they stand. Each class of a multiclass one has a
+    portfolio of its own.
+
+    Parameters
+    ----------
+    members
+        The name of a list of members (`dualstream.solvers.portfolio.PRESETS`), or specifications.
+    task
+        `binary`: labels are True and False, or 1 and 0, or 1 and -1. `multiclass`: labels are
+        strings, numbers or bools, met on the way, and learned one against the rest.
+    bits
+        Names are hashed to 2^bits places.
+    eta, share, retain
+        Fields of the specification; None is their default.
+
+    """
+
+    def __init__(
+        self,
+        members: str | Sequence[Mapping[str, Any]] = "eight",
+        *,
+        task: str = "binary",
+        bits: int = 18,
+        eta: float | None = None,
+        share: float | None = None,
+        retain: int | None = None,
+    ) -> None:
+        self.members = members
+        self.bits = bits
+        self.eta = eta
+        self.share = share
+        self.retain = retain
+        fields = portfolio_fields(members=members, eta=eta, share=share, retain=retain)
+        self._begin_classes("portfolio", task, bits, fields)
+
+
+class PortfolioRegressor(_Regressor):
+    """Numbers for rows by many models at once, with no tuning.
+
+    Its members learn every row and are weighed by how well each did on the rows before it:
+    `learner.members()` says how they stand.
+
+    Parameters
+    ----------
+    members
+        The name of a list of members (`dualstream.solvers.portfolio.REGRESSION_PRESETS`), or specifications.
+    bits
+        Names are hashed to 2^bits places.
+    eta, share, retain
+        Fields of the specification; None is their default.
+
+    """
+
+    def __init__(
+        self,
+        members: str | Sequence[Mapping[str, Any]] = "ten",
+        *,
+        bits: int = 18,
+        eta: float | None = None,
+        share: float | None = None,
+        retain: int | None = None,
+    ) -> None:
+        self.members = members
+        self.bits = bits
+        self.eta = eta
+        self.share = share
+        self.retain = retain
+        fields = portfolio_fields(members=members, eta=eta, share=share, retain=retain)
+        self._begin("portfolio", "regression", bits, fields)
+
+
+def _class_of(label: Any) -> str:
+    """The name of a label's class; numpy's scalars are those of Python."""
+    return class_text(label.item() if isinstance(label, np.generic) else label)
+
+
+def _truth_of(label: Any) -> float:
+    """1 and -1 for what is true and false. Raises ValueError for anything else."""
+    if label in (1, 0, -1):
+        return 1.0 if label == 1 else -1.0
+    raise ValueError(f"a label must be True or False, got {label!r}: or is task multiclass?")

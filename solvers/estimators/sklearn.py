@@ -1,0 +1,375 @@
+"""Estimators for scikit-learn, of the extra `sklearn`.
+
+    from dualstream.solvers.estimators.sklearn import DualstreamClassifier, PortfolioClassifier
+    DualstreamClassifier("rda", passes=3, spec={"regularizer": {"kind": "l1", "lambda": 0.01}})
+    PortfolioClassifier()  # nothing to tune: many specifications at once, see solvers/portfolio
+
+They learn row by row: the order of the rows matters, and there is no `sample_weight`, as a weight
+of 2 is not the same as a row that comes twice.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, cast
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.members import MemberView, member_learner
+from dualstream.solvers.estimators.base import Model, full_spec, portfolio_fields, value_errors
+from dualstream.solvers.evaluation.progressive import scores_are_log_odds
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.spec.resolve import resolve_spec
+
+__all__ = [
+    "DualstreamClassifier",
+    "DualstreamRegressor",
+    "PortfolioClassifier",
+    "PortfolioRegressor",
+]
+
+
+class _Estimator(BaseEstimator):
+    """What all have in common; what a model is specified by comes from the classes beside it."""
+
+    passes: int
+    shuffle: bool
+    random_state: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _chosen(self) -> tuple[str, dict[str, Any] | None]:
+        """The algorithm, and the fields of the specification that a user has a say in."""
+        raise NotImplementedError
+
+    def _spec(self, task: str, dim: int) -> dict[str, Any]:
+        algorithm, fields = self._chosen()
+        return full_spec(algorithm, task, {"kind": "indexed", "dim": dim}, fields)
+
+    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Batch, Any]:
+        """Rows without labels, and the labels beside them."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=reset,
+            accept_sparse="csr",
+            dtype=np.float64,
+            y_numeric=isinstance(self, RegressorMixin),
+        )
+        return _batch(X), y
+
+    def _rows(self, X: Any) -> Batch:
+        """Rows to predict, of the width that was learned."""
+        check_is_fitted(self)
+        return _batch(validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64))
+
+    def _begin(self, task: str) -> None:
+        self.model_ = Model(self._spec(task, self.n_features_in_))
+
+    def _pass_over(self, batch: Batch) -> None:
+        if self.passes < 1:
+            raise ValueError(f"passes must be at least 1, got {self.passes}")
+        random = check_random_state(self.random_state)
+        for _ in range(self.passes):
+            self.model_.learn(batch.take(random.permutation(len(batch))) if self.shuffle else batch)
+        if self.model_.rejected:
+            warnings.warn(
+                f"{self.model_.rejected} rows were left out, as their step would not be finite",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+
+class _Classifier(ClassifierMixin, _Estimator):
+    """Classes of rows; more than two are learned one against the rest."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from nothing, in `passes` passes over the rows (n, d) and their labels (n,)."""
+        batch, y = self._checked(X, y, reset=True)
+        check_classification_targets(y)
+        self._begin_classes(np.unique(y))
+        self._pass_over(self._labelled(batch, y))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn these rows in their order, once; the first call names all `classes`."""
+        is_first = not hasattr(self, "model_")
+        batch, y = self._checked(X, y, reset=is_first)
+        check_classification_targets(y)
+        if is_first:
+            if classes is None:
+                raise ValueError("classes must be passed on the first call to partial_fit")
+            self._begin_classes(np.unique(classes))
+        elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
+            raise ValueError(f"classes are {self.classes_} since the first call, got {classes}")
+        self.model_.learn(self._labelled(batch, y))
+        return self
+
+    def decision_function(self, X: Any) -> Floats:
+        """Scores: (n,) of the second of two classes, else (n, K).
+
+        A class that no row had so far scores minus infinity.
+        """
+        rows = self._rows(X)
+        if len(self.classes_) == 2:
+            return self.model_.scores(rows)
+        found = self.model_.class_scores(rows)
+        return self._by_class(found.classes, found.scores, -np.inf)
+
+    def predict(self, X: Any) -> Any:
+        """(n,): the class of each row."""
+        scores = self.decision_function(X)
+        places = (scores >= 0.0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
+        return self.classes_[places]
+
+    def _gives_probabilities(self) -> bool:
+        """Whether scores are log odds. Not fitted, raises ValueError where no model can be made."""
+        if hasattr(self, "model_"):
+            return scores_are_log_odds(self.model_.learner.spec)
+        return scores_are_log_odds(resolve_spec(self._spec("binary", 1)))
+
+    @available_if(_gives_probabilities)
+    def predict_proba(self, X: Any) -> Floats:
+        """(n, K): the probability of each class; there where the loss is logistic.
+
+        Those of more than two classes are of one against the rest, divided by their sum; a class
+        that no row had so far has probability 0.
+        """
+        rows = self._rows(X)
+        classes, found = self.model_.probabilities(rows)
+        columns = cast(Floats, found)
+        return columns if len(self.classes_) == 2 else self._by_class(classes, columns, 0.0)
+
+    def _by_class(self, classes: tuple[str, ...], columns: Floats, missing: float) -> Floats:
+        """Columns of the classes met so far in the order of `classes_`, the others `missing`."""
+        out = np.full((len(columns), len(self.classes_)), missing)
+        out[:, [int(place) for place in classes]] = columns
+        return out
+
+    def _begin_classes(self, classes: Any) -> None:
+        if len(classes) < 2:
+            raise ValueError(f"at least 2 classes are needed, got {len(classes)} class")
+        self.classes_ = classes
+        self._begin("binary" if len(classes) == 2 else "multiclass")
+
+    def _labelled(self, batch: Batch, y: Any) -> Batch:
+        """The rows with places in `classes_` as labels."""
+        places = LabelEncoder().fit(self.classes_).transform(y)
+        names = tuple(str(place) for place in range(len(self.classes_)))
+        return batch.with_labels(places, names if len(names) > 2 else ())
+
+
+class _Regressor(RegressorMixin, _Estimator):
+    """Numbers for rows."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from nothing, in `passes` passes over the rows (n, d) and their targets (n,)."""
+        batch, y = self._checked(X, y, reset=True)
+        self._begin("regression")
+        self._pass_over(_with_targets(batch, y))
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> Self:
+        """Learn these rows in their order, once."""
+        is_first = not hasattr(self, "model_")
+        batch, y = self._checked(X, y, reset=is_first)
+        if is_first:
+            self._begin("regression")
+        self.model_.learn(_with_targets(batch, y))
+        return self
+
+    def predict(self, X: Any) -> Floats:
+        """(n,)"""
+        rows = self._rows(X)
+        return self.model_.scores(rows)
+
+
+class _OfAlgorithm:
+    """The parameters of an estimator of one algorithm."""
+
+    def __init__(
+        self,
+        algorithm: str = "dual_ascent",
+        *,
+        passes: int = 5,
+        shuffle: bool = True,
+        random_state: Any = 0,
+        spec: dict[str, Any] | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.passes = passes
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.spec = spec
+
+    def _chosen(self) -> tuple[str, dict[str, Any] | None]:
+        return self.algorithm, self.spec
+
+
+class _OfPortfolio:
+    """The parameters of a portfolio, and what it says of its members."""
+
+    model_: Model
+
+    def __init__(
+        self,
+        members: str | Sequence[Mapping[str, Any]] = "eight",
+        *,
+        passes: int = 1,
+        shuffle: bool = True,
+        random_state: Any = 0,
+        eta: float | None = None,
+        share: float | None = None,
+        retain: int | None = None,
+    ) -> None:
+        self.members = members
+        self.passes = passes
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.eta = eta
+        self.share = share
+        self.retain = retain
+
+    def _chosen(self) -> tuple[str, dict[str, Any] | None]:
+        return "portfolio", portfolio_fields(
+            members=self.members, eta=self.eta, share=self.share, retain=self.retain
+        )
+
+    @property
+    def members_(self) -> list[MemberView]:
+        """How the members stand. An AttributeError for more than two classes: each has its own."""
+        check_is_fitted(self)
+        learner = member_learner(self.model_.learner)
+        if learner is None:
+            raise AttributeError(
+                "members_ is for two classes: of more, each has members of its own"
+            )
+        return learner.members()
+
+
+class DualstreamClassifier(_OfAlgorithm, _Classifier):
+    """Classes of rows; more than two are learned one against the rest.
+
+    Parameters
+    ----------
+    algorithm : the name of an algorithm, as in a model specification
+    passes : how often `fit` goes through the rows
+    shuffle : whether each time in an order of its own, or always in the order of the rows
+    random_state : seeds these orders: an int, a RandomState, or None
+    spec : further fields of the specification, such as `loss`, `scaling`, `map` or `seed`
+
+    Attributes
+    ----------
+    model_ : its `learner`, and how many rows that `rejected`, as their step was not finite
+    classes_ : the labels, sorted
+    """
+
+
+class DualstreamRegressor(_OfAlgorithm, _Regressor):
+    """Numbers for rows, by an algorithm that knows the task `regression`.
+
+    Parameters
+    ----------
+    algorithm : the name of an algorithm, as in a model specification
+    passes : how often `fit` goes through the rows
+    shuffle : whether each time in an order of its own, or always in the order of the rows
+    random_state : seeds these orders: an int, a RandomState, or None
+    spec : further fields of the specification, such as `loss`, `scaling`, `map` or `seed`
+
+    Attributes
+    ----------
+    model_ : its `learner`, and how many rows that `rejected`, as their step was not finite
+    """
+
+
+class PortfolioClassifier(_OfPortfolio, _Classifier):
+    """Classes and calibrated probabilities of rows, by many models at once, with no tuning.
+
+    Its members learn every row and are weighed by how well each did on the rows before it. More
+    than two classes are learned one against the rest, each by a portfolio of its own.
+
+    Parameters
+    ----------
+    members : the name of a list of members (`dualstream.solvers.portfolio.PRESETS`), or specifications
+    passes : how often `fit` goes through the rows. From the second time on, members are weighed
+        and calibrated on rows that they have learned before
+    shuffle : whether each time in an order of its own. False is for rows in the order of time: the
+        last ones count most, and rows sorted by their classes teach little
+    random_state : seeds these orders: an int, a RandomState, or None
+    eta, share, retain : fields of the specification; None is their default
+
+    Attributes
+    ----------
+    model_ : its `learner`
+    members_ : of two classes, how each member stands, as a list of `solvers.MemberView`
+    classes_ : the labels, sorted
+    """
+
+
+class PortfolioRegressor(_OfPortfolio, _Regressor):
+    """Numbers for rows, by many models at once, with no tuning.
+
+    Its members learn every row and are weighed by how well each did on the rows before it. Some
+    follow the last target: they are of use where rows that follow each other are alike.
+
+    Parameters
+    ----------
+    members : the name of a list of members (`dualstream.solvers.portfolio.REGRESSION_PRESETS`), or
+        specifications
+    passes : how often `fit` goes through the rows. From the second time on, members are weighed
+        on rows that they have learned before
+    shuffle : whether each time in an order of its own. False is for rows in the order of time
+    random_state : seeds these orders: an int, a RandomState, or None
+    eta, share, retain : fields of the specification; None is their default
+
+    Attributes
+    ----------
+    model_ : its `learner`
+    members_ : how each member stands, as a list of `solvers.MemberView`
+    """
+
+    def __init__(
+        self,
+        members: str | Sequence[Mapping[str, Any]] = "ten",
+        *,
+        passes: int = 1,
+        shuffle: bool = True,
+        random_state: Any = 0,
+        eta: float | None = None,
+        share: float | None = None,
+        retain: int | None = None,
+    ) -> None:
+        super().__init__(
+            members,
+            passes=passes,
+            shuffle=shuffle,
+            random_state=random_state,
+            eta=eta,
+            share=share,
+            retain=retain,
+        )
+
+
+def _with_targets(batch: Batch, y: Any) -> Batch:
+    with value_errors():
+        return batch.with_labels(y)
+
+
+def _batch(X: Any) -> Batch:
+    """Rows of a dense or a CSR matrix (n, d)."""
+    with value_errors():
+        if isinstance(X, np.ndarray):
+            return Batch.from_dense(X)
+        doubled = not X.has_canonical_format
+        return Batch.from_csr(X.indptr, X.indices, X.data, dim=X.shape[1], sum_duplicates=doubled)

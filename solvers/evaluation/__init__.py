@@ -1,0 +1,1 @@
+"""Progressive metrics, drift detection, guards."""

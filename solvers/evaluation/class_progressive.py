@@ -1,0 +1,156 @@
+"""How well a multiclass learner does: the views and baselines of progressive.py, for any classes.
+
+A row of a class that was not known when it was scored is a mistake. The baselines answer the most
+frequent class so far (the first seen at a tie) and the class of the last row; before any row they
+have no answer, which is a mistake. Classes beyond the first MAX_CLASSES are counted as mistakes of
+both and not remembered (a learner refuses such rows, but for those of weight 0).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.class_names import MAX_CLASSES, names_of, names_state
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import Outcome, State, check_arrays
+from dualstream.solvers.evaluation.progressive import (
+    LARGEST_TERM,
+    Progressive,
+    scores_are_log_odds,
+)
+from dualstream.solvers.jit import (
+    B1,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_I8,
+    Flags,
+    Floats,
+    Ints,
+    kernel,
+    void,
+)
+
+# What is remembered beside the counts: the class of the last row, and the most frequent one.
+_LAST, _MOST = range(2)
+
+
+class ClassProgressive(Progressive):
+    """Metrics of `task: multiclass`; 8 bytes a class beside those of the others."""
+
+    def __init__(self, *, log_loss: bool = False) -> None:
+        super().__init__("multiclass", log_loss=log_loss)
+        self._places: dict[str, int] = {}
+        self._counts = np.zeros(MAX_CLASSES, np.int64)
+        self._guesses = np.full(2, -1, np.int64)
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> "ClassProgressive":
+        """Metrics for the learner of a resolved specification."""
+        return cls(log_loss=scores_are_log_odds(spec))
+
+    def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
+        if not len(batch):
+            return
+        learned = ~outcome.rejected
+        labels = np.where(learned, batch.labels, 0.0).astype(np.int64)
+        self._meet(batch.classes, labels[learned])
+        places = _places_in(batch.classes, self._places)[labels]
+        known = {name: place for place, name in enumerate(outcome.classes)}
+        assert outcome.predicted is not None
+        mistakes = _places_in(batch.classes, known)[labels] != outcome.predicted
+        mistakes |= outcome.predicted < 0
+        self._to_count_in().drift.watch(outcome.losses, learned, first_seq, self.rows)
+        log_losses = np.zeros(len(batch)) if outcome.log_losses is None else outcome.log_losses
+        terms = np.zeros((len(batch), len(self._names)))
+        judge_rows(
+            places, mistakes, outcome.losses, log_losses, learned,
+            self._counts, self._guesses, terms,
+        )  # fmt: skip
+        self._add(terms, learned)
+
+    def update(
+        self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
+    ) -> None:
+        """Not for classes: see count."""
+        raise TypeError("a multiclass outcome is counted by count(batch, outcome)")
+
+    def _meet(self, classes: tuple[str, ...], labels: Ints) -> None:
+        """Remember classes in the order of the rows that have them."""
+        found, first = np.unique(labels, return_index=True)
+        for label in found[np.argsort(first)].tolist():
+            if classes[label] not in self._places and len(self._places) < MAX_CLASSES:
+                self._places[classes[label]] = len(self._places)
+
+    def state(self) -> State:
+        """All of it, as copies."""
+        names = names_state(tuple(self._places))
+        return (
+            super().state()
+            | {f"metrics_{name}": array for name, array in names.items()}
+            | {
+                "metrics_class_counts": self._counts[: len(self._places)].copy(),
+                "metrics_guesses": self._guesses.copy(),
+            }
+        )
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Be in this state, to the bit. Raises CorruptState, and then nothing has changed."""
+        head = "metrics_class_"
+        names = names_of({name[8:]: a for name, a in state.items() if name.startswith(head)})
+        check_arrays(state, {"metrics_class_counts": (len(names),), "metrics_guesses": (2,)})
+        guesses = state["metrics_guesses"]
+        if not np.all((guesses >= -1) & (guesses < len(names))):
+            raise CorruptState("the most frequent class is none of those seen")
+        super().restore(state)
+        self._places = {name: place for place, name in enumerate(names)}
+        self._counts[:] = 0
+        self._counts[: len(names)] = state["metrics_class_counts"]
+        self._guesses[:] = guesses
+
+
+def _places_in(classes: tuple[str, ...], places: Mapping[str, int]) -> Ints:
+    """(len(classes),): where each stands in `places`; -1 where it does not."""
+    return np.array([places.get(name, -1) for name in classes], np.int64)
+
+
+@kernel(void(RO_I8, B1, RO_F8, RO_F8, B1, I8, I8, F8_2D))
+def judge_rows(
+    places: Ints,
+    mistakes: Flags,
+    losses: Floats,
+    log_losses: Floats,
+    learned: Flags,
+    counts: Ints,
+    guesses: Ints,
+    terms: Floats,
+) -> None:
+    """What is summed of each learned row, in order, as progressive.count_rows sees it.
+
+    places   (n,)           the class of each row, or -1
+    counts   (MAX_CLASSES,) rows of each class
+    guesses  (2,)           the class of the last row and the most frequent one; -1 for none
+    terms    (n, m)         written, but for rows that were not learned
+    """
+    for i in range(places.shape[0]):
+        if not learned[i]:
+            continue
+        own = places[i]
+        terms[i, 0] = min(losses[i], LARGEST_TERM)
+        terms[i, 1] = 1.0 if mistakes[i] else 0.0
+        terms[i, 2] = log_losses[i]
+        terms[i, 3] = 1.0 if own < 0 or own != guesses[_MOST] else 0.0
+        terms[i, 4] = 1.0 if own < 0 or own != guesses[_LAST] else 0.0
+        guesses[_LAST] = own
+        if own >= 0:
+            counts[own] += 1
+            most = guesses[_MOST]
+            if (
+                most < 0
+                or counts[own] > counts[most]
+                or (counts[own] == counts[most] and own < most)
+            ):
+                guesses[_MOST] = own

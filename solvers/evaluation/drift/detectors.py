@@ -1,0 +1,250 @@
+"""ADWIN and Page-Hinkley, row by row.
+
+ADWIN: Bifet and Gavalda, "Learning from time-changing data with adaptive windowing" (SDM 2007),
+in its second form, ADWIN2: the window is a list of exponentially larger buckets, at most five of a
+size, and each clock tick looks whether it can be cut in two whose means differ by more than
+
+    sqrt(2 m (v / W) d) + (2/3) m d,   d = ln(2 ln(W) / delta),   m = 1/(n0 - 4) + 1/(n1 - 4),
+
+v being the sum of squared deviations in the window, W its rows, n0 and n1 those of the two parts.
+Page-Hinkley: Page, "Continuous inspection schemes" (Biometrika 41, 1954), with a fading sum and in
+both directions. Parameters, start-up and the orders of additions are those of River's `ADWIN` and
+`PageHinkley`, whose detections these are, row for row: after one, a detector begins anew.
+"""
+
+import math
+
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    Flags,
+    Floats,
+    Ints,
+    b1,
+    i8,
+    kernel,
+    void,
+)
+
+I8_2D = i8[:, ::1]
+
+LEVELS = 48
+"""Sizes of buckets, 1, 2, 4 ... rows: more than any stream needs."""
+MOST_BUCKETS = 5
+"""Of one size; one more, and two are merged."""
+BUCKET_NUMBERS = 1 + 2 * (MOST_BUCKETS + 1)
+"""A level is how many buckets it has, then their sums, then their squared deviations."""
+
+DELTA = 0.002
+CLOCK = 32
+LEAST_PART = 5.0
+GRACE = 10.0
+
+TOLERANCE = 0.005
+THRESHOLD = 50.0
+FADING = 1.0 - 0.0001
+LEAST_ROWS = 30.0
+
+LARGEST_LOSS = 1e100
+"""A larger loss is not shown to the detectors: its square would be infinite."""
+
+# What the detectors remember, beside the buckets.
+(
+    TOTAL, DEVIATIONS, WIDTH, TICK, USED_LEVELS, CUT,
+    MEAN, ROWS, INCREASE, DECREASE, LEAST_INCREASE, MOST_DECREASE, FOUND,
+    NUMBERS,
+) = range(14)  # fmt: skip
+
+# An event: what it is of, where it is, and whether losses rose.
+ADWIN, PAGE_HINKLEY = range(2)
+EVENT_ROW, EVENT_SEQ, EVENT_DETECTOR, EVENT_RISING, EVENT_NUMBERS = range(5)
+
+_SUMS = 1
+_SQUARES = 2 + MOST_BUCKETS
+
+
+@kernel(void(F8, F8_2D), inline=True)
+def _drop_oldest(numbers: Floats, buckets: Floats) -> None:
+    """Cut the oldest bucket off ADWIN's window."""
+    last = int(numbers[USED_LEVELS]) - 1
+    rows = float(1 << last)
+    total, square = buckets[last, _SUMS], buckets[last, _SQUARES]
+    numbers[WIDTH] -= rows
+    numbers[TOTAL] -= total
+    apart = total / rows - numbers[TOTAL] / numbers[WIDTH]
+    width = numbers[WIDTH]
+    numbers[DEVIATIONS] -= square + rows * width * apart * apart / (rows + width)
+    left = int(buckets[last, 0]) - 1
+    for k in range(left):
+        buckets[last, _SUMS + k] = buckets[last, _SUMS + k + 1]
+        buckets[last, _SQUARES + k] = buckets[last, _SQUARES + k + 1]
+    buckets[last, _SUMS + left] = 0.0
+    buckets[last, _SQUARES + left] = 0.0
+    buckets[last, 0] = left
+    if left == 0:
+        numbers[USED_LEVELS] -= 1.0
+
+
+@kernel(b1(F8, F8_2D), inline=True)
+def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
+    """Whether the window has two parts of different means; the older one first is the larger."""
+    width = numbers[WIDTH]
+    level_of_trust = math.log(2.0 * math.log(width) / DELTA)
+    spread = numbers[DEVIATIONS] / width
+    older, newer = 0.0, width
+    older_total, newer_total = 0.0, numbers[TOTAL]
+    for level in range(int(numbers[USED_LEVELS]) - 1, -1, -1):
+        rows = float(1 << level)
+        held = int(buckets[level, 0])
+        for k in range(held):
+            older += rows
+            newer -= rows
+            older_total += buckets[level, _SUMS + k]
+            newer_total -= buckets[level, _SUMS + k]
+            if level == 0 and k == held - 1:
+                return False
+            if newer < LEAST_PART or older < LEAST_PART:
+                continue
+            apart = older_total / older - newer_total / newer
+            scale = 1.0 / (older - LEAST_PART + 1.0) + 1.0 / (newer - LEAST_PART + 1.0)
+            part = 2.0 / 3.0 * level_of_trust * scale
+            # Most cuts fail by this part of the bound alone, without its root.
+            if abs(apart) > part and abs(apart) > (
+                math.sqrt(2.0 * scale * spread * level_of_trust) + part
+            ):
+                return True
+    return False
+
+
+@kernel(i8(F8, F8_2D, B1), inline=True)
+def _look_for_cuts(numbers: Floats, buckets: Floats, rising: Flags) -> int:
+    """Cut ADWIN's window for as long as it can be; 1 where it was, and whether the mean rose."""
+    before = numbers[TOTAL] / numbers[WIDTH]
+    found = 0
+    while _can_be_cut(numbers, buckets):
+        found = 1
+        _drop_oldest(numbers, buckets)
+    if found:
+        rising[0] = numbers[TOTAL] / numbers[WIDTH] > before
+    return found
+
+
+@kernel(void(F8, F8_2D), inline=True)
+def _begin_adwin(numbers: Floats, buckets: Floats) -> None:
+    for at in range(TOTAL, CUT + 1):
+        numbers[at] = 0.0
+    for level in range(buckets.shape[0]):
+        for at in range(buckets.shape[1]):
+            buckets[level, at] = 0.0
+
+
+@kernel(void(RO_F8, B1, i8, i8, F8, F8_2D, I8, I8_2D, B1))
+def watch_losses(
+    losses: Floats,
+    learned: Flags,
+    first_seq: int,
+    rows: int,
+    numbers: Floats,
+    buckets: Floats,
+    counts: Ints,
+    events: Ints,
+    rising: Flags,
+) -> None:
+    """Show the losses of the learned rows to both detectors, in order.
+
+    losses     (n,)            of each row; first_seq is the place of the first in the journal
+    rows       learned before them
+    numbers    (NUMBERS,)      what the detectors remember
+    buckets    (LEVELS, BUCKET_NUMBERS)   ADWIN's window; in a level the oldest bucket is first
+    counts     (2, 2) flat     events of each detector: losses fell, losses rose
+    events     (k, EVENT_NUMBERS)   the last ones; event t stands at t mod k
+    rising     (1,)            room for an answer
+    """
+    for i in range(losses.shape[0]):
+        if not learned[i]:
+            continue
+        rows += 1
+        loss = losses[i]
+        if not loss <= LARGEST_LOSS:
+            continue
+
+        if numbers[CUT] > 0.0:
+            _begin_adwin(numbers, buckets)
+        if numbers[USED_LEVELS] == 0.0:
+            numbers[USED_LEVELS] = 1.0
+        held = int(buckets[0, 0])
+        buckets[0, _SUMS + held] = loss
+        buckets[0, _SQUARES + held] = 0.0
+        buckets[0, 0] = held + 1
+        numbers[WIDTH] += 1.0
+        if numbers[WIDTH] > 1.0:
+            others = numbers[WIDTH] - 1.0
+            apart = loss - numbers[TOTAL] / others
+            numbers[DEVIATIONS] += others * apart * apart / numbers[WIDTH]
+        numbers[TOTAL] += loss
+        level = 0
+        while buckets[level, 0] > MOST_BUCKETS and level + 1 < buckets.shape[0]:
+            # There is one too many: the two oldest become one of twice the rows, the newest of its
+            # level.
+            size = float(1 << level)
+            first, second = buckets[level, _SUMS], buckets[level, _SUMS + 1]
+            apart = first / size - second / size
+            to = int(buckets[level + 1, 0])
+            buckets[level + 1, _SUMS + to] = first + second
+            buckets[level + 1, _SQUARES + to] = (
+                buckets[level, _SQUARES] + buckets[level, _SQUARES + 1] + size * 0.5 * apart * apart
+            )
+            buckets[level + 1, 0] = to + 1
+            for k in range(MOST_BUCKETS - 1):
+                buckets[level, _SUMS + k] = buckets[level, _SUMS + k + 2]
+                buckets[level, _SQUARES + k] = buckets[level, _SQUARES + k + 2]
+            for k in range(MOST_BUCKETS - 1, MOST_BUCKETS + 1):
+                buckets[level, _SUMS + k] = 0.0
+                buckets[level, _SQUARES + k] = 0.0
+            buckets[level, 0] = MOST_BUCKETS - 1
+            level += 1
+            if numbers[USED_LEVELS] < level + 1.0:
+                numbers[USED_LEVELS] = level + 1.0
+        numbers[TICK] += 1.0
+        if numbers[TICK] >= CLOCK:
+            numbers[TICK] = 0.0
+            if numbers[WIDTH] > GRACE and _look_for_cuts(numbers, buckets, rising):
+                numbers[CUT] = 1.0
+                up = 1 if rising[0] else 0
+                at = (counts[0] + counts[1] + counts[2] + counts[3]) % events.shape[0]
+                events[at, EVENT_ROW] = rows
+                events[at, EVENT_SEQ] = first_seq + i
+                events[at, EVENT_DETECTOR] = ADWIN
+                events[at, EVENT_RISING] = up
+                counts[2 * ADWIN + up] += 1
+
+        if numbers[FOUND] > 0.0:
+            for at in range(MEAN, FOUND + 1):
+                numbers[at] = 0.0
+        numbers[ROWS] += 1.0
+        numbers[MEAN] += (1.0 / numbers[ROWS]) * (loss - numbers[MEAN])
+        deviation = loss - numbers[MEAN]
+        numbers[INCREASE] = FADING * numbers[INCREASE] + deviation - TOLERANCE
+        numbers[DECREASE] = FADING * numbers[DECREASE] + deviation + TOLERANCE
+        begins = numbers[ROWS] == 1.0
+        if begins or numbers[INCREASE] < numbers[LEAST_INCREASE]:
+            numbers[LEAST_INCREASE] = numbers[INCREASE]
+        if begins:
+            numbers[MOST_DECREASE] = -1.0
+        if numbers[DECREASE] > numbers[MOST_DECREASE]:
+            numbers[MOST_DECREASE] = numbers[DECREASE]
+        if numbers[ROWS] >= LEAST_ROWS:
+            rose = numbers[INCREASE] - numbers[LEAST_INCREASE]
+            fell = numbers[MOST_DECREASE] - numbers[DECREASE]
+            if rose > THRESHOLD or fell > THRESHOLD:
+                numbers[FOUND] = 1.0
+                up = 1 if rose > THRESHOLD else 0
+                at = (counts[0] + counts[1] + counts[2] + counts[3]) % events.shape[0]
+                events[at, EVENT_ROW] = rows
+                events[at, EVENT_SEQ] = first_seq + i
+                events[at, EVENT_DETECTOR] = PAGE_HINKLEY
+                events[at, EVENT_RISING] = up
+                counts[2 * PAGE_HINKLEY + up] += 1

@@ -1,0 +1,145 @@
+"""The detectors of one stream of losses, and the events that they found."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from sys import getsizeof
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.evaluation.drift import detectors as kernels
+from dualstream.solvers.jit import Flags, Floats
+
+DETECTORS = ("adwin", "page_hinkley")
+"""By the number that their events have."""
+
+EVENTS = 64
+"""So many of the last events are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriftEvent:
+    """A detector said that the losses have changed."""
+
+    detector: str
+    """One of DETECTORS."""
+    rows: int
+    """Rows learned when it did, the row that made it say so included."""
+    seq: int
+    """The place of that row in the model's journal."""
+    rising: bool
+    """Whether losses rose: a model that is getting better is a change of its losses, too."""
+
+
+class DriftWatch:
+    """Shows each row's loss to ADWIN and Page-Hinkley, with River's parameters.
+
+    ADWIN: delta 0.002, looks every 32 rows. Page-Hinkley: delta 0.005, threshold 50. Part of the
+    replicated state: the same losses give the same bits, however they are cut into batches.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = np.zeros(kernels.NUMBERS)
+        self._buckets = np.zeros((kernels.LEVELS, kernels.BUCKET_NUMBERS))
+        self._counts = np.zeros(2 * len(DETECTORS), np.int64)
+        self._events = np.zeros((EVENTS, kernels.EVENT_NUMBERS), np.int64)
+        self._rising = np.zeros(1, np.bool_)
+
+    def watch(self, losses: Floats, learned: Flags, first_seq: int, rows: int) -> None:
+        """Show it the losses (n,) of those rows that were learned, in order.
+
+        They stand in the journal from `first_seq`; `rows` were learned before. A loss above 1e100
+        is left out.
+        """
+        kernels.watch_losses(
+            losses, learned, first_seq, rows, self._numbers, self._buckets,
+            self._counts, self._events, self._rising,
+        )  # fmt: skip
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        arrays = (self._numbers, self._buckets, self._counts, self._events, self._rising)
+        return sum(map(getsizeof, arrays))
+
+    @property
+    def width(self) -> int:
+        """Rows in ADWIN's window: those since the last change."""
+        return int(self._numbers[kernels.WIDTH])
+
+    @property
+    def mean(self) -> float | None:
+        """Mean loss in ADWIN's window; None where that is empty."""
+        return float(self._numbers[kernels.TOTAL]) / self.width if self.width else None
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Detections since the start: detector -> rising, falling."""
+        by_detector = self._counts.reshape(-1, 2).tolist()
+        return {
+            name: {"rising": rising, "falling": falling}
+            for name, (falling, rising) in zip(DETECTORS, by_detector, strict=True)
+        }
+
+    def events(self) -> list[DriftEvent]:
+        """The last events, at most EVENTS, the oldest first."""
+        total = int(self._counts.sum())
+        order = [t % EVENTS for t in range(max(0, total - EVENTS), total)]
+        return [
+            DriftEvent(DETECTORS[detector], row, seq, bool(rising))
+            for row, seq, detector, rising in self._events[order].tolist()
+        ]
+
+    def state(self) -> State:
+        """All of it, as copies."""
+        levels = int(self._numbers[kernels.USED_LEVELS])
+        return {
+            "drift_numbers": self._numbers.copy(),
+            "drift_buckets": self._buckets[:levels].copy(),
+            "drift_counts": self._counts.copy(),
+            "drift_events": self._events[: min(EVENTS, int(self._counts.sum()))].copy(),
+        }
+
+    @classmethod
+    def of(cls, state: Mapping[str, npt.NDArray[Any]]) -> "DriftWatch":
+        """In this state, to the bit; a state of a version that had no detectors begins here.
+
+        Raises CorruptState.
+        """
+        drift = cls()
+        if "drift_numbers" in state:
+            drift._take(state)
+        return drift
+
+    def _take(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        shapes: dict[str, tuple[int, ...]] = {
+            "drift_numbers": (kernels.NUMBERS,),
+            "drift_counts": self._counts.shape,
+        }
+        check_arrays(state, shapes)
+        levels = float(state["drift_numbers"][kernels.USED_LEVELS])
+        counts = state["drift_counts"]
+        if not (levels == int(levels) and 0 <= levels <= kernels.LEVELS):
+            raise CorruptState(f"{levels} sizes of buckets where at most {kernels.LEVELS} are kept")
+        if counts.min() < 0:
+            raise CorruptState("there are fewer than 0 drift events")
+        held = min(EVENTS, int(counts.sum()))
+        shapes = {
+            "drift_buckets": (int(levels), kernels.BUCKET_NUMBERS),
+            "drift_events": (held, kernels.EVENT_NUMBERS),
+        }
+        check_arrays(state, shapes)
+        buckets, events = state["drift_buckets"], state["drift_events"]
+        sizes, detectors = buckets[:, 0], events[:, kernels.EVENT_DETECTOR]
+        if not np.all((sizes >= 0) & (sizes <= kernels.MOST_BUCKETS) & (sizes == np.rint(sizes))):
+            raise CorruptState("a size of buckets has more than its most")
+        if levels and not sizes[-1]:
+            raise CorruptState("there are no buckets of the largest size")
+        if not np.all((detectors >= 0) & (detectors < len(DETECTORS))):
+            raise CorruptState("a drift event is of no known detector")
+        self._numbers[:] = state["drift_numbers"]
+        self._buckets[: int(levels)] = buckets
+        self._counts[:] = counts
+        self._events[:held] = events

@@ -1,0 +1,22 @@
+"""A circuit breaker for learning, on the loss and on the norm of the weights: trips on bad data."""
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dualstream.solvers.evaluation.guard.spec import FIELD, MODES, QUANTITIES, read_guard
+
+if TYPE_CHECKING:
+    from dualstream.solvers.evaluation.guard.monitor import Guard
+
+__all__ = ["FIELD", "MODES", "QUANTITIES", "guard_of", "read_guard"]
+
+
+def guard_of(spec: Mapping[str, Any]) -> "Guard | None":
+    """The guard that a resolved specification asks for, before the first row; None for none."""
+    if FIELD not in spec:
+        return None
+    # Imported when it is asked for, as its kernel is compiled then.
+    module: Any = importlib.import_module("dualstream.solvers.evaluation.guard.monitor")
+    guard: Guard = module.Guard(spec)
+    return guard

@@ -1,0 +1,99 @@
+"""Rows whose labels come late are counted with the scores that they were served with.
+
+By the time that the label comes the weights are others, and how well these do on the row was of no
+use to anybody. Learning does not look at it: the step is the one from the weights as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.learner import Outcome
+from dualstream.solvers.core.losses import Loss, make_loss
+from dualstream.solvers.core.scalar import loss_value
+from dualstream.solvers.core.spec_cache import worked_out_once
+from dualstream.solvers.jit import B1, F8, RO_F8, Flags, Floats, kernel, types, void
+
+_LARGEST_LOSS = 1e290  # of an absurd score: sums stay finite
+
+
+def why_not_as_served(spec: Mapping[str, Any]) -> str | None:
+    """Why rows of the model of a resolved specification cannot be counted so; None if they can."""
+    if spec["task"] == "multiclass":
+        return "of a multiclass prediction one score does not tell what it was worth"
+    if spec["algorithm"] == "dc":
+        return "the loss of dc is no function of the score alone"
+    return None
+
+
+class AsServed:
+    """Puts scores as they were served into outcomes of one model.
+
+    Loss: that of the specification; of a portfolio the log-loss, or half the squared error; hinge
+    where an algorithm has no loss to choose.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._why_not = why_not_as_served(spec)
+        self._binary = spec["task"] == "binary"
+        self._numbers = _loss_of(spec).numbers
+
+    def put(self, batch: Batch, outcome: Outcome) -> Outcome:
+        """The outcome of learning the batch, with what was served where that is known.
+
+        Rejected rows stay as they are. A specification that cannot is left with its own scores: it
+        is another one than that which served.
+        """
+        if batch.served is None or self._why_not is not None:
+            return outcome
+        scores, losses = outcome.scores.copy(), outcome.losses.copy()
+        score_served(
+            batch.served, batch.labels, self._numbers, self._binary, outcome.rejected,
+            scores, losses,
+        )  # fmt: skip
+        return replace(outcome, scores=scores, losses=losses)
+
+
+@worked_out_once
+def as_served(spec: Mapping[str, Any]) -> AsServed:
+    """That of the models of a resolved specification."""
+    return AsServed(spec)
+
+
+def _loss_of(spec: Mapping[str, Any]) -> Loss:
+    if spec["algorithm"] == "portfolio":
+        return make_loss("squared" if spec["task"] == "regression" else "logistic")
+    loss = spec.get("loss", "hinge")
+    if isinstance(loss, str):
+        return make_loss(loss)
+    return make_loss(loss["kind"], next(value for name, value in loss.items() if name != "kind"))
+
+
+@kernel(void(RO_F8, RO_F8, RO_F8, types.boolean, B1, F8, F8))
+def score_served(
+    served: Floats,
+    labels: Floats,
+    numbers: Floats,
+    binary: bool,
+    rejected: Flags,
+    scores: Floats,
+    losses: Floats,
+) -> None:
+    """Put finite `served` scores of rows that were learned, and their losses, in place.
+
+    numbers (6,): see losses.Loss.numbers; labels of binary rows are positive or not
+    """
+    for i in range(served.shape[0]):
+        if rejected[i] or not np.isfinite(served[i]):
+            continue
+        y = labels[i]
+        if binary:
+            y = 1.0 if y > 0.0 else -1.0
+        loss = loss_value(
+            served[i], y, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
+        )
+        scores[i] = served[i]
+        losses[i] = loss if loss <= _LARGEST_LOSS else _LARGEST_LOSS  # NaN is not

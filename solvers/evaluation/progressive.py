@@ -1,0 +1,456 @@
+"""How well a learner does, on rows that it had not learned when it scored them.
+
+Each learned row counts once, whatever its weight; a rejected row does not. Three views of the same
+rows: since the start, the last 1,000 (exactly), and fading by 0.999 a row; and points of the way
+there. Two baselines that see only labels stand beside the model, and two detectors of drift watch
+the losses. This is part of the replicated state: as the learner, it gives the same bits for the
+same rows, however they are cut into batches.
+"""
+
+import importlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import islice
+from sys import getsizeof
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.learner import Outcome, State, check_arrays
+from dualstream.solvers.core.scalar import log1pexp
+from dualstream.solvers.core.spec_cache import WorkedOut
+from dualstream.solvers.evaluation.drift import DriftWatch
+from dualstream.solvers.evaluation.timeline import HELD, POINTS, SPACING, Timeline
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    Flags,
+    Floats,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
+
+RECENT = 1000
+"""Rows in the rolling view."""
+FADING = 0.999
+"""What a row counts for one row later, in the fading view."""
+
+MOST_WAITING, BATCHES_WAITING = 4096, 16
+"""So many rows, in so many batches, wait until somebody asks: they take 100 kB or less."""
+
+Waiting = tuple[Floats, Floats, Floats, Flags, int]
+"""Of a batch labels, scores, losses, which rows were rejected, and where the first one stands."""
+
+LARGEST_TERM = 1e290
+"""One absurd row must not make a sum infinite."""
+
+# What is summed, per row. Classes: errors are 0 or 1. Regression: absolute and squared errors.
+_CLASSES = ("loss", "error_rate", "log_loss", "most_frequent", "last_label")
+_REGRESSION = ("loss", "mae", "mse", "mean_mae", "mean_mse", "last_mae", "last_mse")
+
+# What is remembered of the labels. Regression uses the sum and the last one.
+_N_NEGATIVE, _N_POSITIVE, _FIRST, _LAST, _SUM = range(5)
+
+
+class _Counted:
+    """What the rows came to so far.
+
+    rows    (1,) int64          how many they are
+    labels  (5,)                what is remembered of their labels
+    sums    (2, columns + 1)    since the start, and fading; last the weight
+    recent  (RECENT, columns)   row t at t mod RECENT
+    """
+
+    __slots__ = ("drift", "labels", "recent", "rows", "sums", "timeline")
+
+    def __init__(self, columns: int) -> None:
+        self.rows = np.zeros(1, np.int64)
+        self.labels = np.zeros(5)
+        self.sums = np.zeros((2, columns + 1))
+        # 40 kB that most models never come to are not cleared: no row is read before it is there.
+        self.recent = np.empty((RECENT, columns))
+        self.timeline = Timeline(columns + 1)
+        self.drift = DriftWatch()
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        arrays = (self.rows, self.labels, self.sums, self.recent)
+        return sum(map(getsizeof, arrays)) + self.timeline.bytes_held + self.drift.bytes_held
+
+
+class _NothingCounted(_Counted, WorkedOut):
+    """That of every model of which no row was counted, changed by none of them."""
+
+    __slots__ = ()
+
+
+_nothing_counted = cache(_NothingCounted)
+
+
+class Progressive:
+    """Metrics of a `task`; `log_loss` where scores are log odds."""
+
+    __slots__ = ("_counted", "_waiting", "_waiting_rows", "log_loss", "task")
+
+    def __init__(self, task: str, *, log_loss: bool = False) -> None:
+        self.task = task
+        self.log_loss = log_loss
+        self._counted: _Counted = _nothing_counted(len(self._names))
+        # Rows that nobody has asked about yet, in their order.
+        self._waiting: list[Waiting] = []
+        self._waiting_rows = 0
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> "Progressive":
+        """Metrics for the learner of a resolved specification."""
+        if spec["task"] == "multiclass":
+            # It is made of this one.
+            module: Any = importlib.import_module("dualstream.solvers.evaluation.class_progressive")
+            metrics: Progressive = module.ClassProgressive.of(spec)
+            return metrics
+        return cls(spec["task"], log_loss=scores_are_log_odds(spec))
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return _REGRESSION if self.task == "regression" else _CLASSES
+
+    @property
+    def rows(self) -> int:
+        """Rows counted."""
+        self._catch_up()
+        return int(self._counted.rows[0])
+
+    @property
+    def drift(self) -> DriftWatch:
+        """The detectors, which have seen all rows."""
+        self._catch_up()
+        return self._counted.drift
+
+    def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
+        """Count the rows of a batch that were learned, in order; the first is at `first_seq`."""
+        # Looked at when somebody asks, as nothing that learns depends on them: a model that comes
+        # into memory for one row, and leaves it, has read thousands that are never told of.
+        labels = batch.labels
+        if labels.base is not None:
+            labels = labels.copy()  # not to hold a body of many columns
+        waiting = self._waiting
+        waiting.append((labels, outcome.scores, outcome.losses, outcome.rejected, first_seq))
+        self._waiting_rows += len(labels)
+        if self._waiting_rows > MOST_WAITING or len(waiting) > BATCHES_WAITING:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Count the rows that wait: those of batches that follow each other at once."""
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        for batches in _consecutive(waiting):
+            columns = zip(*batches, strict=True)
+            labels, scores, losses, rejected = map(_joined, islice(columns, 4))
+            self.update(labels, scores, losses, ~rejected, batches[0][-1])
+
+    def _to_count_in(self) -> _Counted:
+        """What was counted, of this model alone."""
+        if isinstance(self._counted, _NothingCounted):
+            self._counted = _Counted(len(self._names))
+        return self._counted
+
+    def update(
+        self, labels: Floats, scores: Floats, losses: Floats, learned: Flags, first_seq: int = 1
+    ) -> None:
+        """Count the rows that were learned, in order; all arrays are (n,), as in Outcome."""
+        self._catch_up()
+        counted = self._to_count_in()
+        counted.drift.watch(losses, learned, first_seq, int(counted.rows[0]))
+        row, timeline = 0, counted.timeline
+        if len(labels) > len(timeline.points):
+            timeline.make_room(len(labels))
+        while True:
+            row = count_rows(
+                labels, scores, losses, learned, row, self.task == "binary", self.log_loss,
+                counted.rows, counted.labels, counted.sums, counted.recent,
+                timeline.points, timeline.place,
+            )  # fmt: skip
+            if row == len(labels):
+                return
+            timeline.make_room(len(labels) - row)
+
+    def _add(self, terms: Floats, learned: Flags) -> None:
+        """Count the rows that were learned, of which what is summed stands in `terms` (n, m)."""
+        counted = self._to_count_in()
+        row, timeline = 0, counted.timeline
+        while True:
+            row = add_rows(
+                terms, learned, row,
+                counted.rows, counted.sums, counted.recent, timeline.points, timeline.place,
+            )  # fmt: skip
+            if row == len(terms):
+                return
+            timeline.make_room(len(terms) - row)
+
+    def summary(self) -> dict[str, Any]:
+        """The means of all three views; None where there is no row, or no such number.
+
+        `drift` counts what each detector saw: losses that rose, and losses that fell.
+        """
+        self._catch_up()
+        total, faded = self._counted.sums
+        recent = np.zeros(len(total))
+        held = min(self.rows, RECENT)
+        sum_rows(self._counted.recent, held, recent)
+        return {
+            "rows": self.rows,
+            "since_start": self._view(total),
+            "rolling": {"rows": held} | self._view(recent),
+            "fading": self._view(faded),
+            "drift": self.drift.counts(),
+        }
+
+    def timeline(self) -> list[dict[str, Any]]:
+        """Points of the stream so far, oldest first: `rows`, and the means of two stretches.
+
+        `since_start` is of all rows up to that one, `rolling` of those since the point before. The
+        last point is where the stream stands.
+        """
+        self._catch_up()
+        sums = self._counted.sums[0]
+        points = [*self._counted.timeline.sums, sums]
+        told, before = [], np.zeros(len(sums))
+        for sums in points:
+            if sums[-1] > before[-1]:
+                between = {"rows": int(sums[-1] - before[-1])} | self._view(sums - before)
+                told.append(
+                    {"rows": int(sums[-1]), "since_start": self._view(sums), "rolling": between}
+                )
+            before = sums
+        return told
+
+    def _view(self, sums: Floats) -> dict[str, Any]:
+        """Means by name; the last of `sums` is the weight of all rows."""
+        weight = float(sums[-1])
+        means = {
+            name: float(number) / weight if weight > 0.0 else None
+            for name, number in zip(self._names, sums[:-1], strict=True)
+        }
+        if self.task != "regression":
+            return {
+                "loss": means["loss"],
+                "error_rate": means["error_rate"],
+                "log_loss": means["log_loss"] if self.log_loss else None,
+                "baselines": {
+                    "most_frequent": {"error_rate": means["most_frequent"]},
+                    "last_label": {"error_rate": means["last_label"]},
+                },
+            }
+        return {
+            "loss": means["loss"],
+            "mae": means["mae"],
+            "rmse": _root(means["mse"]),
+            "baselines": {
+                "running_mean": {"mae": means["mean_mae"], "rmse": _root(means["mean_mse"])},
+                "last_label": {"mae": means["last_mae"], "rmse": _root(means["last_mse"])},
+            },
+        }
+
+    def state(self) -> State:
+        """All of it, as copies."""
+        self._catch_up()
+        counted = self._counted
+        return {
+            "metrics_rows": counted.rows.copy(),
+            "metrics_labels": counted.labels.copy(),
+            "metrics_sums": counted.sums.copy(),
+            "metrics_recent": counted.recent[: min(self.rows, RECENT)].copy(),
+            **counted.timeline.state(),
+            **counted.drift.state(),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Be in this state, to the bit. Raises CorruptState, and then nothing has changed."""
+        check_arrays(state, {"metrics_rows": (1,)})
+        rows = int(state["metrics_rows"][0])
+        held, counted = min(max(rows, 0), RECENT), _Counted(len(self._names))
+        check_arrays(
+            state,
+            {
+                "metrics_labels": counted.labels.shape,
+                "metrics_sums": counted.sums.shape,
+                "metrics_recent": (held, len(self._names)),
+            },
+        )
+        counted.timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
+        counted.drift = DriftWatch.of(state)
+        counted.rows[0] = rows
+        counted.labels[:] = state["metrics_labels"]
+        counted.sums[:] = state["metrics_sums"]
+        counted.recent[:held] = state["metrics_recent"]
+        self._waiting, self._waiting_rows = [], 0
+        self._counted = counted
+
+
+def _consecutive(waiting: Sequence[Waiting]) -> Iterator[Sequence[Waiting]]:
+    """The batches in runs in which each begins where the one before it ends."""
+    first, end = 0, waiting[0][-1]
+    for number, (labels, *_, first_seq) in enumerate(waiting):
+        if first_seq != end:
+            yield waiting[first:number]
+            first = number
+        end = first_seq + len(labels)
+    yield waiting[first:]
+
+
+def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def scores_are_log_odds(spec: Mapping[str, Any]) -> bool:
+    """Whether the learner of a resolved specification gives probabilities by its scores."""
+    is_portfolio = spec["algorithm"] == "portfolio"
+    return spec["task"] != "regression" and (is_portfolio or spec.get("loss") == "logistic")
+
+
+def _root(mean: float | None) -> float | None:
+    return None if mean is None else math.sqrt(mean)
+
+
+@kernel(types.UniTuple(f8, 2)(f8, f8))
+def errors_of(guess: float, y: float) -> tuple[float, float]:
+    """Absolute and squared error, bounded."""
+    error = min(abs(guess - y), 1e145)
+    return error, error * error
+
+
+@kernel(void(i8, I8, F8_2D, F8_2D, F8_2D, I8), inline=True)
+def add_row(at: int, rows: Ints, sums: Floats, recent: Floats, points: Floats, place: Ints) -> None:
+    """Add row `at` of `recent`, the next one, to the sums; make the point that is due after it.
+
+    points, place   those of a Timeline that has room for one more point
+    """
+    m = recent.shape[1]
+    # Unsigned, so that no index is looked at for counting from the end.
+    for j in range(np.uint64(m)):
+        sums[0, j] += recent[at, j]
+        sums[1, j] = FADING * sums[1, j] + recent[at, j]
+    sums[0, m] += 1.0
+    sums[1, m] = FADING * sums[1, m] + 1.0
+    rows[0] += 1
+    if rows[0] < place[SPACING] * (place[HELD] + 1):
+        return
+    for j in range(m + 1):
+        points[place[HELD], j] = sums[0, j]
+    place[HELD] += 1
+    if place[HELD] == POINTS:
+        place[HELD] //= 2
+        for k in range(place[HELD]):
+            for j in range(m + 1):
+                points[k, j] = points[2 * k + 1, j]
+        place[SPACING] *= 2
+
+
+@kernel(
+    i8(
+        RO_F8, RO_F8, RO_F8, B1, i8, types.boolean, types.boolean,
+        I8, F8, F8_2D, F8_2D, F8_2D, I8,
+    )
+)  # fmt: skip
+def count_rows(
+    labels: Floats,
+    scores: Floats,
+    losses: Floats,
+    learned: Flags,
+    row: int,
+    binary: bool,
+    log_loss: bool,
+    rows: Ints,
+    seen: Floats,
+    sums: Floats,
+    recent: Floats,
+    points: Floats,
+    place: Ints,
+) -> int:
+    """Add the learned rows from `row` on to every view, in order; return the first still to come.
+
+    rows    (1,)          rows counted so far
+    seen    (5,)          what is remembered of the labels
+    sums    (2, m + 1)    since the start, and fading; last the weight
+    recent  (RECENT, m)   row t at t mod RECENT
+    points, place         those of a Timeline; rows are left once it has no room
+    """
+    at = rows[0] % recent.shape[0]
+    for i in range(row, labels.shape[0]):
+        if not learned[i]:
+            continue
+        if place[HELD] == points.shape[0]:
+            return i
+        y, score = labels[i], scores[i]
+        recent[at, 0] = min(losses[i], LARGEST_TERM)
+        if binary:
+            positive = y > 0.0
+            recent[at, 1] = 1.0 if positive != (score >= 0.0) else 0.0
+            recent[at, 2] = (
+                min(log1pexp(-score if positive else score), LARGEST_TERM) if log_loss else 0.0
+            )
+            ahead = seen[_N_POSITIVE] - seen[_N_NEGATIVE]
+            guess = ahead > 0.0 or (ahead == 0.0 and seen[_FIRST] > 0.0)
+            recent[at, 3] = 1.0 if positive != guess else 0.0
+            recent[at, 4] = 1.0 if positive != (seen[_LAST] > 0.0) else 0.0
+            seen[_N_POSITIVE if positive else _N_NEGATIVE] += 1.0
+            seen[_LAST] = 1.0 if positive else -1.0
+            if seen[_FIRST] == 0.0:
+                seen[_FIRST] = seen[_LAST]
+        else:
+            mean = seen[_SUM] / rows[0] if rows[0] > 0 else 0.0
+            recent[at, 1], recent[at, 2] = errors_of(score, y)
+            recent[at, 3], recent[at, 4] = errors_of(mean, y)
+            recent[at, 5], recent[at, 6] = errors_of(seen[_LAST], y)
+            seen[_SUM] += y
+            seen[_LAST] = y
+        add_row(at, rows, sums, recent, points, place)
+        at = at + 1 if at + 1 < recent.shape[0] else 0
+    return len(labels)
+
+
+@kernel(i8(RO_F8_2D, B1, i8, I8, F8_2D, F8_2D, F8_2D, I8))
+def add_rows(
+    terms: Floats,
+    learned: Flags,
+    row: int,
+    rows: Ints,
+    sums: Floats,
+    recent: Floats,
+    points: Floats,
+    place: Ints,
+) -> int:
+    """As `count_rows`, of rows of which what is summed stands in `terms` (n, m) already."""
+    for i in range(row, terms.shape[0]):
+        if not learned[i]:
+            continue
+        if place[HELD] == points.shape[0]:
+            return i
+        at = rows[0] % recent.shape[0]
+        for j in range(recent.shape[1]):
+            recent[at, j] = terms[i, j]
+        add_row(at, rows, sums, recent, points, place)
+    return len(terms)
+
+
+@kernel(void(F8_2D, i8, F8))
+def sum_rows(recent: Floats, held: int, out: Floats) -> None:
+    """out (m + 1,): the sum of the first `held` rows, in order, and how many they are."""
+    m = recent.shape[1]
+    for t in range(held):
+        for j in range(m):
+            out[j] += recent[t, j]
+        out[m] += 1.0

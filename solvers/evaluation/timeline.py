@@ -1,0 +1,80 @@
+"""How the progressive metrics came to be what they are: sums at evenly spaced rows.
+
+At most POINTS of them, whatever the length of the stream: once all places are taken every second
+point goes, and from then on they are made half as often. Point k is of row k times the spacing, so
+the metrics between any two points are the difference of their sums.
+"""
+
+from collections.abc import Mapping
+from sys import getsizeof
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.jit import Floats
+
+POINTS = 256
+_FEWEST = 16
+"""Room is made for so many points; when that is full it is doubled until the next rows fit."""
+HELD, SPACING = range(2)
+
+
+class Timeline:
+    """Points of `columns` sums each.
+
+    points  (room, columns)  the sums at rows spacing, 2 spacing ..., of which so many are `held`
+    place   (2,) int64       HELD, and SPACING: learned rows from one point to the next
+
+    Kernels that count rows make the points (progressive.add_row) and stop where there is no room.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.points = np.zeros((_FEWEST, columns))
+        self.place = np.array([0, 1], np.int64)
+
+    @property
+    def sums(self) -> Floats:
+        """(points, columns): the sums at rows spacing, 2 spacing ..."""
+        return self.points[: int(self.place[HELD])]
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        return getsizeof(self.points) + getsizeof(self.place)
+
+    def make_room(self, rows: int) -> None:
+        """Room for the points that so many rows more make, one at least where there is none."""
+        held, spacing = self.place.tolist()
+        room, columns = self.points.shape
+        needed = min(POINTS, held + max(1, rows // spacing))
+        if needed <= room:
+            return
+        while room < needed:
+            room *= 2
+        points = np.zeros((room, columns))
+        points[:held] = self.points[:held]
+        self.points = points
+
+    def state(self) -> State:
+        """All of it, as copies."""
+        return {"timeline_sums": self.sums.copy()}
+
+    @classmethod
+    def of(cls, state: Mapping[str, npt.NDArray[Any]], rows: int, columns: int) -> "Timeline":
+        """In the state of `rows` learned rows. Raises CorruptState.
+
+        States of versions that made no points have sums of no rows in their place.
+        """
+        timeline, spacing = cls(columns), 1
+        while rows // spacing >= POINTS:
+            spacing *= 2
+        held = rows // spacing
+        timeline.place[SPACING] = spacing
+        timeline.make_room(rows)
+        timeline.place[HELD] = held
+        if "timeline_sums" in state:
+            check_arrays(state, {"timeline_sums": (held, columns)})
+            timeline.points[:held] = state["timeline_sums"]
+        return timeline

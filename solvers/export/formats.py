@@ -1,0 +1,51 @@
+"""Every format by its name."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dualstream.solvers import NotExpressible, numbers_in
+from dualstream.solvers.export.source import Source
+
+MAX_NUMBERS = 1 << 24
+"""Of a model that is exported: 128 MiB, and twice as much as text."""
+
+
+class MissingExtra(Exception):
+    """A package that this server was installed without is needed; the message names the extra."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a format is called outside, and who writes it."""
+
+    media_type: str
+    suffix: str
+    module: str
+    needs: str | None = None
+    """A package, which the extra of this name brings."""
+
+    def write(self, source: Source) -> bytes:
+        """Raises NotExpressible, MissingExtra."""
+        numbers = numbers_in(source.form)
+        if numbers > MAX_NUMBERS:
+            raise NotExpressible(f"it has {numbers:,} numbers, and a file {MAX_NUMBERS:,} at most")
+        if self.needs is not None:
+            try:
+                importlib.import_module(self.needs)
+            except ImportError:
+                detail = f"it needs the package {self.needs}: install dualstream[{self.needs}]"
+                raise MissingExtra(detail) from None
+        module: Any = importlib.import_module(self.module)
+        write: Callable[[Source], bytes] = module.write
+        return write(source)
+
+
+_PACKAGE = "dualstream.solvers.export"
+FORMATS: dict[str, Format] = {
+    "json": Format("application/json", "json", f"{_PACKAGE}.json_form"),
+    "onnx": Format("application/octet-stream", "onnx", f"{_PACKAGE}.onnx_model", needs="onnx"),
+    "sklearn-coef": Format("application/json", "coef.json", f"{_PACKAGE}.sklearn_coef"),
+    "vw": Format("application/octet-stream", "vw", f"{_PACKAGE}.vw"),
+}

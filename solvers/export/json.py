@@ -1,0 +1,133 @@
+"""`json`: all that a model serves, for programs of one's own. docs/EXPORT.md has its fields.
+
+Features are counted from 1. Numbers are written so that reading them gives the same float64.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dualstream.solvers import (
+    BalancedForm,
+    ClassMixture,
+    Form,
+    FourierForm,
+    Linear,
+    NormForm,
+    NystroemForm,
+    Part,
+    ScoreForm,
+    StageForm,
+)
+from dualstream.solvers.export.source import Source
+
+
+def write(source: Source) -> bytes:
+    """Every form can be said so."""
+    seen: set[int] = set()
+    form = _form(source.form, seen)
+    return msgspec.json.encode(
+        {
+            "format": "dualstream-form",
+            "format_version": 1,
+            "model": source.model,
+            "member": source.member,
+            "seq": source.seq,
+            "etag": source.etag,
+            "task": source.spec["task"],
+            "classes": list(source.classes) if source.classes else None,
+            "has_probabilities": source.has_probabilities,
+            "features": source.spec["features"],
+            "names": source.names(np.array(sorted(seen), np.int64)),
+            "form": form,
+        }
+    )
+
+
+def _form(form: Form, seen: set[int]) -> dict[str, Any]:
+    """`seen` gets the places of all features that stand in it."""
+    stages = []
+    is_mapped = False
+    for stage in form.stages:
+        stages.append(_stage(stage, seen))
+        is_mapped = is_mapped or isinstance(stage, FourierForm | NystroemForm)
+    scores = [_score(score, set() if is_mapped else seen) for score in form.scores]
+    return {"dim": form.dim, "stages": stages, "scores": scores}
+
+
+def _stage(stage: StageForm, seen: set[int]) -> dict[str, Any]:
+    if isinstance(stage, BalancedForm):
+        seen.update(stage.columns.tolist())
+        told = {
+            "kind": "balanced",
+            "power": stage.power,
+            "moments": stage.moments,
+            "rows": stage.rows,
+            "indices": (stage.columns + 1).tolist(),
+            "counts": stage.counts.tolist(),
+        }
+        if stage.moments:
+            told |= {
+                "means": stage.means.tolist(),
+                "deviations": stage.deviations.tolist(),
+                "dense": stage.dense.tolist(),
+            }
+        return told
+    if isinstance(stage, FourierForm):
+        return {"kind": "fourier", "nu": stage.nu.tolist(), "beta": stage.beta.tolist()}
+    if isinstance(stage, NystroemForm):
+        rows = stage.landmarks
+        landmarks = [
+            {
+                "indices": (rows.indices[begin:end] + 1).tolist(),
+                "values": rows.values[begin:end].tolist(),
+            }
+            for begin, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
+        ]
+        factor = [row[: place + 1].tolist() for place, row in enumerate(stage.factor)]
+        return {
+            "kind": "nystroem",
+            "gamma": stage.gamma,
+            "components": stage.components,
+            "landmarks": landmarks,
+            "factor": factor,
+        }
+    return _norm(stage)
+
+
+def _norm(stage: NormForm) -> dict[str, Any]:
+    if not stage.running:
+        return {"kind": "row_norm"}
+    return {"kind": "running_norm", "rows": stage.rows, "squares": stage.squares}
+
+
+def _score(score: ScoreForm, seen: set[int]) -> dict[str, Any]:
+    if isinstance(score, Linear):
+        seen.update(score.places.tolist())
+        return {
+            "kind": "linear",
+            "indices": (score.places + 1).tolist(),
+            "weights": score.weights.tolist(),
+            "intercept": score.intercept,
+        }
+    parts = [_part(part, seen) for part in score.parts]
+    if isinstance(score, ClassMixture):
+        return {
+            "kind": "class_mixture",
+            "largest_score": score.largest_score,
+            "largest_log_odds": score.largest_log_odds,
+            "parts": parts,
+        }
+    return {
+        "kind": "number_mixture",
+        "mean": score.mean,
+        "low": score.low,
+        "high": score.high,
+        "parts": parts,
+    }
+
+
+def _part(part: Part, seen: set[int]) -> dict[str, Any]:
+    form = None if part.form is None else _form(part.form, seen)
+    return {"name": part.name, "share": part.share, "a": part.a, "b": part.b, "form": form}

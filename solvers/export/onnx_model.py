@@ -1,0 +1,92 @@
+"""`onnx`: a graph from rows to scores and probabilities, in float64.
+
+Input `x` (n, columns): a column for each feature, all of them in their order; of a model by hashed
+names those that its scores depend on, which the metadata `indices` and `names` tell. Output
+`scores`, (n,) or (n, classes), and where there are any `probabilities` of the same shape.
+"""
+
+from contextlib import suppress
+
+import msgspec
+import numpy as np
+
+from dualstream.solvers import Form, Linear, NotExpressible, columns_of
+from dualstream.solvers.export.onnx_graph import Graph
+from dualstream.solvers.export.onnx_stages import scores_of
+from dualstream.solvers.export.source import Source
+
+MAX_WEIGHTS = 1 << 24
+"""Columns times sums of weights, each of which has one for every column."""
+
+
+def write(source: Source) -> bytes:
+    """Raises NotExpressible."""
+    columns = _columns(source)
+    graph = Graph()
+    scores = scores_of(graph, source.form, "x", columns)
+    is_single = source.spec["task"] != "multiclass"
+    shape: list[str | int] = ["n"] if is_single else ["n", len(scores)]
+    if is_single:
+        last = graph.constant([1], np.int64)
+        table = graph.node("Squeeze", scores[0], last)
+    else:
+        table = graph.node("Concat", *scores, axis=1)
+    graph.named("scores", table)
+    outputs = {"scores": shape}
+    if source.has_probabilities:
+        graph.named("probabilities", _probabilities(graph, table, is_single))
+        outputs["probabilities"] = shape
+    about = {
+        "model": source.model,
+        "member": source.member or "",
+        "seq": str(source.seq),
+        "etag": source.etag,
+        "task": source.spec["task"],
+        "features": _text(source.spec["features"]),
+        "classes": _text(list(source.classes)),
+    }
+    if len(columns) < source.form.dim:
+        about["indices"] = _text((columns + 1).tolist())
+    if source.is_hashed:
+        about["names"] = _text(source.names(columns))
+    return graph.write({"x": ["n", len(columns)]}, outputs, about)
+
+
+def _columns(source: Source) -> np.ndarray:
+    dim = source.form.dim
+    columns = np.empty(0, np.int64)
+    if source.is_hashed:
+        with suppress(NotExpressible):
+            found = columns_of(source.form)
+            # A graph has one input at least.
+            columns = found if len(found) else np.zeros(1, np.int64)
+    width = len(columns) or dim
+    weights = width * _sums_in(source.form)
+    if weights > MAX_WEIGHTS:
+        detail = f"the graph would have {weights:,} weights, {MAX_WEIGHTS:,} at most"
+        raise NotExpressible(f"its scores depend on {width:,} features, and {detail}")
+    return columns if len(columns) else np.arange(dim)
+
+
+def _sums_in(form: Form) -> int:
+    return sum(
+        1
+        if isinstance(score, Linear)
+        else sum(_sums_in(part.form) for part in score.parts if part.form is not None)
+        for score in form.scores
+    )
+
+
+def _probabilities(graph: Graph, scores: str, is_single: bool) -> str:
+    if is_single:
+        return graph.node("Sigmoid", scores)
+    # sigmoid(s) / sum of them, in logarithms, as all may be 0 by rounding.
+    size = graph.node("Exp", graph.node("Neg", graph.node("Abs", scores)))
+    logs = graph.node(
+        "Sub", graph.node("Min", scores, 0.0), graph.node("Log", graph.node("Add", size, 1.0))
+    )
+    return graph.node("Softmax", logs, axis=1)
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()

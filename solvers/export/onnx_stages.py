@@ -1,0 +1,172 @@
+"""Stages and scores of a form as nodes of a graph; the same formulas, in the same order."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dualstream.solvers import (
+    BalancedForm,
+    ClassMixture,
+    Form,
+    FourierForm,
+    Linear,
+    NormForm,
+    NumberMixture,
+    NystroemForm,
+    ScoreForm,
+    StageForm,
+)
+from dualstream.solvers.export.onnx_graph import Graph
+
+_FIRST_DENSE_ROW = 21.0
+_TINY, _ROUNDING = 1e-290, 1e-30
+
+
+def scores_of(graph: Graph, form: Form, rows: str, columns: np.ndarray) -> list[str]:
+    """Each score (n, 1) of `rows` (n, columns); columns: which features these are, rising."""
+    for stage in form.stages:
+        rows, columns = _behind(graph, stage, rows, columns)
+    return [_score(graph, score, rows, columns) for score in form.scores]
+
+
+def _behind(
+    graph: Graph, stage: StageForm, rows: str, columns: np.ndarray
+) -> tuple[str, np.ndarray]:
+    if isinstance(stage, BalancedForm):
+        return _balanced(graph, stage, rows, columns), columns
+    if isinstance(stage, NormForm):
+        return _normed(graph, stage, rows), columns
+    if isinstance(stage, FourierForm):
+        d = len(stage.beta)
+        angles = graph.node("Add", graph.node("MatMul", rows, stage.nu), stage.beta)
+        return graph.node("Mul", graph.node("Cos", angles), np.sqrt(2.0 / d)), np.arange(d)
+    return _nystroem(graph, stage, rows), np.arange(len(stage.factor))
+
+
+def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.ndarray:
+    """Values of the columns that the stage knows, for these ones; 0 for those it does not know."""
+    out = np.zeros(len(columns))
+    if len(stage.columns):
+        at = np.minimum(np.searchsorted(stage.columns, columns), len(stage.columns) - 1)
+        found = stage.columns[at] == columns
+        out[found] = values[at[found]]
+    return out
+
+
+def _balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) -> str:
+    """features/scaling.py; a row counts itself, in the columns where it is not 0."""
+    node = graph.node
+    count = _spread(stage.counts, stage, columns)
+    c, t = count + 1.0, stage.rows + 1.0
+    raised = (t / c) ** stage.power
+    if not stage.moments:
+        return node("Mul", rows, raised)
+    mean = _spread(stage.means, stage, columns)
+    m = _spread(stage.deviations, stage, columns)
+    was_dense = _spread(stage.dense.astype(np.float64), stage, columns) > 0.0
+    is_dense = (was_dense & (4.0 * c >= t)) | ((t >= _FIRST_DENSE_ROW) & (2.0 * c >= t))
+
+    is_zero = node("Equal", rows, 0.0)
+    step = node("Sub", rows, mean)
+    mu = node("Add", mean, node("Div", step, c))
+    deviations = node("Add", m, node("Mul", step, node("Sub", rows, mu)))
+    square = node("Add", node("Div", deviations, c), node("Mul", mu, mu))
+    has_none = node("Less", square, _TINY)
+    h = node("Mul", _divided(node, rows, square, has_none), raised)
+    if is_dense.any():
+        share = c / t
+        of_row = node("Div", deviations, t)
+        of_mean = node("Mul", share, node("Mul", mu, mu))
+        variance = node("Add", of_row, node("Mul", 1.0 - share, of_mean))
+        rounding = node("Mul", node("Add", of_row, of_mean), _ROUNDING)
+        is_constant = node(
+            "Or", node("LessOrEqual", variance, rounding), node("Less", variance, _TINY)
+        )
+        above = node("Sub", rows, node("Mul", mu, share))
+        dense = _divided(node, above, variance, is_constant)
+        h = node("Where", graph.constant(is_dense, np.bool_), dense, h)
+    return node("Where", is_zero, _of_nothing(count, mean, m, was_dense, t), h)
+
+
+def _divided(node: Callable[..., str], above: str, square: str, is_none: str) -> str:
+    """above / sqrt(square), 0 where there is no such number."""
+    root = node("Sqrt", node("Where", is_none, 1.0, square))
+    return node("Where", is_none, 0.0, node("Div", above, root))
+
+
+def _of_nothing(
+    count: np.ndarray, mean: np.ndarray, m: np.ndarray, was_dense: np.ndarray, t: float
+) -> np.ndarray:
+    """What a 0 becomes: 0, but in dense columns, that say how far below their mean it is."""
+    share = count / t
+    of_mean = share * mean * mean
+    variance = m / t + (1.0 - share) * of_mean
+    is_constant = (variance <= _ROUNDING * (m / t + of_mean)) | (variance < _TINY)
+    stays = was_dense & (4.0 * count >= t) & ~is_constant
+    root = np.sqrt(np.where(stays, variance, 1.0))
+    return np.where(stays, -mean * share / root, 0.0)
+
+
+def _normed(graph: Graph, stage: NormForm, rows: str) -> str:
+    square = graph.squares(rows)
+    if stage.running:
+        square = graph.node("Div", graph.node("Add", square, stage.squares), stage.rows + 1.0)
+    is_none = graph.node("Equal", square, 0.0)
+    size = graph.node("Where", is_none, 1.0, graph.node("Sqrt", square))
+    return graph.node("Div", rows, size)
+
+
+def _nystroem(graph: Graph, stage: NystroemForm, rows: str) -> str:
+    node, landmarks = graph.node, stage.landmarks
+    z = np.zeros((landmarks.dim, len(landmarks)))
+    owners = np.repeat(np.arange(len(landmarks)), np.diff(landmarks.indptr))
+    z[landmarks.indices, owners] = landmarks.values
+    products = node("Mul", node("MatMul", rows, z), -2.0)
+    distance = node("Add", node("Add", graph.squares(rows), np.sum(z * z, axis=0)), products)
+    near = node("Exp", node("Mul", node("Max", distance, 0.0), -stage.gamma))
+    return node("MatMul", near, _inverse(stage.factor).T)
+
+
+def _inverse(factor: np.ndarray) -> np.ndarray:
+    """Of a lower triangular matrix; by sums in one order, as BLAS has one for each machine."""
+    inverse = np.zeros(factor.shape)
+    for i in range(len(factor)):
+        inverse[i, i] = 1.0 / factor[i, i]
+        inverse[i, :i] = -np.einsum("j,jk->k", factor[i, :i], inverse[:i, :i]) * inverse[i, i]
+    return inverse
+
+
+def _score(graph: Graph, score: ScoreForm, rows: str, columns: np.ndarray) -> str:
+    node = graph.node
+    if isinstance(score, Linear):
+        weights = np.zeros((len(columns), 1))
+        # Components of a map beyond its rank are always 0, whatever their weights.
+        known = score.places <= (columns[-1] if len(columns) else -1)
+        weights[np.searchsorted(columns, score.places[known]), 0] = score.weights[known]
+        return node("Add", node("MatMul", rows, weights), score.intercept)
+    told = []
+    for part in score.parts:
+        if part.form is not None:
+            (m,) = scores_of(graph, part.form, rows, columns)
+        else:
+            m = node("Mul", graph.squares(rows), 0.0)
+        if isinstance(score, ClassMixture):
+            m = _clipped(graph, m, -score.largest_score, score.largest_score)
+            odds = node("Add", node("Mul", m, part.a), part.b)
+            odds = _clipped(graph, odds, -score.largest_log_odds, score.largest_log_odds)
+            told.append(node("Mul", node("Sigmoid", odds), part.share))
+        else:
+            own = _clipped(graph, node("Add", m, part.b), score.low, score.high)
+            told.append(node("Mul", node("Sub", own, score.mean), part.share))
+    total = told[0]
+    for one in told[1:]:
+        total = node("Add", total, one)
+    if isinstance(score, NumberMixture):
+        return node("Add", total, score.mean)
+    is_half = node("Less", node("Abs", node("Sub", total, 0.5)), 1e-12)
+    p = node("Where", is_half, 0.5, total)
+    return node("Log", node("Div", p, node("Sub", 1.0, p)))
+
+
+def _clipped(graph: Graph, value: str, low: float, high: float) -> str:
+    return graph.node("Clip", value, low, high)

@@ -1,0 +1,83 @@
+"""What is exported: what a model or a member serves, and how its rows and answers are read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers import Form, MemberLearner, class_label, classes_of, gives_probabilities
+from dualstream.solvers.core import served_form
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Numbers of the state, copied: it can be written while the model goes on."""
+
+    model: str
+    member: str | None
+    seq: int
+    etag: str
+    spec: Mapping[str, Any]
+    form: Form
+    classes: tuple[Any, ...]
+    """In the order of the scores; of a binary model negative and positive; () for numbers."""
+    has_probabilities: bool
+    name_of: Callable[[int], str | None]
+    """The name of the hashed feature at a place from 0, where it is known."""
+
+    @property
+    def is_hashed(self) -> bool:
+        return bool(self.spec["features"]["kind"] == "hashed")
+
+    def names(self, places: np.ndarray) -> dict[str, str]:
+        """index -> name of these features, from 1, where names are known."""
+        found = ((place + 1, self.name_of(place)) for place in places.tolist())
+        return {str(index): name for index, name in found if name is not None}
+
+
+def whole_source(
+    model: str, seq: int, etag: str, learner: Any, name_of: Callable[[int], str | None]
+) -> Source:
+    """Of all that a model serves. Raises NotExpressible."""
+    return Source(
+        model=model,
+        member=None,
+        seq=seq,
+        etag=etag,
+        spec=learner.spec,
+        form=served_form(learner),
+        classes=_classes(learner),
+        has_probabilities=gives_probabilities(learner),
+        name_of=name_of,
+    )
+
+
+def member_source(
+    model: str,
+    seq: int,
+    etag: str,
+    learner: MemberLearner,
+    member: str,
+    name_of: Callable[[int], str | None],
+) -> Source:
+    """Of one member's own score, not yet calibrated. Raises UnknownMember, NotExpressible."""
+    return Source(
+        model=model,
+        member=member,
+        seq=seq,
+        etag=etag,
+        spec=learner.spec,
+        form=learner.member_form(member),
+        classes=_classes(learner),
+        has_probabilities=False,
+        name_of=name_of,
+    )
+
+
+def _classes(learner: Any) -> tuple[Any, ...]:
+    if learner.spec["task"] == "multiclass":
+        return tuple(class_label(text) for text in classes_of(learner))
+    if learner.spec["task"] == "regression":
+        return ()
+    return tuple(learner.spec["labels"] or (-1, 1))

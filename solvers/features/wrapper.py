@@ -1,0 +1,166 @@
+"""A learner around a learner: what the outer one leaves to the inner one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.errors import ShapeMismatch
+from dualstream.solvers.core.intercept import width_of
+from dualstream.solvers.core.learner import Learner, Outcome, State
+from dualstream.solvers.core.refit_weights import taking_weights
+from dualstream.solvers.core.rewind import learn_in_pieces
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.online.multiclass import ClassScores
+from dualstream.solvers.refit.refit import DualProblem, refittable
+
+
+class PrefixLearner(Protocol):
+    """See Rewind."""
+
+    def learn_prefix(self, batch: Batch) -> Outcome: ...
+
+    def forget(self) -> None: ...
+
+
+class ClassLearner(Learner, Protocol):
+    """A multiclass learner; see Multiclass."""
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def intercepts(self) -> Floats: ...
+
+    def predict_classes(self, batch: Batch) -> ClassScores: ...
+
+    def class_probabilities(self, scores: Floats) -> Floats | None: ...
+
+
+class Wrapped:
+    """The Learner protocol, but for `learn_prefix`, `_behind`, `state` and `_take`."""
+
+    spec: Mapping[str, Any]
+    _learner: Learner
+    """Whoever answers questions about weights."""
+
+    def learn_prefix(self, batch: Batch) -> Outcome:
+        """Learn rows up to the first that is rejected, or fewer; only a last one is rejected."""
+        raise NotImplementedError
+
+    def _behind(self, batch: Batch) -> Batch:
+        """Rows as the inner learner would be shown them, without a change of anything."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        """See Learner."""
+        raise NotImplementedError
+
+    def _take(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Be in this state, or raise CorruptState in the midst of it."""
+        raise NotImplementedError
+
+    def check(self, batch: Batch) -> None:
+        """Raise ShapeMismatch unless the rows have this model's width."""
+        width = width_of(self.spec["features"])
+        if batch.dim != width:
+            raise ShapeMismatch(f"rows of width {batch.dim} for a model of width {width}")
+
+    def learn(self, batch: Batch) -> Outcome:
+        """See Learner."""
+        self.check(batch)
+        return learn_in_pieces(batch, self.learn_prefix)
+
+    def forget(self) -> None:
+        """See Rewind: nothing is kept here that this object does not change itself."""
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        self.check(batch)
+        return self._learner.predict(self._behind(batch))
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """See Learner."""
+        return self._learner.probabilities(scores)
+
+    @property
+    def weights(self) -> Floats:
+        """See Learner; one for each feature that the inner learner sees."""
+        return self._learner.weights
+
+    @property
+    def intercept(self) -> float:
+        """See Learner."""
+        return self._learner.intercept
+
+    @property
+    def nonzeros(self) -> int:
+        """See Learner."""
+        return self._learner.nonzeros
+
+    @property
+    def samples(self) -> int:
+        """See Learner."""
+        return self._learner.samples
+
+    def certificate(self) -> Certificate | None:
+        """See Learner: of the problem that the inner learner solves."""
+        return self._learner.certificate()
+
+    @property
+    def problems(self) -> Sequence[DualProblem]:
+        """See Refittable."""
+        return refittable(self._learner).problems
+
+    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
+        """See Refittable."""
+        return refittable(self._learner).take_duals(prints, duals, share)
+
+    def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
+        """See TakesWeights: as a prediction would show the rows to the inner learner now."""
+        self.check(batch)
+        return taking_weights(self._learner).window(self._behind(batch))
+
+    def served(self) -> Floats:
+        """See TakesWeights."""
+        return taking_weights(self._learner).served()
+
+    def take_weights(self, weights: Floats, reach: Floats, rows: int) -> None:
+        """See TakesWeights."""
+        taking_weights(self._learner).take_weights(weights, reach, rows)
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        before = self.state()
+        try:
+            self._take(state)
+        except BaseException:
+            self._take(before)
+            raise
+
+
+class WrappedClasses(Wrapped):
+    """The same around a multiclass learner."""
+
+    _learner: ClassLearner
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """See Multiclass."""
+        return self._learner.classes
+
+    @property
+    def intercepts(self) -> Floats:
+        """See Multiclass."""
+        return self._learner.intercepts
+
+    def predict_classes(self, batch: Batch) -> ClassScores:
+        """See Multiclass."""
+        self.check(batch)
+        return self._learner.predict_classes(self._behind(batch))
+
+    def class_probabilities(self, scores: Floats) -> Floats | None:
+        """See Multiclass."""
+        return self._learner.class_probabilities(scores)

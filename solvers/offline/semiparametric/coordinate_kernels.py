@@ -1,0 +1,240 @@
+"""PDSG and MPD: a few coordinates of z at a time, and multipliers for what binds them together.
+
+    min over z of  z'Q z / 2 + p.z   subject to  sum_i s_i z_i psi_i = r,  0 <= z_i <= u_i
+
+with Q_ij = s_i s_j K(row_i, row_j) and p_i = epsilon - s_i target(row_i), s_i = 1 for an alpha and
+-1 for an alpha*. Lee (thesis), Algorithm 5, as docs/MISPRINTS.md has it: the direction is
+P(z - H^-1 v) - z, the step along it the minimum over [0, 1], and eta goes up. What both kernels
+share is one state: `k_delta`, `excess` and `eta` follow z.
+"""
+
+import math
+
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I8,
+    Floats,
+    Ints,
+    f8,
+    i8,
+    kernel,
+)
+
+_TAU = 1e-8
+"""Added to the block of the free coordinates of W, which may hold alpha_i and alpha*_i at once."""
+_NOT_YET = -1
+
+
+@kernel(f8(f8, f8, f8), inline=True)
+def violation(z: float, upper: float, slope: float) -> float:
+    """|z - clip(z - slope, 0, upper)|: 0 where (4.4a) to (4.4c) hold."""
+    return abs(z - min(max(z - slope, 0.0), upper))
+
+
+@kernel(
+    i8(
+        RO_F8_2D, RO_F8_2D, RO_I8, RO_F8, RO_F8, RO_F8, f8, RO_F8, f8, i8, i8,
+        F8, F8, F8, F8, F8, I8, F8_2D, F8_2D,
+    )
+)  # fmt: skip
+def pdsg(
+    gram: Floats,
+    psi: Floats,
+    row: Ints,
+    sign: Floats,
+    upper: Floats,
+    target: Floats,
+    epsilon: float,
+    scale: Floats,
+    tol: float,
+    steps: int,
+    width: int,
+    z: Floats,
+    eta: Floats,
+    excess: Floats,
+    k_delta: Floats,
+    fit: Floats,
+    chosen: Ints,
+    work: Floats,
+    block: Floats,
+) -> int:
+    """At most `steps` steps of the primal-dual scaled gradient method; after how many it arrived.
+
+    gram      (u, u)   K between the rows
+    psi       (K, u)
+    row, sign, upper, z (n,)   the coordinates
+    target    (u,)     y less what other coordinates add to K delta
+    scale     (K,)     theta sum_i psi_i^2 / Q_ii, what eta's step is divided by
+    width     n_W: coordinates of W
+    eta, excess (K,)   excess = sum_i s_i z_i psi_i - r
+    k_delta   (u,)     of these coordinates;  fit (u,), chosen (width,), work (4, width),
+              block (width, width): scratch
+    Cost of a step: O(K u + n + width u + width^3).
+    """
+    n, u, k = z.shape[0], target.shape[0], eta.shape[0]
+    slope, move, worst = work[0], work[1], work[2]
+    for taken in range(steps):
+        for a in range(u):
+            fit[a] = k_delta[a] - target[a]
+        for j in range(k):
+            for a in range(u):
+                fit[a] += eta[j] * psi[j, a]
+        found = 0
+        for i in range(n):
+            v = sign[i] * fit[row[i]] + epsilon
+            off = violation(z[i], upper[i], v)
+            if found < width or off > worst[found - 1]:
+                at = found if found < width else width - 1
+                while at > 0 and worst[at - 1] < off:
+                    worst[at], chosen[at] = worst[at - 1], chosen[at - 1]
+                    slope[at] = slope[at - 1]
+                    at -= 1
+                worst[at], chosen[at], slope[at] = off, i, v
+                found = min(found + 1, width)
+        apart = 0.0
+        for j in range(k):
+            apart = max(apart, abs(excess[j]))
+        if worst[0] <= tol and apart <= tol:
+            return taken
+        # The free ones of W together, by Cholesky's method; the others each for itself.
+        for a in range(found):
+            i = chosen[a]
+            is_free = 0.0 < z[i] < upper[i]
+            for b in range(a + 1):
+                o = chosen[b]
+                both = is_free and 0.0 < z[o] < upper[o]
+                block[a, b] = sign[i] * sign[o] * gram[row[i], row[o]] if both else 0.0
+            block[a, a] = gram[row[i], row[i]] + (_TAU if is_free else 0.0)
+            move[a] = slope[a]
+        for a in range(found):
+            for b in range(a + 1):
+                total = block[a, b]
+                for c in range(b):
+                    total -= block[a, c] * block[b, c]
+                if a == b:
+                    block[a, a] = math.sqrt(max(total, 1e-300))
+                else:
+                    block[a, b] = total / block[b, b]
+        for a in range(found):
+            for b in range(a):
+                move[a] -= block[a, b] * move[b]
+            move[a] /= block[a, a]
+        for a in range(found - 1, -1, -1):
+            for b in range(a + 1, found):
+                move[a] -= block[b, a] * move[b]
+            move[a] /= block[a, a]
+        falls = 0.0
+        for a in range(found):
+            i = chosen[a]
+            move[a] = min(max(z[i] - move[a], 0.0), upper[i]) - z[i]
+            falls += slope[a] * move[a]
+        if not falls < 0.0:
+            # A projected Newton direction need not descend: a diagonal one does.
+            falls = 0.0
+            for a in range(found):
+                i = chosen[a]
+                new = z[i] - slope[a] / gram[row[i], row[i]]
+                move[a] = min(max(new, 0.0), upper[i]) - z[i]
+                falls += slope[a] * move[a]
+        curve = 0.0
+        for a in range(found):
+            i = chosen[a]
+            for b in range(found):
+                o = chosen[b]
+                curve += move[a] * move[b] * sign[i] * sign[o] * gram[row[i], row[o]]
+        length = 1.0 if -falls >= curve else -falls / curve
+        for a in range(found):
+            i = chosen[a]
+            new = min(max(z[i] + length * move[a], 0.0), upper[i])
+            if new <= 1e-14 * upper[i]:
+                new = 0.0
+            elif new >= upper[i] * (1.0 - 1e-14):
+                new = upper[i]
+            step = sign[i] * (new - z[i])
+            z[i] = new
+            if step != 0.0:
+                r = row[i]
+                for b in range(u):
+                    k_delta[b] += step * gram[r, b]
+                for j in range(k):
+                    excess[j] += step * psi[j, r]
+        for j in range(k):
+            eta[j] += excess[j] / scale[j]
+    return _NOT_YET
+
+
+@kernel(
+    i8(
+        RO_F8_2D, RO_F8_2D, RO_I8, RO_F8, RO_F8, RO_F8, f8, f8, i8,
+        F8, F8, F8, F8, F8, F8,
+    )
+)  # fmt: skip
+def mpd(
+    gram: Floats,
+    psi: Floats,
+    row: Ints,
+    sign: Floats,
+    upper: Floats,
+    target: Floats,
+    epsilon: float,
+    tol: float,
+    steps: int,
+    z: Floats,
+    eta: Floats,
+    excess: Floats,
+    k_delta: Floats,
+    fit: Floats,
+    penalty: Floats,
+) -> int:
+    """At most `steps` steps of the method of multipliers; after how many it arrived, or -1.
+
+    Kienzle and Schoelkopf's minimal primal dual method, whose updates of mu the thesis does not
+    give; here they are the classical ones: eta += mu (A z - r) once the coordinates have settled,
+    and mu doubles where |A z - r| has not become four times less by then.
+
+    penalty (2,)   mu, and |A z - r| at the last update of eta; the rest as for `pdsg`
+    Cost of a step: O(K u + n).
+    """
+    n, u, k = z.shape[0], target.shape[0], eta.shape[0]
+    for taken in range(steps):
+        mu = penalty[0]
+        for a in range(u):
+            fit[a] = k_delta[a] - target[a]
+        for j in range(k):
+            pull = eta[j] + mu * excess[j]
+            for a in range(u):
+                fit[a] += pull * psi[j, a]
+        best, worst, v = 0, -1.0, 0.0
+        for i in range(n):
+            slope = sign[i] * fit[row[i]] + epsilon
+            off = violation(z[i], upper[i], slope)
+            if off > worst:
+                best, worst, v = i, off, slope
+        apart = 0.0
+        for j in range(k):
+            apart = max(apart, abs(excess[j]))
+        if worst <= tol:
+            if apart <= tol:
+                return taken
+            for j in range(k):
+                eta[j] += mu * excess[j]
+            if apart > 0.25 * penalty[1]:
+                penalty[0] = 2.0 * mu
+            penalty[1] = apart
+            continue
+        r = row[best]
+        curve = gram[r, r]
+        for j in range(k):
+            curve += mu * psi[j, r] * psi[j, r]
+        new = min(max(z[best] - v / curve, 0.0), upper[best])
+        step = sign[best] * (new - z[best])
+        z[best] = new
+        for b in range(u):
+            k_delta[b] += step * gram[r, b]
+        for j in range(k):
+            excess[j] += step * psi[j, r]
+    return _NOT_YET

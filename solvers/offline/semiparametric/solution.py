@@ -1,0 +1,98 @@
+"""What solve_semiparametric answers."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import relative_gap
+from dualstream.solvers.core.errors import ShapeMismatch
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline.interior_point import combined
+from dualstream.solvers.offline.semiparametric.basis import Constant, Term, evaluate
+from dualstream.solvers.offline.semiparametric.window import expansion
+from dualstream.solvers.offline.solution import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Semiparametric:
+    """h(x) = sum_i delta_i k(x, x_i) + sum_j beta_j psi_j(x), and how far it can be from the best.
+
+    Made of numbers, rows and named terms: what it takes to journal it and to predict with it.
+    """
+
+    names: tuple[str, ...]
+    """Of the terms kept, in order."""
+    dropped: tuple[str, ...]
+    """Terms that at these rows were zero or depended on earlier ones."""
+    beta: Floats
+    """(K,): the coefficients of the terms kept."""
+    beta_is_unique: bool
+    """Whether the rows off their bounds pin beta down; else other coefficients are as good."""
+    delta: Floats
+    """(n,): the kernel expansion over the rows given, 0 but for the support."""
+    support: Batch
+    """The rows with delta != 0."""
+    basis: tuple[Term, ...]
+    """The terms kept."""
+    kernel_gamma: float
+    primal: float
+    """The objective."""
+    dual: float
+    """No h has an objective below it; -inf where the run ended before it had a bound."""
+    outer: int
+    """Working sets solved for, or interior point runs."""
+    steps: int
+    """Steps within them."""
+    residual: float
+    """The largest violation of the conditions of optimality (4.4), in units of y."""
+    status: str
+    """`converged` (relative gap <= tol), `stalled` or `cancelled`."""
+    method: str
+    trace: Trace = field(default=(), repr=False)
+
+    @property
+    def converged(self) -> bool:
+        return self.status == "converged"
+
+    @property
+    def gap(self) -> float:
+        """primal - dual, but for what rounding takes it below 0."""
+        return max(self.primal - self.dual, 0.0)
+
+    @property
+    def relative_gap(self) -> float:
+        """gap / max(|primal|, |dual|)."""
+        return relative_gap(self.gap, self.primal, self.dual)
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """beta by name."""
+        return dict(zip(self.names, self.beta.tolist(), strict=True))
+
+    @property
+    def intercept(self) -> float:
+        """The coefficient of the constant, 0 where there is none."""
+        found = [b for t, b in zip(self.basis, self.beta, strict=True) if isinstance(t, Constant)]
+        return float(found[0]) if found else 0.0
+
+    def kernel_part(self, x: Batch | npt.ArrayLike) -> Floats:
+        """(n,): <w, phi(x)> = sum_i delta_i k(x, x_i). Raises ShapeMismatch."""
+        rows = self._rows(x)
+        out = np.empty(len(rows))
+        weights = self.delta[np.flatnonzero(self.delta)]
+        expansion(rows, self.support, weights, self.kernel_gamma, out)
+        return out
+
+    def predict(self, x: Batch | npt.ArrayLike) -> Floats:
+        """(n,): h(x). Raises ShapeMismatch, InvalidSpec where a term is not finite."""
+        rows = self._rows(x)
+        parametric: Floats = combined(self.beta, evaluate(self.basis, rows))
+        return self.kernel_part(rows) + parametric
+
+    def _rows(self, x: Batch | npt.ArrayLike) -> Batch:
+        rows = x if isinstance(x, Batch) else Batch.from_dense(x)
+        if rows.dim != self.support.dim:
+            raise ShapeMismatch(f"rows of width {rows.dim}, expected {self.support.dim}")
+        return rows

@@ -1,0 +1,97 @@
+"""The kernel of SVRG: O(entries) for each step."""
+
+from dualstream.solvers.core.scalar import loss_slope
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    void,
+)
+
+_V, _MU, _SINCE = range(3)
+_SIZE = 4096
+_BITS = 12
+
+
+@kernel(void(F8_2D, i8, i8, RO_F8_2D, RO_F8_2D))
+def follow(state: Floats, j: int, now: int, low: Floats, high: Floats) -> None:
+    """Bring coordinate j to step `now`: v <- q^k v - g_k mu; see affine.py."""
+    k = now - int(state[j, _SINCE])
+    if k > 0:
+        a, b = k >> _BITS, k & (_SIZE - 1)
+        q = high[a, 0] * low[b, 0]
+        g = low[b, 1] + low[b, 0] * high[a, 1]
+        state[j, _V] = q * state[j, _V] - g * state[j, _MU]
+        state[j, _SINCE] = now
+
+
+@kernel(
+    void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, RO_F8, f8, f8, RO_I8, RO_F8, RO_F8_2D, RO_F8_2D, F8_2D)
+)
+def svrg_epoch(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    y: Floats,
+    k: Floats,
+    loss: Floats,
+    bias: float,
+    eta: float,
+    order: Ints,
+    anchored: Floats,
+    low: Floats,
+    high: Floats,
+    state: Floats,
+) -> None:
+    """Steps of SVRG on the rows of `order`, in terms of v = w - wtilde.
+
+    v <- v - eta { k_i [Q'(h_i.w) - Q'(h_i.wtilde)] h_i + rho v + mu }
+
+    y, k     (n,)   labels; n c_i / Delta
+    anchored (n,)   h_i.wtilde
+    low, high       q^k and g_k of q = 1 - eta rho, g = eta; see affine.py
+    state    (dim + 1, 3) updated: v, mu, the step that v is of
+    """
+    last = state.shape[0] - 1
+    for t in range(order.shape[0]):
+        i = order[t]
+        m = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            follow(state, j, t, low, high)
+            m += values[p] * state[j, _V]
+        if bias != 0.0:
+            follow(state, last, t, low, high)
+            m += bias * state[last, _V]
+        z = anchored[i]
+        there = loss_slope(z, y[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
+        here = loss_slope(z + m, y[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
+        step = eta * k[i] * (here - there)
+        if step != 0.0:
+            for p in range(indptr[i], indptr[i + 1]):
+                # Before the shrinking that step t + 1 brings, hence divided by q.
+                state[indices[p], _V] -= step * values[p] / low[1, 0]
+            state[last, _V] -= step * bias / low[1, 0]
+    for j in range(state.shape[0]):
+        follow(state, j, order.shape[0], low, high)
+        state[j, _SINCE] = 0.0
+
+
+@kernel(void(RO_F8, RO_F8, RO_F8, RO_F8, F8))
+def weighted_slopes(
+    scores: Floats, labels: Floats, weights: Floats, loss: Floats, out: Floats
+) -> None:
+    """out_i = c_i Q'(z_i; y_i)."""
+    for i in range(scores.shape[0]):
+        out[i] = weights[i] * loss_slope(
+            scores[i], labels[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
+        )

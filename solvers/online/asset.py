@@ -1,0 +1,400 @@
+"""ASSET and ASSET*: projected stochastic subgradient steps for a support vector machine.
+
+    min over g, b of  (lambda / 2) |g|^2 + mean of max(0, 1 - y (g'h + b))
+
+Lee and Wright, "ASSET: Approximate stochastic subgradient estimation training for support vector
+machines" (2012), and Algorithm 3 of Lee's thesis (2011); h is a row behind its map. With
+R = 1 / sqrt(lambda), D_Z = sqrt(R^2 + B^2) (R without a bound), D_G^2 the mean of |h|^2 (+ 1 with b
+or a constant 1), and step j = 1, 2, ... over rows of positive weight c,
+
+    eta_j = D_Z / (D_G sqrt(j))       ASSET  (`step: sqrt`)
+    eta_j = 1 / (lambda j)            ASSET* (`step: strongly_convex`), without b
+    g <- (1 - eta lambda) g + eta c y h [y (g'h + b) < 1], then to the ball |g| <= R
+    b <- b + eta c y [the same], then into [-B, B]
+
+With `bound` B there is that b, not penalised; without it the intercept is a last coordinate of 1
+as for all learners. D_G^2 is the running mean over the first 100 rows and stays there: a stream
+has no mean to begin with. `average: {"from": K}` serves the mean of the iterates from step K on,
+weighted by eta, as the algorithm has it; `{"kappa": k}` the fading one of all learners.
+
+Weights that were solved for may take the place of g (`_take_weights`); then D, an upper bound of
+how far they are from the best, stands for D_Z, and j counts from there.
+
+g is kept as `scale` v, and the average as k (P v + z) / S with P v moved into z where `scale` is
+small: see dual_ascent.py, which keeps it in the same way and for the same reasons. |g|^2 is carried
+along, and summed anew at times.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState, RefitError
+from dualstream.solvers.core.learner import Outcome, State, check_arrays
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.core.scalar import clip
+from dualstream.solvers.core.weight_table import SAMPLES, TableLearner
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    Flags,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    kernel,
+    types,
+    void,
+)
+
+# The numbers of a learner, in two arrays: first its state, then what its specification fixes.
+SCALE, SQUARE, NORM_SUM, AVG_P, AVG_K, AVG_S, B, AVG_B = range(8)
+LAMBDA, KAPPA, BOUND, BIAS = range(8, 12)
+# D in the place of D_Z, once the weights were solved for; 0 before.
+DISTANCE = 12
+N_FLOATS = 13
+assert SAMPLES == 0
+STEPS, NORM_ROWS = 1, 2
+AVERAGED, FROM, STRONGLY_CONVEX, RESUM_EVERY = range(3, 7)
+N_INTS = 7
+
+# Rows that D_G^2 is the mean of, and the least that it is.
+NORM_OF = 100
+_LEAST_SQUARE = 1e-12
+_SMALL_STEP, _SMALL_NORM = 1e90, 1e180
+_INFINITY = math.inf
+
+
+class Asset(TableLearner):
+    """The learner of `algorithm: asset`; `spec` is a resolved one."""
+
+    STATE_FLOATS = {
+        "scale": SCALE,
+        "square": SQUARE,
+        "norm_sum": NORM_SUM,
+        "average_p": AVG_P,
+        "average_k": AVG_K,
+        "average_s": AVG_S,
+        "b": B,
+        "average_b": AVG_B,
+    }
+    STATE_INTS = {"samples": SAMPLES, "steps": STEPS, "norm_rows": NORM_ROWS}
+    COLUMNS = ("v", "z")
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        average = spec["average"] or {"kappa": 0.0}
+        # kappa = 0 averages one iterate: the last one, which is served anyway.
+        averaged = average.get("kappa") != 0.0
+        super().__init__(spec, make_loss("hinge"), N_FLOATS, N_INTS, 2 if averaged else 1)
+        floats, ints = self._floats, self._ints
+        floats[SCALE] = floats[AVG_K] = 1.0
+        floats[LAMBDA], floats[KAPPA] = spec["lambda"], average.get("kappa", 1.0)
+        floats[BOUND] = spec["bound"] or 0.0
+        floats[BIAS] = 0.0 if spec["bound"] else self._features.bias
+        ints[AVERAGED], ints[FROM] = averaged, average.get("from", 0)
+        ints[STRONGLY_CONVEX] = spec["step"] == "strongly_convex"
+        ints[RESUM_EVERY] = max(10_000, self._features.width)
+
+    def _learn_rows(self, batch: Batch, out: Outcome) -> None:
+        learn_rows(
+            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights,
+            out.scores, out.losses, out.updated, out.rejected, self._w, self._floats, self._ints,
+        )  # fmt: skip
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        self._features.check(batch)
+        scores = np.empty(len(batch.labels))
+        score_rows(
+            batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
+        )
+        return scores
+
+    def _served(self) -> Floats:
+        fv, fz, b = served_factors(self._floats, self._ints)
+        served: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
+        served[-1] += b
+        return served
+
+    def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
+        """With steps of D_Z the first rows would throw the weights away: the schedule is another.
+
+        `sqrt`: D = reach in the place of D_Z, and j begins at 1 again. `strongly_convex`: a step
+        1 / (lambda j) makes a row the j-th part of the weights, and j goes on from `rows`.
+        """
+        floats, ints = self._floats, self._ints
+        self._w[:] = 0.0
+        self._w[:, 0], floats[SCALE], floats[B] = weights, 1.0, 0.0
+        radius = 1.0 / math.sqrt(floats[LAMBDA])
+        if (bound := floats[BOUND]) > 0.0:
+            floats[B] = min(max(float(weights[-1]), -bound), bound)
+            self._w[-1, 0] = 0.0
+        square = square_of(self._w)
+        if not square < _INFINITY:
+            raise RefitError("the weights are too large")
+        if square > radius * radius:
+            floats[SCALE] = radius / math.sqrt(square)
+            square = radius * radius
+        floats[SQUARE] = square
+        # The average of these weights alone; with `from`, of none as yet.
+        counts = 1.0 if ints[AVERAGED] and not ints[FROM] else 0.0
+        floats[AVG_P], floats[AVG_K], floats[AVG_S] = counts * floats[SCALE], 1.0, counts
+        floats[AVG_B] = counts * floats[B]
+        if ints[STRONGLY_CONVEX]:
+            ints[STEPS] = rows
+        else:
+            ints[STEPS] = 0
+            cold = math.sqrt(radius * radius + bound * bound)
+            floats[DISTANCE] = min(max(reach, 1e-150), cold)
+
+    def state(self) -> State:
+        """See Learner. D is in it once there is one."""
+        state = super().state()
+        if self._floats[DISTANCE] > 0.0:
+            state["distance"] = np.array(self._floats[DISTANCE])
+        return state
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        has_distance = "distance" in state
+        if has_distance:
+            check_arrays(state, {"distance": ()})
+            if not state["distance"] > 0.0:
+                raise CorruptState(f"distance is {float(state['distance'])}")
+        super().restore(state)
+        self._floats[DISTANCE] = state["distance"] if has_distance else 0.0
+
+
+@kernel(types.UniTuple(f8, 3)(RO_F8, RO_I8))
+def served_factors(f: Floats, k: Ints) -> tuple[float, float, float]:
+    """fv, fz and b: the served weights are fv v + fz z, and b is added to the score."""
+    if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
+        fz = f[AVG_K] / f[AVG_S]
+        return fz * f[AVG_P], fz, f[AVG_B] / f[AVG_S]
+    return f[SCALE], 0.0, f[B]
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8))
+def score_rows(
+    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+) -> None:
+    """Scores (n,) by the served weights, summed as learn_rows does."""
+    fv, fz, b = served_factors(f, k)
+    averaged = k[AVERAGED] != 0
+    end_of_w = w.shape[0] - 1
+    for i in range(scores.shape[0]):
+        dv = dz = 0.0
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            x, j = values[p], np.uint32(indices[p])
+            dv += x * w[j, 0]
+            if averaged:
+                dz += x * w[j, 1]
+        dv += f[BIAS] * w[end_of_w, 0]
+        if averaged:
+            dz += f[BIAS] * w[end_of_w, 1]
+        scores[i] = fv * dv + fz * dz + b
+
+
+@kernel(void(F8_2D, f8, f8))
+def flush(w: Floats, p: float, scale: float) -> None:
+    """z += P v, v *= scale: the same weights with P = 0 and scale 1."""
+    averaged = w.shape[1] == 2
+    for j in range(w.shape[0]):
+        if averaged:
+            w[j, 1] += p * w[j, 0]
+        w[j, 0] *= scale
+
+
+@kernel(void(F8_2D, f8))
+def scale_average(w: Floats, k: float) -> None:
+    """z *= k: the same average with k = 1."""
+    for j in range(w.shape[0]):
+        w[j, 1] *= k
+
+
+@kernel(f8(RO_F8_2D))
+def square_of(w: Floats) -> float:
+    """|v|^2."""
+    total = 0.0
+    for j in range(w.shape[0]):
+        total += w[j, 0] * w[j, 0]
+    return total
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8_2D, F8, I8))
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    rejected: Flags,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Score and learn every row: the step at the top of this file.
+
+    A row for which any number would not be finite is rejected: it changes nothing. A row of weight
+    0 is scored and counted and changes nothing else.
+
+    indptr, indices, values, labels, weights   see Batch; labels are -1, 1, or 0 for -1
+    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    w       (width, 1 or 2)          v, and z where averaged; the last row is the constant's
+    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
+    Cost O(entries) a row, and O(width) every RESUM_EVERY steps or where `scale` has decayed.
+    """
+    scale, square, norm_sum = f[SCALE], f[SQUARE], f[NORM_SUM]
+    avg_p, avg_k, avg_s, b, avg_b = f[AVG_P], f[AVG_K], f[AVG_S], f[B], f[AVG_B]
+    lam, kappa, bound, bias = f[LAMBDA], f[KAPPA], f[BOUND], f[BIAS]
+    samples, steps, norm_rows = k[SAMPLES], k[STEPS], k[NORM_ROWS]
+    averaged, first_averaged, is_strong = k[AVERAGED] != 0, k[FROM], k[STRONGLY_CONVEX] != 0
+    radius = 1.0 / math.sqrt(lam)
+    distance = math.sqrt(radius * radius + bound * bound)
+    if f[DISTANCE] > 0.0:
+        distance = f[DISTANCE]
+    flush_below = 1e-3 if averaged else 1e-9
+    fv, fz, served_b = served_factors(f, k)
+    end_of_w = w.shape[0] - 1
+
+    for i in range(labels.shape[0]):
+        begin, end = indptr[i], indptr[i + 1]
+        y, c = labels[i], weights[i]
+        if y == 0.0:
+            y = -1.0
+
+        # The score, by the served weights.
+        dv, dz, hh = 0.0, 0.0, 0.0
+        for p in range(np.uint64(begin), np.uint64(end)):
+            x, j = values[p], np.uint32(indices[p])
+            dv += x * w[j, 0]
+            if averaged:
+                dz += x * w[j, 1]
+            hh += x * x
+        dv += bias * w[end_of_w, 0]
+        if averaged:
+            dz += bias * w[end_of_w, 1]
+        hh += bias * bias
+        score = fv * dv + fz * dz + served_b
+        loss = max(0.0, 1.0 - y * score)
+        scores[i], losses[i] = score, loss
+        if not abs(score) < _INFINITY:
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            continue
+        if c == 0.0:
+            samples += 1
+            continue
+
+        # The step.
+        new_norm_rows, new_norm_sum = norm_rows, norm_sum
+        if norm_rows < NORM_OF:
+            new_norm_rows += 1
+            new_norm_sum += hh + (1.0 if bound > 0.0 else 0.0)
+        t = steps + 1.0
+        if is_strong:
+            eta, keep = 1.0 / (lam * t), 1.0 - 1.0 / t
+        else:
+            mean = max(new_norm_sum / new_norm_rows, _LEAST_SQUARE)
+            eta = distance / math.sqrt(mean * t)
+            keep = 1.0 - eta * lam
+        m = scale * dv
+        size = eta * c * y if y * (m + b) < 1.0 else 0.0
+        new_scale = keep * scale
+        is_due = abs(new_scale) < flush_below
+        shrink, new_p = 1.0, avg_p
+        if is_due:
+            shrink, new_scale, new_p = new_scale, 1.0, 0.0
+        g = size / new_scale
+        pg = new_p * g
+        new_square = max(keep * keep * square + 2.0 * size * keep * m + size * size * hh, 0.0)
+        if new_square > radius * radius:
+            new_scale *= radius / math.sqrt(new_square)
+            new_square = radius * radius
+        new_b = clip(b + size, -bound, bound)
+        new_k = fade = avg_k * kappa
+        counts = 0.0
+        if averaged:
+            if first_averaged == 0:
+                counts = 1.0
+            elif steps + 1 >= first_averaged:
+                counts = eta
+            if fade < 1e-100:
+                new_p *= fade
+                new_k = 1.0
+            new_p += counts * new_scale / new_k
+        new_s, new_avg_b = kappa * avg_s + counts, kappa * avg_b + counts * new_b
+
+        # Nothing is written before every number is known to be finite.
+        finite = (
+            abs(m) < _INFINITY
+            and abs(g) < _INFINITY
+            and abs(pg) < _INFINITY
+            and abs(new_p) < _INFINITY
+            and new_square < _INFINITY
+            and new_norm_sum < _INFINITY
+            and new_s < _INFINITY
+            and abs(new_avg_b) < _INFINITY
+            and new_scale != 0.0
+        )
+        if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x, j = values[p], np.uint32(indices[p])
+                finite = finite and abs(w[j, 0] * shrink + g * x) < _INFINITY
+                if averaged:
+                    finite = finite and abs(w[j, 1] - pg * x) < _INFINITY
+            finite = finite and abs(w[end_of_w, 0] * shrink + g * bias) < _INFINITY
+            if averaged:
+                finite = finite and abs(w[end_of_w, 1] - pg * bias) < _INFINITY
+        if finite and is_due and averaged:
+            for at in range(w.shape[0]):
+                finite = finite and abs(w[at, 1] + avg_p * w[at, 0]) < _INFINITY
+        if not finite:
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            continue
+
+        # Writing it down.
+        if is_due:
+            flush(w, avg_p, shrink)
+        if averaged and new_k != fade:
+            pg *= fade
+            scale_average(w, fade)
+        if g != 0.0:
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x, j = values[p], np.uint32(indices[p])
+                w[j, 0] += g * x
+                if averaged:
+                    w[j, 1] -= pg * x
+            w[end_of_w, 0] += g * bias
+            if averaged:
+                w[end_of_w, 1] -= pg * bias
+            updated[i] = end > begin or bias != 0.0 or new_b != b
+        samples += 1
+        steps += 1
+        scale, square, norm_sum, norm_rows = new_scale, new_square, new_norm_sum, new_norm_rows
+        avg_p, avg_k, avg_s, b, avg_b = new_p, new_k, new_s, new_b, new_avg_b
+        if steps % k[RESUM_EVERY] == 0:
+            square = scale * scale * square_of(w)
+        if averaged and avg_s > 0.0:
+            fz = avg_k / avg_s
+            fv, served_b = fz * avg_p, avg_b / avg_s
+        else:
+            fv, fz, served_b = scale, 0.0, b
+
+    f[SCALE], f[SQUARE], f[NORM_SUM] = scale, square, norm_sum
+    f[AVG_P], f[AVG_K], f[AVG_S], f[B], f[AVG_B] = avg_p, avg_k, avg_s, b, avg_b
+    k[SAMPLES], k[STEPS], k[NORM_ROWS] = samples, steps, norm_rows

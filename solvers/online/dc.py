@@ -1,0 +1,401 @@
+"""ODCA and ODCAk: online learning by difference-of-convex programming, for the 0-1 loss.
+
+Le Thi, Ho, "Online learning based on online DCA and application to online classification" (2020),
+algorithms 1-6. In round t a row x with label y meets a surrogate f = g - h of its 0-1 loss, made
+at w_t so that f(w_t) is at least that loss; with z in dh(w_t),
+
+    ODCAk (`one_step`)   w_{t+1} = w_t - eta_t (r - z),  r in dg(w_t)
+    ODCA  (`complete`)   w <- w - eta_t (r - z), r in dg(w), from w_t on, until a step is at most
+                         tol (|w| + 1) or `max_inner` of them are done
+
+    eta_t = C / sqrt(t) (`sqrt_t`, the default) or C / sqrt(T) (`sqrt_T`, T = `horizon`)
+
+where t counts all learned rows of a weight above 0. With m = y w_t.x,
+
+    pil1     acts where m <= 0; tau* = tau1 and nu = 1 at a tie, else min(tau1, -m) and nu = 0;
+             r - z = -y x / tau* where y w.x <= nu tau*, else 0                        (3.4), (3.8)
+             A tie is |m| <= zero_tol |w| |x| (default 1e-12; 0 is the paper's): there rounding
+             alone would say how long the step eta / |m| is.
+    pil2     acts where -tau2 <= m < tau3 |x|; r - z = -y x / (tau3 |x|) where y w.x < tau3 |x|,
+             else 0. With `relative_tau2` (the default; the paper's print has it not) the lower
+             bound is -tau2 |x|: the other one never lets go of its first label on long rows.
+    sigmoid  acts where tanh(u) < 1 - epsilon, u(w) = kappa y w.x / |x|; r and z as in (3.9), (3.10)
+
+All steps go along y x, so that the inner iteration runs in one number beta: w = w_t + beta y x.
+A row of weight c counts its surrogate c times: its eta_t is c times as large.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.learner import Outcome
+from dualstream.solvers.core.scalar import prefetch, scaled_norm
+from dualstream.solvers.core.scaled_vector import ROUNDS, SCALE, PlainLearner
+from dualstream.solvers.core.weight_table import SAMPLES
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Flags,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
+
+# The numbers of a learner: first its state, then what its specification fixes.
+assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)
+NORM2, PEAK = 1, 2
+C, TAU, TAU_LOW, KAPPA, EPSILON, ZERO_TOL, TOL, BIAS = range(3, 11)
+N_FLOATS = 11
+INNER_STEPS = 2
+SURROGATE, COMPLETE, HORIZON, MAX_INNER, RESUM_EVERY, RELATIVE = range(3, 9)
+N_INTS = 9
+PIL1, PIL2, SIGMOID = range(3)
+
+_INFINITY = math.inf
+# See dual_ascent.py: a step within these bounds needs no look at each weight.
+_SMALL_STEP, _SMALL_NORM2 = 1e90, 1e180
+# Below it, a sum of squares has lost digits to underflow.
+_TINY = 1e-280
+# |w|^2 is summed anew where it has fallen this far since it was last exact.
+_FALL = 1e-6
+_LARGE = 1e300
+# exp of it is still a number.
+_MOST = 709.0
+_CACHED = 32_768
+# Entries from one that is read to the one whose weight is asked for.
+_AHEAD = np.uint64(64)
+
+
+class DC(PlainLearner):
+    """The learner of `algorithm: dc`; `spec` is a resolved one.
+
+    The loss of an Outcome is the surrogate's own at the score, f(w_t): for pil1 max(1, -m / tau1)
+    where m <= 0 (or a tie), else 0; for pil2 max(0, 1 - m / (tau3 |x|)), and 1 below the lower
+    bound; for sigmoid 1 - tanh(u). For a row of zeros it is 1.
+    """
+
+    STATE_FLOATS = {"norm_squared": NORM2, "norm_squared_peak": PEAK}
+    STATE_INTS = {"samples": SAMPLES, "rounds": ROUNDS, "inner_steps": INNER_STEPS}
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec, N_FLOATS, N_INTS)
+        floats, ints = self._floats, self._ints
+        surrogate, inner, step = spec["surrogate"], spec["inner"], spec["step"]
+        floats[C], floats[BIAS] = spec["C"], self._features.bias
+        if surrogate["kind"] == "pil1":
+            ints[SURROGATE] = PIL1
+            floats[TAU], floats[ZERO_TOL] = surrogate["tau1"], surrogate["zero_tol"]
+        elif surrogate["kind"] == "pil2":
+            ints[SURROGATE], ints[RELATIVE] = PIL2, surrogate["relative_tau2"]
+            floats[TAU], floats[TAU_LOW] = surrogate["tau3"], surrogate["tau2"]
+        else:
+            ints[SURROGATE] = SIGMOID
+            floats[KAPPA], floats[EPSILON] = surrogate["kappa"], surrogate["epsilon"]
+        if inner != "one_step":
+            ints[COMPLETE], ints[MAX_INNER] = 1, inner["max_inner"]
+            floats[TOL] = inner["tol"]
+        if step != "sqrt_t":
+            ints[HORIZON] = step["horizon"]
+        ints[RESUM_EVERY] = max(1000, self._features.width)
+
+    def _learn_rows(self, batch: Batch, out: Outcome) -> None:
+        learn_rows(
+            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights,
+            out.scores, out.losses, out.updated, out.rejected,
+            self._v, self._w, self._floats, self._ints,
+        )  # fmt: skip
+
+
+@kernel(types.UniTuple(f8, 4)(f8, f8, f8, f8))
+def pil1(m: float, tie: float, norm: float, tau1: float) -> tuple[float, float, float, float]:
+    """f(w_t), and the step of unit eta as top / bottom, taken while y w.x <= limit.
+
+    (3.4), (3.8). top = 0: no step. tie is the |m| up to which m is 0.
+    """
+    if abs(m) <= tie:
+        return 1.0, 1.0 if norm > 0.0 else 0.0, tau1, tau1
+    if m > 0.0:
+        return 0.0, 0.0, 1.0, 0.0
+    return max(1.0, -m / tau1), 1.0, min(tau1, -m), 0.0
+
+
+@kernel(types.UniTuple(f8, 4)(f8, f8, f8, f8))
+def pil2(m: float, low: float, norm: float, tau3: float) -> tuple[float, float, float, float]:
+    """As pil1, for section 3.1.2: a step needs m >= low, and is taken while y w.x < limit."""
+    limit = tau3 * norm
+    if norm == 0.0 or m < low:
+        return 1.0, 0.0, 1.0, 0.0
+    if m >= limit:
+        return 0.0, 0.0, 1.0, 0.0
+    return 1.0 - m / limit, 1.0, limit, limit
+
+
+@kernel(types.UniTuple(f8, 2)(f8, f8))
+def sigmoid_surrogate(u: float, epsilon: float) -> tuple[float, float]:
+    """1 - tanh(u), and sech^2(u), which is 0 where no step is due. Without overflow, for any u."""
+    e = math.exp(-2.0 * abs(u))
+    small = 2.0 * e / (1.0 + e)
+    above = small if u >= 0.0 else 2.0 / (1.0 + e)
+    tanh = 1.0 - small if u >= 0.0 else small - 1.0
+    if tanh >= 1.0 - epsilon:
+        return above, 0.0
+    return above, 4.0 * e / ((1.0 + e) * (1.0 + e))
+
+
+@kernel(f8(f8))
+def root(square: float) -> float:
+    """Its square root; 0 where rounding has left nothing, or no number, to take one of."""
+    return math.sqrt(square) if square > 0.0 else 0.0
+
+
+@kernel(types.Tuple((f8, i8))(f8, f8, f8, f8, f8, f8, types.boolean, f8, i8))
+def descend_pil(
+    m: float,
+    x2: float,
+    norm: float,
+    ww: float,
+    step: float,
+    limit: float,
+    closed: bool,
+    tol: float,
+    max_inner: int,
+) -> tuple[float, int]:
+    """beta, and how many iterations: `step` each while m + beta x2 < limit (<= where closed).
+
+    The first step is known to be due. Algorithms 1 and 3 of the paper.
+    """
+    beta = 0.0
+    for inner in range(1, max_inner + 1):
+        margin = m + beta * x2
+        is_due = inner == 1 or margin < limit or (closed and margin == limit)
+        moved = step if is_due else 0.0
+        size = root(ww + beta * (2.0 * m + beta * x2))
+        beta += moved
+        if not abs(moved) * norm > tol * (size + 1.0):
+            return beta, inner
+    return beta, max_inner
+
+
+@kernel(f8(f8, f8, f8, f8))
+def sigmoid_slope(u: float, d: float, gap: float, sech2: float) -> float:
+    """(z - r) / (kappa_t y x) at u(w) = u + d, for z and r as in (3.9) and (3.10); gap = delta - u.
+
+    With q(v) = exp(-2 v): 4 q(u) expm1(-2 d) + sech^2(u) before delta, 4 (Q(u + d) - Q(u)) behind
+    it, Q = q^2 (q + 2) / (q + 1)^2, which is q - sech^2 / 4: for u < 0 that form does not cancel.
+    """
+    if d == 0.0:
+        return sech2
+    if d < gap or u < 0.0:
+        # exp(-2 u) in two factors: expm1(-2 d) is small where it is beyond all numbers.
+        half = math.exp(min(-u, _MOST))
+        slope = 4.0 * half * (half * math.expm1(min(-2.0 * d, _MOST))) + sech2
+        if d < gap:
+            return slope
+        e = math.exp(-2.0 * abs(u + d))
+        return slope - 4.0 * e / ((1.0 + e) * (1.0 + e))
+    q, r = math.exp(-2.0 * u), math.exp(-2.0 * (u + d))
+    before = q * q * (q + 2.0) / ((q + 1.0) * (q + 1.0))
+    return 4.0 * (r * r * (r + 2.0) / ((r + 1.0) * (r + 1.0)) - before)
+
+
+@kernel(types.Tuple((f8, i8))(f8, f8, f8, f8, f8, f8, f8, f8, f8, i8))
+def descend_sigmoid(
+    m: float,
+    x2: float,
+    norm: float,
+    ww: float,
+    u: float,
+    kappa: float,
+    sech2: float,
+    step: float,
+    tol: float,
+    max_inner: int,
+) -> tuple[float, int]:
+    """beta, and how many iterations, of algorithm 5: each adds step times sigmoid_slope.
+
+    u(w) = u + kappa beta x2; `kappa` is kappa_t. An iterate that is not finite ends it.
+    """
+    e = math.exp(-2.0 * abs(u))
+    # delta - u = -log(m_t) / 2, m_t = (2 a + 1) / (a + 1)^2 with a = exp(2 u).
+    if u > 0.0:
+        gap = u - 0.5 * math.log((2.0 + e) / ((1.0 + e) * (1.0 + e)))
+    else:
+        gap = -0.5 * math.log1p(-(e / (1.0 + e)) * (e / (1.0 + e)))
+    beta = 0.0
+    for inner in range(1, max_inner + 1):
+        moved = step * sigmoid_slope(u, kappa * beta * x2, gap, sech2)
+        size = root(ww + beta * (2.0 * m + beta * x2))
+        beta += moved
+        if not abs(moved) * norm > tol * (size + 1.0):
+            return beta, inner
+    return beta, max_inner
+
+
+@kernel(f8(RO_F8))
+def norm_squared(w: Floats) -> float:
+    """|w|^2, summed in order; a number, whatever it is."""
+    total = 0.0
+    for j in range(w.shape[0]):
+        total += w[j] * w[j]
+    return min(total, _LARGE)
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8, F8_2D, F8, I8))
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    rejected: Flags,
+    w: Floats,
+    table: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Score and learn all rows; labels are -1, 0 or 1.
+
+    A row for which any number would not be finite is rejected: it changes nothing. A row of
+    weight 0 is scored and counted and changes nothing else.
+
+    indptr, indices, values, labels, weights   see Batch
+    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    w       (width,)      the weights; the last is the intercept's
+    table   (width, 1)    the same memory
+    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
+    Cost O(entries) a row for one_step, O(entries + iterations) for complete, and |w|^2 is summed
+    anew once in RESUM_EVERY >= width rows, or where it has fallen below _FALL of its peak.
+    """
+    n = labels.shape[0]
+    ww, peak = f[NORM2], f[PEAK]
+    samples, rounds, inner_steps = k[SAMPLES], k[ROUNDS], k[INNER_STEPS]
+    c_step, tau, kappa, bias = f[C], f[TAU], f[KAPPA], f[BIAS]
+    surrogate, is_complete, horizon = k[SURROGATE], k[COMPLETE] != 0, k[HORIZON]
+    is_relative = k[RELATIVE] != 0
+    tie_tol = f[ZERO_TOL] * math.sqrt(ww)
+    until_resum = k[RESUM_EVERY] - rounds % k[RESUM_EVERY]
+    last = w.shape[0] - 1
+    is_far = w.shape[0] > _CACHED
+    final = np.uint64(max(1, indices.shape[0]) - 1)
+
+    for i in range(n):
+        begin, end = indptr[i], indptr[i + 1]
+        y, c = labels[i], weights[i]
+        if y == 0.0:
+            y = -1.0
+
+        dot, x2 = 0.0, 0.0
+        if is_far:
+            # While this sum waits for its terms, weights that are needed soon come in.
+            for p in range(np.uint64(begin), np.uint64(end)):
+                prefetch(table, indices[min(p + _AHEAD, final)])
+                x = values[p]
+                dot += x * w[np.uint32(indices[p])]
+                x2 += x * x
+        else:
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x = values[p]
+                dot += x * w[np.uint32(indices[p])]
+                x2 += x * x
+        score = dot + bias * w[last]
+        x2 += bias * bias
+        norm = math.sqrt(x2) if x2 >= _TINY else scaled_norm(values, begin, end, bias)
+        m = y * score
+
+        # The surrogate at w_t, and the first step as eta top / bottom.
+        u, limit = 0.0, 0.0
+        if surrogate == SIGMOID:
+            bottom = norm
+            u = kappa * (m / norm) if norm > 0.0 else 0.0
+            loss, top = sigmoid_surrogate(u, f[EPSILON])
+            if norm == 0.0:
+                top = 0.0
+        elif surrogate == PIL1:
+            loss, top, bottom, limit = pil1(m, tie_tol * norm, norm, tau)
+        else:
+            low = -f[TAU_LOW] * norm if is_relative else -f[TAU_LOW]
+            loss, top, bottom, limit = pil2(m, low, norm, tau)
+        finite = abs(score) < _INFINITY and loss < _INFINITY
+
+        # The step.
+        beta, inner = 0.0, 0
+        if top != 0.0 and c > 0.0 and finite:
+            eta = c * (c_step / math.sqrt(float(horizon if horizon > 0 else rounds + 1)))
+            step = eta * kappa / bottom if surrogate == SIGMOID else eta / bottom
+            if not is_complete:
+                beta = step * top
+            else:
+                # A row too short for its square is one of length 1, with all else as it was.
+                unit, s2, length = 1.0, x2, norm
+                if x2 < _TINY:
+                    unit, s2, length = norm, 1.0, 1.0
+                if surrogate == SIGMOID:
+                    beta, inner = descend_sigmoid(
+                        m / unit, s2, length, ww, u, kappa / norm * unit, top, step * unit,
+                        f[TOL], k[MAX_INNER],
+                    )  # fmt: skip
+                else:
+                    beta, inner = descend_pil(
+                        m / unit, s2, length, ww, step * unit, limit / unit, surrogate == PIL1,
+                        f[TOL], k[MAX_INNER],
+                    )  # fmt: skip
+                beta /= unit
+            long = beta * norm
+            new_ww = ww + 2.0 * beta * m + long * long
+            if new_ww < 0.0:
+                new_ww = 0.0
+
+            # Nothing is written before every number is known to be finite.
+            g = y * beta
+            finite = abs(g) < _INFINITY and new_ww < _INFINITY
+            if finite and not (abs(g) < _SMALL_STEP and x2 < _SMALL_NORM2):
+                for p in range(np.uint64(begin), np.uint64(end)):
+                    finite = finite and abs(w[np.uint32(indices[p])] + g * values[p]) < _INFINITY
+                finite = finite and abs(w[last] + g * bias) < _INFINITY
+            if finite:
+                inner_steps += inner
+            if finite and g != 0.0:
+                for p in range(np.uint64(begin), np.uint64(end)):
+                    w[np.uint32(indices[p])] += g * values[p]
+                w[last] += g * bias
+                updated[i] = True
+                ww = new_ww
+                peak = max(peak, ww)
+                if ww < _FALL * peak:
+                    ww = peak = norm_squared(w)
+                tie_tol = f[ZERO_TOL] * math.sqrt(ww)
+        if not finite:
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            continue
+        scores[i], losses[i] = score, loss
+        samples += 1
+        if c == 0.0:
+            continue
+        rounds += 1
+        until_resum -= 1
+        if until_resum == 0:
+            until_resum = k[RESUM_EVERY]
+            if ww != 0.0:
+                ww = peak = norm_squared(w)
+                tie_tol = f[ZERO_TOL] * math.sqrt(ww)
+
+    f[NORM2], f[PEAK] = ww, peak
+    k[SAMPLES], k[ROUNDS], k[INNER_STEPS] = samples, rounds, inner_steps

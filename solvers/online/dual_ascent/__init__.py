@@ -1,0 +1,1 @@
+"""O-DCA: online dual coordinate ascent."""

@@ -1,0 +1,751 @@
+"""The kernels of O-DCA for regularizers whose weights are not a multiple of u.
+
+State and steps are those of `_odca.py`; here w = grad R*(w') is taken coordinate by coordinate:
+
+    elastic net   R(w) = |w|^2 / 2 + threshold |w|_1,  w_j = w'_j moved towards 0 by `threshold`
+    entropy       R(w) = sum_j w_j log w_j on the simplex,  w = softmax(w')
+
+so that the dual step (26a) of the paper has no closed form: it is the root of an increasing
+function of one variable, found by Newton's method kept inside a bracket (see `best_dual`).
+
+Elastic net costs O(entries) for each function value of that search (a few), entropy O(width) once
+more for a row and for each visit. The average (27) is kept as it stands, which costs O(width) a
+row: coordinates move though no row touches them.
+
+`w`, `f`, `k` and the ring are those of `_odca.py`, but that the second column of w is the average.
+"""
+
+import math
+
+import numpy as np
+
+from dualstream.solvers.core.scalar import (
+    clip,
+    logistic_root,
+    loss_conjugate,
+    loss_value,
+    sigmoid,
+    soft,
+)
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    F8_2D,
+    I4,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    Flags,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
+
+# As in _odca.py, and held equal by a test: a cached kernel does not see another file's constants.
+SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
+RHO, STRENGTH, BETA, KAPPA, BIAS, THRESHOLD, LOSS = range(8, 15)
+SAMPLES, SINCE_RESUM, N_STEPS, SINCE_REPLAY, VISITS, FIRST, LAST = range(7)
+LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE, ENTROPY = range(7, 16)
+
+_INFINITY = math.inf
+_FLUSH_BELOW = 1e-30
+_OUTSIZED = 1e8
+_TINY, _LARGE = 1e-300, 1e300
+# Beyond these the sigmoid is 0 or 1 to the last bit.
+_LOWEST, _HIGHEST = -746.0, 40.0
+# A root is found where its function is 0 but for rounding, or where a step is this small a part of
+# it: the error of the objective is of second order in it.
+_ROUNDING, _SMALL_MOVE = 4e-16, 1e-13
+
+
+@kernel(f8(RO_F8, f8))
+def rho_delta(f: Floats, delta: float) -> float:
+    """rho Delta_N, as in _odca.py."""
+    return float(f[STRENGTH] if f[STRENGTH] > 0.0 else f[RHO] * delta)
+
+
+@kernel(f8(RO_F8))
+def dashed_factor(f: Floats) -> float:
+    """What v is multiplied by in w' = u / (rho Delta)."""
+    room = rho_delta(f, f[DELTA])
+    return f[SCALE] / room if room > 0.0 else 0.0
+
+
+@kernel(types.UniTuple(f8, 2)(RO_I4, i8, i8, F8_2D, f8, f8))
+def softmax_sums(
+    indices: Indices, begin: int, end: int, w: Floats, bias: float, factor: float
+) -> tuple[float, float]:
+    """The largest factor v_j, and the sum of exp(factor v_j - largest), where a row has no entry.
+
+    Rows are sorted by index. -infinity and 0 where it has one everywhere; the row of begin = end
+    and bias 1 has only an intercept. Cost O(width).
+    """
+    stop = w.shape[0] - 1
+    top = -_INFINITY
+    at = begin
+    for j in range(stop):
+        if at < end and indices[at] == j:
+            at += 1
+        else:
+            top = max(top, factor * w[j, 0])
+    total = 0.0
+    at = begin
+    for j in range(stop):
+        if at < end and indices[at] == j:
+            at += 1
+        else:
+            total += math.exp(factor * w[j, 0] - top)
+    return top, total
+
+
+@kernel(types.UniTuple(f8, 2)(F8_2D, RO_F8, RO_I8, f8))
+def shift_and_sum(w: Floats, f: Floats, k: Ints, factor: float) -> tuple[float, float]:
+    """largest and sum with softmax(w')_j = exp(factor v_j - largest) / sum; for entropy alone."""
+    if k[ENTROPY] == 0:
+        return 0.0, 1.0
+    stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
+    top = -_INFINITY
+    for j in range(stop):
+        top = max(top, factor * w[j, 0])
+    total = 0.0
+    for j in range(stop):
+        total += math.exp(factor * w[j, 0] - top)
+    return top, total
+
+
+@kernel(f8(f8, RO_F8, RO_I8, f8, f8))
+def weight_of(x: float, f: Floats, k: Ints, top: float, total: float) -> float:
+    """The weight of a coordinate whose w' is x."""
+    if k[ENTROPY] != 0:
+        return math.exp(x - top) / total
+    return soft(x, f[THRESHOLD])
+
+
+@kernel(void(F8_2D, RO_F8, RO_I8, F8))
+def served_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
+    """out (width,) = the served weights, the intercept's last (0 where there is none)."""
+    stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
+    out[w.shape[0] - 1] = 0.0
+    if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
+        for j in range(stop):
+            out[j] = w[j, 1]
+        return
+    factor = dashed_factor(f)
+    top, total = shift_and_sum(w, f, k, factor)
+    for j in range(stop):
+        out[j] = weight_of(factor * w[j, 0], f, k, top, total)
+
+
+@kernel(f8(RO_I4, RO_F8, i8, i8, F8_2D, RO_F8, RO_I8, f8, f8, f8))
+def score_of(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+    factor: float,
+    top: float,
+    total: float,
+) -> float:
+    """h.w by the served weights of a row."""
+    at = w.shape[0] - 1
+    bias = f[BIAS]
+    score = 0.0
+    if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
+        for p in range(begin, end):
+            score += values[p] * w[indices[p], 1]
+        return float(score + bias * w[at, 1])
+    for p in range(begin, end):
+        score += values[p] * weight_of(factor * w[indices[p], 0], f, k, top, total)
+    if bias != 0.0:
+        score += bias * weight_of(factor * w[at, 0], f, k, top, total)
+    return score
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, F8, F8_2D, RO_F8, RO_I8))
+def score_rows(
+    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+) -> None:
+    """Scores (n,) by the served weights, to the bit those that learn_rows reports."""
+    factor = dashed_factor(f)
+    top, total = shift_and_sum(w, f, k, factor)
+    for i in range(scores.shape[0]):
+        scores[i] = score_of(indices, values, indptr[i], indptr[i + 1], w, f, k, factor, top, total)
+
+
+@kernel(types.UniTuple(f8, 2)(RO_I4, RO_F8, i8, i8, F8_2D, RO_F8, RO_I8, f8, f8, f8, f8))
+def response(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+    factor: float,
+    step: float,
+    rest_top: float,
+    rest: float,
+) -> tuple[float, float]:
+    """h.grad R*(w' + step h) with w' = factor v, and its derivative by `step`.
+
+    rest_top, rest   for entropy: softmax_sums of what the row leaves alone
+    """
+    at, bias = w.shape[0] - 1, f[BIAS]
+    if k[ENTROPY] == 0:
+        product = slope = 0.0
+        for p in range(begin, end):
+            h = values[p]
+            t = soft(factor * w[indices[p], 0] + step * h, f[THRESHOLD])
+            product += h * t
+            if t != 0.0:
+                slope += h * h
+        if bias != 0.0:
+            t = soft(factor * w[at, 0] + step * bias, f[THRESHOLD])
+            product += bias * t
+            if t != 0.0:
+                slope += bias * bias
+        return product, slope
+    top = rest_top
+    for p in range(begin, end):
+        top = max(top, factor * w[indices[p], 0] + step * values[p])
+    if bias != 0.0:
+        top = max(top, factor * w[at, 0] + step * bias)
+    total = rest * math.exp(rest_top - top) if rest > 0.0 else 0.0
+    first = second = 0.0
+    for p in range(begin, end):
+        h = values[p]
+        share = math.exp(factor * w[indices[p], 0] + step * h - top)
+        total += share
+        first += share * h
+        second += share * h * h
+    if bias != 0.0:
+        share = math.exp(factor * w[at, 0] + step * bias - top)
+        total += share
+        first += share * bias
+        second += share * bias * bias
+    mean = first / total
+    return mean, max(0.0, second / total - mean * mean)
+
+
+@kernel(types.UniTuple(f8, 2)(
+    RO_I4, RO_F8, i8, i8, F8_2D, RO_F8, RO_I8, f8, f8, f8, f8, f8, f8, f8
+))  # fmt: skip
+def best_dual(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+    factor: float,
+    a: float,
+    old: float,
+    hh: float,
+    y: float,
+    rest_top: float,
+    rest: float,
+) -> tuple[float, float]:
+    """tau = argmin of  Q*(-tau; y) + (1/a) R*(f_N + a tau h),  f_N = w' - a old h, and Q*(-tau; y).
+
+    Its derivative, dQ*(-tau) + phi(tau) with phi(tau) = h.grad R*(f_N + a tau h), increases. For
+    the logistic loss its root is looked for in u = logit(y tau), as in `_scalar.logistic_root`. For
+    the others 0 is tried first, so that it is taken where it is a minimum; then the side to which
+    the derivative falls, up to the end of the domain. phi rises by at most a |h|^2 for each unit of
+    tau, which bounds the root from the other side. Where several tau are minima (phi is level), one
+    of them. Newton's method, bisecting where a step leaves the bracket or is not half of the one
+    before (Press et al., Numerical Recipes, rtsafe). NaN where phi is not finite.
+    """
+    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
+    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    sgn, t = (y, 1.0) if margin != 0.0 else (1.0, y)
+    at_0, slope = response(indices, values, begin, end, w, f, k, factor, -a * old, rest_top, rest)
+    at_0 *= sgn
+    steepest = a * hh
+    if not (abs(at_0) < _INFINITY and steepest < _INFINITY):
+        return math.nan, math.nan
+
+    if logistic != 0.0:
+        at_1, _ = response(
+            indices, values, begin, end, w, f, k, factor, a * (sgn - old), rest_top, rest
+        )
+        at_1 *= sgn
+        if not abs(at_1) < _INFINITY:
+            return math.nan, math.nan
+        lo = max(-at_1, -math.log1p(steepest) - max(at_0, 0.0) - 1.0)
+        lo, hi = clip(lo, _LOWEST, _HIGHEST), clip(-at_0, _LOWEST, _HIGHEST)
+        u, b = logistic_root(at_0, a * slope)
+        if not lo < u < hi:
+            u = lo + 0.5 * (hi - lo)
+        b = sigmoid(u)
+        last = hi - lo
+        for _ in range(200):
+            if not lo < hi:
+                break
+            found, slope = response(
+                indices, values, begin, end, w, f, k, factor, a * (sgn * b - old), rest_top, rest
+            )
+            residual = u + sgn * found
+            if residual > 0.0:
+                hi = u
+            else:
+                lo = u
+            if abs(residual) <= _ROUNDING * (abs(u) + abs(found)):
+                break
+            move = -residual / (1.0 + a * slope * b * (1.0 - b))
+            if not (lo < u + move < hi and 2.0 * abs(move) <= abs(last)):
+                move = lo + 0.5 * (hi - lo) - u
+            last = move
+            u += move
+            b = sigmoid(u)
+            if abs(move) <= _SMALL_MOVE * abs(u):
+                break
+        if u < 0.0:
+            return sgn * b, math.log1p(-b) + b * u
+        return sgn * b, math.log(b) - (1.0 - b) * u
+
+    pull = soft(t - at_0, eps)
+    side = 1.0 if pull > 0.0 else -1.0
+    most = b_hi if pull > 0.0 else -b_lo
+    if gamma > 0.0:
+        most = min(most, abs(pull) / gamma)
+    if pull == 0.0 or most == 0.0:
+        return 0.0, 0.0
+    # From here on b = side * x, and residual = gamma x + eps - side (t - phi): below 0 at x = 0.
+    x = most
+    found, slope_there = response(
+        indices, values, begin, end, w, f, k, factor,
+        a * (sgn * side * most - old), rest_top, rest,
+    )  # fmt: skip
+    residual = gamma * most + eps - side * (t - sgn * found)
+    if not abs(residual) < _INFINITY:
+        return math.nan, math.nan
+    if residual > 0.0:
+        lo, hi = 0.0, most
+        if steepest + gamma > 0.0:
+            lo = min(abs(pull) / (steepest + gamma) * (1.0 - 1e-15), most)
+        x = lo
+        if a * slope + gamma > 0.0:
+            x = min(abs(pull) / (a * slope + gamma), most)
+        if not lo <= x < hi:
+            x = lo + 0.5 * (hi - lo)
+        last = hi - lo
+        for _ in range(200):
+            found, slope = response(
+                indices, values, begin, end, w, f, k, factor,
+                a * (sgn * side * x - old), rest_top, rest,
+            )  # fmt: skip
+            residual = gamma * x + eps - side * (t - sgn * found)
+            if residual > 0.0:
+                hi = x
+            else:
+                lo = x
+            if abs(residual) <= _ROUNDING * (gamma * x + eps + abs(t) + abs(found)):
+                break
+            move = -residual / (a * slope + gamma)
+            if not (lo <= x + move <= hi and 2.0 * abs(move) <= abs(last)):
+                move = lo + 0.5 * (hi - lo) - x
+            last = move
+            x += move
+            if abs(move) <= _SMALL_MOVE * x:
+                break
+    b = side * x
+    return sgn * b, eps * x + 0.5 * gamma * x * x - t * b
+
+
+@kernel(f8(RO_F8, i8, i8, f8))
+def square_of(values: Floats, begin: int, end: int, bias: float) -> float:
+    """h.h"""
+    total = 0.0
+    for p in range(begin, end):
+        total += values[p] * values[p]
+    return total + bias * bias
+
+
+@kernel(f8(f8, f8))
+def size_of(g: float, hh: float) -> float:
+    """|g h|, and never 0 unless g is."""
+    return min(max(abs(g) * math.sqrt(hh), _TINY), _LARGE) if g != 0.0 else 0.0
+
+
+@kernel(b1(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8, f8))
+def stays_finite(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    w: Floats,
+    bias: float,
+    g: float,
+    shrink: float,
+    factor: float,
+) -> bool:
+    """Whether shrink v + g h, and factor times it, are finite where h is not 0."""
+    at = w.shape[0] - 1
+    reach = max(1.0, factor)
+    finite = reach * abs(w[at, 0] * shrink + g * bias) < _INFINITY
+    for p in range(begin, end):
+        finite = finite and reach * abs(w[indices[p], 0] * shrink + g * values[p]) < _INFINITY
+    return bool(finite)
+
+
+@kernel(void(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8))
+def add_row(
+    indices: Indices, values: Floats, begin: int, end: int, w: Floats, bias: float, g: float
+) -> None:
+    """v += g h."""
+    for p in range(begin, end):
+        w[indices[p], 0] += g * values[p]
+    w[w.shape[0] - 1, 0] += g * bias
+
+
+@kernel(void(RO_I4, i8, i8, F8_2D, F8, b1))
+def keep(indices: Indices, begin: int, end: int, w: Floats, saved: Floats, back: bool) -> None:
+    """Write down v where a row has entries, or put it `back`."""
+    at = w.shape[0] - 1
+    if back:
+        for p in range(begin, end):
+            w[indices[p], 0] = saved[p - begin]
+        w[at, 0] = saved[end - begin]
+        return
+    for p in range(begin, end):
+        saved[p - begin] = w[indices[p], 0]
+    saved[end - begin] = w[at, 0]
+
+
+@kernel(void(F8_2D, F8, I8, I8, I4, F8, F8_2D))
+def resum(
+    w: Floats, f: Floats, k: Ints, starts: Ints, indices: Indices, values: Floats, rows: Floats
+) -> None:
+    """v, Delta and the size of all steps anew from the rows of a sliding window."""
+    first = max(k[FIRST], k[LAST] - k[LENGTH])
+    for j in range(w.shape[0]):
+        w[j, 0] = 0.0
+    delta = size = 0.0
+    for i in range(first, k[LAST]):
+        delta += rows[i, 1]
+        g = rows[i, 1] * rows[i, 2]
+        add_row(indices, values, starts[i], starts[i + 1], w, f[BIAS], g)
+        size += size_of(g, square_of(values, starts[i], starts[i + 1], f[BIAS]))
+    f[DELTA], f[IN_WINDOW], f[EVICTED] = delta, size, 0.0
+    k[SINCE_RESUM] = 0
+
+
+@kernel(void(F8_2D, F8, I8, f8, f8))
+def add_iterate(w: Floats, f: Floats, k: Ints, kept: float, share: float) -> None:
+    """average = kept average + share w_N. O(width); what would not be finite stays as it was."""
+    factor = dashed_factor(f)
+    top, total = shift_and_sum(w, f, k, factor)
+    stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
+    for j in range(stop):
+        new = kept * w[j, 1] + share * weight_of(factor * w[j, 0], f, k, top, total)
+        if abs(new) < _INFINITY:
+            w[j, 1] = new
+
+
+@kernel(types.UniTuple(f8, 2)(RO_I4, i8, i8, F8_2D, RO_F8, RO_I8, f8))
+def rest_of(
+    indices: Indices, begin: int, end: int, w: Floats, f: Floats, k: Ints, factor: float
+) -> tuple[float, float]:
+    """What `response` needs of the coordinates that a row leaves alone."""
+    if k[ENTROPY] == 0:
+        return 0.0, 0.0
+    return softmax_sums(indices, begin, end, w, f[BIAS], factor)
+
+
+@kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+def visit_rows(
+    visits: Floats,
+    begin: int,
+    end: int,
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Maximise the dual over the lambda of one retained row after the other; see _odca.replay.
+
+    A visit for which any number would not be finite changes nothing. The average stays behind.
+    """
+    log_beta = math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
+    bias, length = f[BIAS], k[LENGTH]
+    count = k[LAST] - k[FIRST]
+    if length > 0:
+        count = min(count, length)
+    for i in range(begin, end):
+        age = min(int(visits[i] * count), count - 1)
+        row = k[LAST] - 1 - age
+        delta = rows[row, 1]
+        if age > 0 and log_beta < 0.0:
+            delta *= math.exp(age * log_beta)
+        if not delta > 0.0:
+            continue
+        p, q = starts[row], starts[row + 1]
+        y, old = rows[row, 0], rows[row, 2]
+        room = rho_delta(f, f[DELTA])
+        factor, a = f[SCALE] / room, delta / room
+        hh = square_of(values, p, q, bias)
+        rest_top, rest = rest_of(indices, p, q, w, f, k, factor)
+        tau, cost = best_dual(indices, values, p, q, w, f, k, factor, a, old, hh, y, rest_top, rest)
+        g = delta * (tau - old) / f[SCALE]
+        conjugate = f[CONJUGATE]
+        if length == 0:
+            old_cost = loss_conjugate(
+                old, y, f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3], f[LOSS + 4], f[LOSS + 5]
+            )
+            conjugate += delta * (cost - old_cost)
+        finite = abs(g) < _INFINITY and abs(conjugate) < _INFINITY
+        if g == 0.0 or not (
+            finite and stays_finite(indices, values, p, q, w, bias, g, 1.0, factor)
+        ):
+            continue
+        add_row(indices, values, p, q, w, bias, g)
+        rows[row, 2] = tau
+        f[CONJUGATE] = conjugate
+        if length > 0:
+            size, gone = size_of(delta * tau, hh), size_of(delta * old, hh)
+            k[N_STEPS] += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
+            f[IN_WINDOW] = f[IN_WINDOW] + size - gone if k[N_STEPS] > 0 else 0.0
+            f[EVICTED] += gone
+    k[VISITS] += end - begin
+
+
+@kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+def replay(
+    visits: Floats,
+    begin: int,
+    end: int,
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Visits `begin` to `end`; the newest iterate's part of the average follows."""
+    averaged = k[AVERAGED] != 0 and f[AVG_S] > 0.0
+    if averaged:
+        add_iterate(w, f, k, 1.0, -1.0 / f[AVG_S])
+    visit_rows(visits, begin, end, starts, indices, values, rows, w, f, k)
+    if averaged:
+        add_iterate(w, f, k, 1.0, 1.0 / f[AVG_S])
+
+
+@kernel(
+    i8(
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, RO_F8,
+        F8, F8, B1, B1, F8_2D, F8, I8,
+        I8, I4, F8, F8_2D, F8,
+    )
+)  # fmt: skip
+def learn_and_replay(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    visits: Floats,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    rejected: Flags,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+    ring_starts: Ints,
+    ring_indices: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+    saved: Floats,
+) -> int:
+    """As learn_and_replay of _odca.py, and learn_rows where STEPS and EVERY are 0."""
+    n = labels.shape[0]
+    binary = k[BINARY] != 0
+    if start == 0:
+        for i in range(n):
+            y = labels[i]
+            if y != y or (binary and not (y == 1.0 or y == -1.0 or y == 0.0)):
+                return -1 - i
+    beta, bias, length, steps = f[BETA], f[BIAS], k[LENGTH], k[STEPS]
+    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
+    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    at_visit = 0
+    # For entropy the served weights' shift and sum; only a learned row changes them.
+    served_factor = dashed_factor(f)
+    top, total = shift_and_sum(w, f, k, served_factor)
+
+    i = start
+    while i < n and at_visit + steps <= visits.shape[0]:
+        begin, end = indptr[i], indptr[i + 1]
+        last = k[LAST]
+        if last == ring_rows.shape[0] or ring_starts[last] + end - begin > ring_values.shape[0]:
+            break
+        y, c = labels[i], weights[i]
+        if binary and y == 0.0:
+            y = -1.0
+        score = score_of(indices, values, begin, end, w, f, k, served_factor, top, total)
+        loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        scores[i], losses[i] = score, loss
+        if not (abs(score) < _INFINITY and loss < _INFINITY):
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            i += 1
+            continue
+        if c == 0.0:
+            k[SAMPLES] += 1
+            i += 1
+            continue
+
+        # The row that leaves a sliding window.
+        new_delta = beta * f[DELTA] + c
+        leaver = last - length
+        gone = 0.0
+        if length > 0 and leaver >= k[FIRST]:
+            old_c = ring_rows[leaver, 1]
+            new_delta = f[DELTA] - old_c + c
+            if old_c > 1e6 * new_delta:
+                new_delta = c
+                for q in range(leaver + 1, last):
+                    new_delta += ring_rows[q, 1]
+            p, q = ring_starts[leaver], ring_starts[leaver + 1]
+            g = old_c * ring_rows[leaver, 2]
+            gone = size_of(g, square_of(ring_values, p, q, bias))
+            if gone > 0.0:
+                keep(ring_indices, p, q, w, saved, False)
+                add_row(ring_indices, ring_values, p, q, w, bias, -g)
+
+        # The step.
+        room = rho_delta(f, new_delta)
+        new_scale = beta * f[SCALE]
+        factor, a = new_scale / room, c / room
+        hh = square_of(values, begin, end, bias)
+        rest_top, rest = rest_of(indices, begin, end, w, f, k, factor)
+        tau, cost = best_dual(
+            indices, values, begin, end, w, f, k, factor, a, 0.0, hh, y, rest_top, rest
+        )
+        new_conjugate = beta * f[CONJUGATE] + c * cost if length == 0 else 0.0
+        shrink = 1.0
+        if new_scale < _FLUSH_BELOW:
+            shrink, new_scale = new_scale, 1.0
+        g = c * tau / new_scale
+        finite = (
+            factor < _INFINITY
+            and new_scale / room < _INFINITY
+            and abs(g) < _INFINITY
+            and abs(new_conjugate) < _INFINITY
+            and new_delta < _INFINITY
+            and stays_finite(indices, values, begin, end, w, bias, g, shrink, new_scale / room)
+        )
+        if not finite:
+            if gone > 0.0:
+                keep(ring_indices, ring_starts[leaver], ring_starts[leaver + 1], w, saved, True)
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            i += 1
+            continue
+
+        # Writing it down.
+        if shrink != 1.0:
+            for j in range(w.shape[0]):
+                w[j, 0] *= shrink
+        if g != 0.0:
+            add_row(indices, values, begin, end, w, bias, g)
+            updated[i] = end > begin or bias != 0.0
+        at = ring_starts[last]
+        for p in range(begin, end):
+            ring_indices[at] = indices[p]
+            ring_values[at] = values[p]
+            at += 1
+        ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, tau
+        ring_starts[last + 1] = at
+        k[LAST] += 1
+        if k[LAST] - k[FIRST] > k[RETAIN]:
+            k[FIRST] += 1
+        k[SAMPLES] += 1
+        f[SCALE], f[DELTA], f[CONJUGATE] = new_scale, new_delta, new_conjugate
+        if length > 0:
+            size = size_of(g, hh)
+            k[N_STEPS] += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
+            f[IN_WINDOW] = f[IN_WINDOW] + size - gone if k[N_STEPS] > 0 else 0.0
+            f[EVICTED] += gone
+            k[SINCE_RESUM] += 1
+            if k[SINCE_RESUM] >= k[RESUM_EVERY] or (
+                k[N_STEPS] > 0 and f[EVICTED] > _OUTSIZED * f[IN_WINDOW]
+            ):
+                resum(w, f, k, ring_starts, ring_indices, ring_values, ring_rows)
+        if steps > 0:
+            visit_rows(
+                visits, at_visit, at_visit + steps,
+                ring_starts, ring_indices, ring_values, ring_rows, w, f, k,
+            )  # fmt: skip
+            at_visit += steps
+        if k[AVERAGED] != 0:
+            f[AVG_S] = f[KAPPA] * f[AVG_S] + 1.0
+            add_iterate(w, f, k, 1.0 - 1.0 / f[AVG_S], 1.0 / f[AVG_S])
+        served_factor = dashed_factor(f)
+        if k[AVERAGED] == 0:
+            top, total = shift_and_sum(w, f, k, served_factor)
+        i += 1
+        if k[EVERY] > 0:
+            k[SINCE_REPLAY] += 1
+            if k[SINCE_REPLAY] == k[EVERY]:
+                k[SINCE_REPLAY] = 0
+                k[DUE] = 1
+                break
+    return i
+
+
+@kernel(void(RO_F8_2D, RO_F8, RO_F8, RO_I8, f8, F8))
+def regularizer_sums(
+    w: Floats, served: Floats, f: Floats, k: Ints, factor: float, out: Floats
+) -> None:
+    """out (3,): R(served), R*(w') and R(served) + R*(w') - served.w', each a sum of terms >= 0.
+
+    served  (width,)  what served_weights wrote; w' = factor v
+    Elastic net: with t = soft(w') and e = w' - t, |e| <= threshold, the last one has the terms
+    (w - t)^2 / 2 and threshold |w| - w e. Entropy: the relative entropy of w to p = softmax(w'),
+    in the terms w log(w / p) - w + p.
+    """
+    stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
+    primal = dual = excess = 0.0
+    if k[ENTROPY] == 0:
+        eps = f[THRESHOLD]
+        for j in range(stop):
+            x, dashed = served[j], factor * w[j, 0]
+            t = soft(dashed, eps)
+            primal += 0.5 * x * x + eps * abs(x)
+            dual += 0.5 * t * t
+            excess += 0.5 * (x - t) * (x - t) + max(0.0, eps * abs(x) - x * clip(dashed, -eps, eps))
+        out[0], out[1], out[2] = primal, dual, excess
+        return
+    top = -_INFINITY
+    for j in range(stop):
+        top = max(top, factor * w[j, 0])
+    total = 0.0
+    for j in range(stop):
+        total += math.exp(factor * w[j, 0] - top)
+    log_total = math.log(total)
+    for j in range(stop):
+        x, log_p = served[j], factor * w[j, 0] - top - log_total
+        if x > 0.0:
+            primal += x * math.log(x)
+            excess += max(0.0, x * (math.log(x) - log_p) - x + math.exp(log_p))
+        else:
+            excess += math.exp(log_p)
+    out[0], out[1], out[2] = primal, top + log_total, excess

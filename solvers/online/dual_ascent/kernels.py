@@ -1,0 +1,679 @@
+"""The kernels of O-DCA: scoring rows, and learning each by one exact dual step.
+
+Ying, Yuan, Sayed, "Online dual coordinate ascent learning" (2016), eqs. (18)-(27). All windows
+share one state, the numerator u = sum_n delta(n, N) lambda(n) h_n and Delta_N, so that the paper's
+f_N(w') is u / (rho Delta_N) after decay or eviction, alpha(N) is 1 / (rho Delta_N), and N = 1 and
+N = L need no case of their own. A row of weight c enters with delta = c. Where `strength` is given,
+rho Delta is that number at every N, and so rho = strength / Delta_N: the sum of the losses plus a
+fixed prior, strength |w|^2 / 2, with a step that does not shrink.
+
+To decay u in O(1) it is kept as `scale` v. The average (27), sum_n kappa^(N-n) w_n / S_N, is kept
+as k (P v + z) / S: a step that adds g to v_j takes P g from z_j, so that neither costs more than
+the row's entries. What is done to all coordinates is so rare that it costs nothing per row: where
+`scale` is below 1e-3, P v moves into z and the scale into v (else the rounding error of P v + z
+grows without bound when kappa > beta); where k is below 1e-100, k moves into z and P; a sliding
+window is summed anew.
+
+In every kernel
+    w   (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
+    f   (N_FLOATS,), k (N_INTS,) the numbers of a learner, see below
+    bias                         what the last coordinate of every row holds: 1.0 or 0.0
+    starts, indices, values, rows (ring_ where a batch is there too)     see windows.Ring
+"""
+
+import math
+
+import numpy as np
+
+from dualstream.solvers.core.scalar import (
+    dual_step,
+    loss_conjugate,
+    loss_value,
+    prefetch,
+    sigmoid,
+)
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    F8_2D,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Flags,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
+
+# The numbers of a learner, in two arrays: first its state, then what its specification fixes.
+SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
+RHO, STRENGTH, BETA, KAPPA, BIAS, THRESHOLD, LOSS = range(8, 15)
+N_FLOATS = LOSS + 6
+SAMPLES, SINCE_RESUM, N_STEPS, SINCE_REPLAY, VISITS, FIRST, LAST = range(7)
+LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE, ENTROPY = range(7, 16)
+N_INTS = 16
+
+# A step within these bounds cannot carry a finite number beyond the largest one: what is added is
+# below half a unit in that one's last place.
+_SMALL_STEP, _SMALL_NORM = 1e90, 1e180
+_TINY, _LARGE = 1e-300, 1e300
+# Weights that a cache of the first or second level holds.
+_CACHED = 32_768
+_INFINITY = math.inf
+
+# A sliding window is summed anew from its rows every 100 lengths, and when the steps taken out of
+# it since then are this many times what is in it: their rounding would begin to show.
+_OUTSIZED = 1e8
+
+
+@kernel(f8(f8, f8, f8))
+def rho_delta(rho: float, strength: float, delta: float) -> float:
+    """rho Delta_N, what u is divided by: `strength`, unless it is 0, holds it fixed."""
+    return strength if strength > 0.0 else rho * delta
+
+
+@kernel(types.UniTuple(f8, 2)(RO_F8, RO_I8))
+def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
+    """fv and fz: the served weights are fv v + fz z."""
+    if k[AVERAGED] != 0:
+        fz = f[AVG_K] / f[AVG_S] if f[AVG_S] > 0.0 else 0.0
+        return fz * f[AVG_P], fz
+    room = rho_delta(f[RHO], f[STRENGTH], f[DELTA])
+    return (f[SCALE] / room if room > 0.0 else 0.0), 0.0
+
+
+@kernel(types.UniTuple(f8, 3)(RO_I4, RO_F8, i8, i8, F8_2D, f8), inline=True)
+def row_products(
+    indices: Indices, values: Floats, begin: int, end: int, w: Floats, bias: float
+) -> tuple[float, float, float]:
+    """h.v, h.z (0 without z) and h.h of the row of entries `begin` to `end`."""
+    averaged = w.shape[1] == 2
+    end_of_w = w.shape[0] - 1
+    dv, dz, hh = 0.0, 0.0, 0.0
+    # Unsigned, so that no index is looked at for counting from the end.
+    for p in range(np.uint64(begin), np.uint64(end)):
+        x, j = values[p], np.uint32(indices[p])
+        dv += x * w[j, 0]
+        if averaged:
+            dz += x * w[j, 1]
+        hh += x * x
+    if averaged:
+        dz += bias * w[end_of_w, 1]
+    return dv + bias * w[end_of_w, 0], dz, hh + bias * bias
+
+
+@kernel(void(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8), inline=True)
+def add_row(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    w: Floats,
+    bias: float,
+    g: float,
+    pg: float,
+) -> None:
+    """v += g h, z -= pg h."""
+    averaged = w.shape[1] == 2
+    end_of_w = w.shape[0] - 1
+    for p in range(np.uint64(begin), np.uint64(end)):
+        x, j = values[p], np.uint32(indices[p])
+        w[j, 0] += g * x
+        if averaged:
+            w[j, 1] -= pg * x
+    w[end_of_w, 0] += g * bias
+    if averaged:
+        w[end_of_w, 1] -= pg * bias
+
+
+@kernel(b1(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8, f8))
+def stays_finite(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    w: Floats,
+    bias: float,
+    g: float,
+    pg: float,
+    shrink: float,
+) -> bool:
+    """Whether shrink v + g h and z - pg h are finite where h is not 0."""
+    at_z = w.shape[1] - 1
+    end_of_w = w.shape[0] - 1
+    finite = (
+        abs(w[end_of_w, 0] * shrink + g * bias) < _INFINITY
+        and abs(w[end_of_w, at_z] - pg * bias) < _INFINITY
+    )
+    for p in range(begin, end):
+        x, j = values[p], indices[p]
+        finite = (
+            finite
+            and abs(w[j, 0] * shrink + g * x) < _INFINITY
+            and abs(w[j, at_z] - pg * x) < _INFINITY
+        )
+    return bool(finite)
+
+
+@kernel(b1(F8_2D, f8))
+def flush_is_finite(w: Floats, p: float) -> bool:
+    """Whether z + P v is."""
+    finite = True
+    for j in range(w.shape[0]):
+        finite = finite and abs(w[j, 1] + p * w[j, 0]) < _INFINITY
+    return finite
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, F8, F8_2D, RO_F8, RO_I8))
+def score_rows(
+    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+) -> None:
+    """Scores (n,) by the served weights, to the bit those that learn_rows reports."""
+    fv, fz = served_factors(f, k)
+    for i in range(scores.shape[0]):
+        dv, dz, _ = row_products(indices, values, indptr[i], indptr[i + 1], w, f[BIAS])
+        scores[i] = fv * dv + fz * dz
+
+
+@kernel(void(RO_F8, F8))
+def sigmoids(scores: Floats, out: Floats) -> None:
+    """out = sigmoid(scores)."""
+    for i in range(scores.shape[0]):
+        out[i] = sigmoid(scores[i])
+
+
+@kernel(void(F8_2D, f8, f8))
+def flush(w: Floats, p: float, scale: float) -> None:
+    """z += P v, v *= scale: the same weights with P = 0 and scale 1."""
+    averaged = w.shape[1] == 2
+    for j in range(w.shape[0]):
+        if averaged:
+            w[j, 1] += p * w[j, 0]
+        w[j, 0] *= scale
+
+
+@kernel(void(F8_2D, f8))
+def scale_average(w: Floats, k: float) -> None:
+    """z *= k: the same average with k = 1."""
+    for j in range(w.shape[0]):
+        w[j, 1] *= k
+
+
+@kernel(f8(f8, f8))
+def size_of(g: float, hh: float) -> float:
+    """|g h|, and never 0 unless g is."""
+    return min(max(abs(g) * math.sqrt(hh), _TINY), _LARGE) if g != 0.0 else 0.0
+
+
+@kernel(f8(i8, f8, f8, I8, I4, F8, F8_2D, F8_2D, F8))
+def evict(
+    row: int,
+    p: float,
+    bias: float,
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    w: Floats,
+    saved: Floats,
+) -> float:
+    """Take c lambda h of a retained row out of v; return its norm, of which 0 means no change.
+
+    saved   (2 entries + 2,) or more; what was in w before, for put_back
+    """
+    averaged = w.shape[1] == 2
+    end_of_w = w.shape[0] - 1
+    g = rows[row, 1] * rows[row, 2]
+    if g == 0.0:
+        return 0.0
+    pg = p * g
+    norm = 0.0
+    at = 0
+    for q in range(np.uint64(starts[row]), np.uint64(starts[row + 1])):
+        x, j = values[q], np.uint32(indices[q])
+        norm += x * x
+        saved[at] = w[j, 0]
+        w[j, 0] -= g * x
+        if averaged:
+            saved[at + 1] = w[j, 1]
+            w[j, 1] += pg * x
+        at += 2
+    saved[at] = w[end_of_w, 0]
+    w[end_of_w, 0] -= g * bias
+    if averaged:
+        saved[at + 1] = w[end_of_w, 1]
+        w[end_of_w, 1] += pg * bias
+    return size_of(g, norm + bias * bias)
+
+
+@kernel(void(i8, I8, I4, F8_2D, F8))
+def put_back(row: int, starts: Ints, indices: Indices, w: Floats, saved: Floats) -> None:
+    """Undo `evict`, to the bit."""
+    averaged = w.shape[1] == 2
+    end_of_w = w.shape[0] - 1
+    at = 0
+    for q in range(starts[row], starts[row + 1]):
+        w[indices[q], 0] = saved[at]
+        if averaged:
+            w[indices[q], 1] = saved[at + 1]
+        at += 2
+    w[end_of_w, 0] = saved[at]
+    if averaged:
+        w[end_of_w, 1] = saved[at + 1]
+
+
+@kernel(types.UniTuple(f8, 2)(F8_2D, f8, f8, I8, I4, F8, F8_2D, i8, i8))
+def resum(
+    w: Floats,
+    p: float,
+    bias: float,
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    first: int,
+    last: int,
+) -> tuple[float, float]:
+    """v = sum of c lambda h over the retained rows `first` to `last`.
+
+    Takes away what additions and evictions left behind by rounding; z follows, so that the
+    average stays what it is. Returns the sums of c and of |c lambda h|.
+    """
+    averaged = w.shape[1] == 2
+    end_of_w = w.shape[0] - 1
+    for j in range(w.shape[0]):
+        if averaged:
+            w[j, 1] += p * w[j, 0]
+        w[j, 0] = 0.0
+    delta = size = 0.0
+    for i in range(first, last):
+        delta += rows[i, 1]
+        g = rows[i, 1] * rows[i, 2]
+        norm = 0.0
+        for q in range(starts[i], starts[i + 1]):
+            norm += values[q] * values[q]
+            w[indices[q], 0] += g * values[q]
+        w[end_of_w, 0] += g * bias
+        size += size_of(g, norm + bias * bias)
+    if averaged:
+        for j in range(w.shape[0]):
+            w[j, 1] -= p * w[j, 0]
+    return delta, size
+
+
+@kernel(
+    i8(
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8,
+        F8, F8, B1, B1, F8_2D, F8, I8,
+        I8, I4, F8, F8_2D, F8,
+    )
+)  # fmt: skip
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    stop: int,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    rejected: Flags,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+    ring_starts: Ints,
+    ring_indices: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+    saved: Floats,
+) -> int:
+    """Score and learn rows `start` to `stop`; return `stop`, or the row the ring has no room for.
+
+    Each row maximises the dual over its own lambda, once: (26a)-(26c) of the paper for R = |w|^2/2,
+    as  min over tau of Q*(-tau) + tau m + s tau^2 / 2  with m = h.u / (rho Delta) after decay or
+    eviction, s = c |h|^2 / (rho Delta); then u += c tau h. A row for which any number would not be
+    finite is rejected: it changes nothing. A row of weight 0 is scored and counted and changes
+    nothing else. Returns -1 - i, before any row is learned, where label i is unknown.
+
+    indptr, indices, values, labels, weights   see Batch
+    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    w       (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
+    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
+    ring_*                           see windows.Ring; rows FIRST to LAST are retained
+    saved   (2 entries + 2,)         scratch; entries of any retained row; without a sliding window
+                                     (0,), or (n,): tau of each row that counts is written to it
+                                     then, and no row is retained
+    Cost O(entries) a row, but for what the top of this file says is done rarely.
+    """
+    n = labels.shape[0]
+    binary = k[BINARY] != 0
+    if start == 0:
+        for i in range(n):
+            y = labels[i]
+            if y != y or (binary and not (y == 1.0 or y == -1.0 or y == 0.0)):
+                return -1 - i
+
+    scale, delta, conjugate = f[SCALE], f[DELTA], f[CONJUGATE]
+    in_window, evicted_size = f[IN_WINDOW], f[EVICTED]
+    avg_p, avg_k, avg_s = f[AVG_P], f[AVG_K], f[AVG_S]
+    rho, strength, beta, kappa, bias = f[RHO], f[STRENGTH], f[BETA], f[KAPPA], f[BIAS]
+    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
+    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    samples, since_resum, n_steps = k[SAMPLES], k[SINCE_RESUM], k[N_STEPS]
+    first, last = k[FIRST], k[LAST]
+    length, retain, averaged = k[LENGTH], k[RETAIN], k[AVERAGED] != 0
+    flush_below = 1e-3 if averaged else 1e-30
+    fv, fz = served_factors(f, k)
+    retains = length > 0 or saved.shape[0] == 0
+    is_far = w.shape[0] * w.shape[1] > _CACHED
+
+    i = start
+    while i < stop:
+        begin, end = indptr[i], indptr[i + 1]
+        if retains and (
+            last == ring_rows.shape[0] or ring_starts[last] + end - begin > ring_values.shape[0]
+        ):
+            break
+        if is_far and i + 2 < n:
+            for p in range(indptr[i + 2], indptr[i + 3]):
+                prefetch(w, indices[p])
+        y, c = labels[i], weights[i]
+        if binary and y == 0.0:
+            y = -1.0
+
+        # The score, by the served weights.
+        dv, dz, hh = row_products(indices, values, begin, end, w, bias)
+        score = fv * dv + fz * dz
+        loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        scores[i], losses[i] = score, loss
+        if not (abs(score) < _INFINITY and loss < _INFINITY):
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            i += 1
+            continue
+        if c == 0.0:
+            samples += 1
+            i += 1
+            continue
+
+        # The row that leaves a sliding window.
+        new_delta = beta * delta + c
+        leaver = last - length
+        gone = 0.0
+        if length > 0 and leaver >= first:
+            old_c = ring_rows[leaver, 1]
+            new_delta = delta - old_c + c
+            # Where a sum of very unequal weights has lost its small ones, sum them again.
+            if old_c > 1e6 * new_delta:
+                new_delta = c
+                for q in range(leaver + 1, last):
+                    new_delta += ring_rows[q, 1]
+            gone = evict(
+                leaver, avg_p, bias, ring_starts, ring_indices, ring_values, ring_rows, w, saved
+            )
+            if gone > 0.0:
+                dv, _, _ = row_products(indices, values, begin, end, w, bias)
+
+        # The step.
+        room = rho_delta(rho, strength, new_delta)
+        new_scale = beta * scale
+        m = new_scale * dv / room
+        s = c * hh / room
+        tau, cost = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        # A sliding window has all its rows at hand: their sum is taken when it is asked for.
+        new_conjugate = beta * conjugate + c * cost if length == 0 else 0.0
+        is_due = new_scale < flush_below
+        shrink, new_p = 1.0, avg_p
+        if is_due:
+            shrink, new_scale, new_p = new_scale, 1.0, 0.0
+        new_fv = new_scale / room
+        g = c * tau
+        # The next row waits for it, and where nothing decays the scale is 1.
+        if new_scale != 1.0:
+            g /= new_scale
+        pg = new_p * g
+        new_k = fade = avg_k * kappa
+        if averaged:
+            if fade < 1e-100:
+                new_p *= fade
+                new_k = 1.0
+            new_p += new_fv / new_k
+
+        # Nothing is written before every number is known to be finite.
+        finite = (
+            abs(m) < _INFINITY
+            and s < _INFINITY
+            and new_fv < _INFINITY
+            and abs(g) < _INFINITY
+            and abs(pg) < _INFINITY
+            and abs(new_conjugate) < _INFINITY
+            and new_delta < _INFINITY
+            and new_p < _INFINITY
+        )
+        if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
+            finite = stays_finite(indices, values, begin, end, w, bias, g, pg, shrink)
+        if finite and is_due and averaged:
+            finite = flush_is_finite(w, avg_p)
+        if not finite:
+            if gone > 0.0:
+                put_back(leaver, ring_starts, ring_indices, w, saved)
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            i += 1
+            continue
+
+        # Writing it down.
+        if is_due:
+            flush(w, avg_p, shrink)
+        if averaged and new_k != fade:
+            pg *= fade
+            scale_average(w, fade)
+        if g != 0.0:
+            add_row(indices, values, begin, end, w, bias, g, pg)
+            updated[i] = end > begin or bias != 0.0
+        if retains:
+            at = ring_starts[last]
+            shift = np.uint64(at) - np.uint64(begin)
+            for p in range(np.uint64(begin), np.uint64(end)):
+                ring_indices[p + shift] = indices[p]
+                ring_values[p + shift] = values[p]
+            at += end - begin
+            ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, tau
+            last += 1
+            ring_starts[last] = at
+            if last - first > retain:
+                first += 1
+        else:
+            saved[i] = tau
+        samples += 1
+        scale, delta, conjugate, avg_p, avg_k = new_scale, new_delta, new_conjugate, new_p, new_k
+        if averaged:
+            avg_s = kappa * avg_s + 1.0
+
+        if length > 0:
+            size = size_of(g, hh)
+            n_steps += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
+            in_window = in_window + size - gone if n_steps > 0 else 0.0
+            evicted_size += gone
+            since_resum += 1
+            if since_resum >= k[RESUM_EVERY] or (
+                n_steps > 0 and evicted_size > _OUTSIZED * in_window
+            ):
+                delta, in_window = resum(
+                    w, avg_p, bias, ring_starts, ring_indices, ring_values, ring_rows,
+                    max(first, last - length), last,
+                )  # fmt: skip
+                since_resum = 0
+                evicted_size = 0.0
+
+        if averaged:
+            fz = avg_k / avg_s
+            fv = fz * avg_p
+        else:
+            fv = scale / rho_delta(rho, strength, delta)
+        i += 1
+
+    f[SCALE], f[DELTA], f[CONJUGATE] = scale, delta, conjugate
+    f[IN_WINDOW], f[EVICTED] = in_window, evicted_size
+    f[AVG_P], f[AVG_K], f[AVG_S] = avg_p, avg_k, avg_s
+    k[SAMPLES], k[SINCE_RESUM], k[N_STEPS] = samples, since_resum, n_steps
+    k[FIRST], k[LAST] = first, last
+    return i
+
+
+@kernel(void(i8, f8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+def visit_row(
+    row: int,
+    delta: float,
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Maximise the dual over the lambda of a retained row, whose weight is now `delta`.
+
+    The step of learn_rows for the problem without the row's own part: with a = delta / (rho Delta),
+    m = h.w' - a |h|^2 lambda and s = a |h|^2; then u += delta (tau - lambda) h. The newest iterate
+    is already part of the average, and its part follows: z gives way to the older ones only. A
+    visit for which any number would not be finite changes nothing.
+    """
+    y, old = rows[row, 0], rows[row, 2]
+    begin, end = starts[row], starts[row + 1]
+    bias, length, averaged = f[BIAS], k[LENGTH], k[AVERAGED] != 0
+    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
+    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    dv, _, hh = row_products(indices, values, begin, end, w, bias)
+    room = rho_delta(f[RHO], f[STRENGTH], f[DELTA])
+    fv = f[SCALE] / room
+    s = delta * hh / room
+    m = fv * dv - s * old
+    tau, cost = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
+    g = delta * (tau - old) / f[SCALE]
+    pg = (f[AVG_P] - fv / f[AVG_K]) * g if averaged else 0.0
+    conjugate = f[CONJUGATE]
+    if length == 0:
+        old_cost = loss_conjugate(old, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        conjugate += delta * (cost - old_cost)
+    finite = (
+        abs(m) < _INFINITY
+        and s < _INFINITY
+        and abs(g) < _INFINITY
+        and abs(pg) < _INFINITY
+        and abs(conjugate) < _INFINITY
+    )
+    if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
+        finite = stays_finite(indices, values, begin, end, w, bias, g, pg, 1.0)
+    if g == 0.0 or not finite:
+        return
+    add_row(indices, values, begin, end, w, bias, g, pg)
+    rows[row, 2] = tau
+    f[CONJUGATE] = conjugate
+    if length > 0:
+        size, gone = size_of(delta * tau, hh), size_of(delta * old, hh)
+        k[N_STEPS] += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
+        f[IN_WINDOW] = f[IN_WINDOW] + size - gone if k[N_STEPS] > 0 else 0.0
+        f[EVICTED] += gone
+
+
+@kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+def replay(
+    visits: Floats,
+    begin: int,
+    end: int,
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Visits `begin` to `end`, each O(entries) of its row.
+
+    visits  (n,)  see visits.py; row n of N counts beta^(N - n) times its own weight, and a visit
+                  to one that counts nothing is none
+    """
+    log_beta = math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
+    count = k[LAST] - k[FIRST]
+    if k[LENGTH] > 0:
+        count = min(count, k[LENGTH])
+    for i in range(begin, end):
+        age = min(int(visits[i] * count), count - 1)
+        row = k[LAST] - 1 - age
+        delta = rows[row, 1]
+        if age > 0 and log_beta < 0.0:
+            delta *= math.exp(age * log_beta)
+        if delta > 0.0:
+            visit_row(row, delta, starts, indices, values, rows, w, f, k)
+    k[VISITS] += end - begin
+
+
+@kernel(
+    i8(
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, RO_F8,
+        F8, F8, B1, B1, F8_2D, F8, I8,
+        I8, I4, F8, F8_2D, F8,
+    )
+)  # fmt: skip
+def learn_and_replay(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    visits: Floats,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    rejected: Flags,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+    ring_starts: Ints,
+    ring_indices: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+    saved: Floats,
+) -> int:
+    """learn_rows, with STEPS visits after each learned row of a weight above 0.
+
+    Returns also where `visits` has no STEPS left, and after every EVERY such rows, DUE then set.
+    """
+    steps, at, i = k[STEPS], 0, start
+    while i < labels.shape[0] and at + steps <= visits.shape[0]:
+        last = k[LAST]
+        done = learn_rows(
+            indptr, indices, values, labels, weights, i, i + 1,
+            scores, losses, updated, rejected, w, f, k,
+            ring_starts, ring_indices, ring_values, ring_rows, saved,
+        )  # fmt: skip
+        if done <= i:
+            return done
+        i = done
+        if k[LAST] > last:
+            replay(
+                visits, at, at + steps,
+                ring_starts, ring_indices, ring_values, ring_rows, w, f, k,
+            )  # fmt: skip
+            at += steps
+            if k[EVERY] > 0:
+                k[SINCE_REPLAY] += 1
+                if k[SINCE_REPLAY] == k[EVERY]:
+                    k[SINCE_REPLAY] = 0
+                    k[DUE] = 1
+                    return i
+    return i

@@ -1,0 +1,464 @@
+"""O-DCA: one exact dual step per row, as the row comes in; the learner around the kernels.
+
+Those of `_odca.py` are for l2, those of `_odca_general.py` for elastic net and entropy.
+
+`replay` takes more such steps, on rows that are retained, drawn uniformly: `steps` after each row,
+or every so many rows (`every`) as many as bring the relative gap under `until_gap`. Rows of weight
+0 count for neither. The average takes each iterate as it is after its replay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from sys import getsizeof
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import Certificate, relative_gap, row_sums
+from dualstream.solvers.core.errors import InvalidRow, RefitError, UnlearningError
+from dualstream.solvers.core.learner import Outcome, State, check_arrays, count_nonzeros
+from dualstream.solvers.core.losses import Loss, make_loss
+from dualstream.solvers.core.regularizers import l2_sums
+from dualstream.solvers.core.spec_cache import WorkedOut, worked_out_once
+from dualstream.solvers.core.windows import Ring, Window
+from dualstream.solvers.features import Features
+from dualstream.solvers.jit import Flags, Floats, Ints
+from dualstream.solvers.online.dual_ascent import (
+    general_kernels as _odca_general,
+    kernels as _odca,
+)
+from dualstream.solvers.online.dual_ascent.kernels import (
+    AVERAGED,
+    AVG_K,
+    AVG_P,
+    AVG_S,
+    BETA,
+    BIAS,
+    BINARY,
+    CONJUGATE,
+    DELTA,
+    DUE,
+    ENTROPY,
+    EVERY,
+    EVICTED,
+    FIRST,
+    IN_WINDOW,
+    KAPPA,
+    LAST,
+    LENGTH,
+    LOSS,
+    N_FLOATS,
+    N_INTS,
+    N_STEPS,
+    RESUM_EVERY,
+    RETAIN,
+    RHO,
+    SAMPLES,
+    SCALE,
+    SINCE_REPLAY,
+    SINCE_RESUM,
+    STEPS,
+    STRENGTH,
+    THRESHOLD,
+    VISITS,
+)
+from dualstream.solvers.online.dual_ascent.refit import take_in
+from dualstream.solvers.online.dual_ascent.replay import draw_visits
+from dualstream.solvers.online.dual_ascent.unlearn import take_out
+
+STATE_FLOATS = {
+    "scale": SCALE,
+    "delta": DELTA,
+    "conjugate_sum": CONJUGATE,
+    "average_p": AVG_P,
+    "average_k": AVG_K,
+    "average_s": AVG_S,
+    "steps_in_window": IN_WINDOW,
+    "steps_evicted": EVICTED,
+}
+STATE_INTS = {
+    "samples": SAMPLES,
+    "since_resum": SINCE_RESUM,
+    "n_steps": N_STEPS,
+    "since_replay": SINCE_REPLAY,
+    "visits": VISITS,
+}
+
+# Visits drawn at once, where more than one row asks for some.
+_AHEAD = 65_536
+# So many rows at once are in bulk.
+_BULK_ROWS = 256
+# The arrays of a ring, for a kernel that leaves them alone.
+_NO_RING = (np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0), np.empty((0, 3)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan(WorkedOut):
+    """What follows from a specification alone.
+
+    floats, ints   those of a learner before its first row
+    columns        of its weights
+    """
+
+    features: Features
+    loss: Loss
+    window: Window
+    floats: Floats
+    ints: Ints
+    columns: int
+    is_l2: bool
+    is_plain: bool
+    """l2 alone has a kernel without visits."""
+
+
+@worked_out_once
+def _plan_of(spec: Mapping[str, Any]) -> _Plan:
+    features, window = Features.of(spec), Window.of(spec)
+    loss = make_loss(*loss_of(spec))
+    kind, threshold = regularizer_of(spec)
+    average = spec["average"]
+    # kappa = 0 averages one iterate: the last one, which is served anyway.
+    kappa = average["kappa"] if average else 0.0
+    length, replay = window.length, spec["replay"]
+    floats, ints = np.zeros(N_FLOATS), np.zeros(N_INTS, np.int64)
+    floats[SCALE] = floats[AVG_K] = 1.0
+    floats[RHO], floats[STRENGTH] = spec.get("rho", 0.0), spec.get("strength", 0.0)
+    floats[BETA] = window.beta
+    floats[KAPPA], floats[BIAS] = kappa, features.bias
+    floats[LOSS:] = loss.numbers
+    floats[THRESHOLD] = threshold
+    ints[LENGTH], ints[RETAIN] = length, spec["retain"]
+    ints[RESUM_EVERY] = max(100 * length, features.width)
+    ints[AVERAGED], ints[BINARY] = kappa > 0.0, spec["task"] == "binary"
+    ints[ENTROPY] = kind == "entropy"
+    ints[STEPS], ints[EVERY] = replay.get("steps", 0), replay.get("every", 0)
+    is_l2, visits = kind == "l2", bool(ints[STEPS] or ints[EVERY])
+    columns = 2 if kappa > 0.0 else 1
+    floats.flags.writeable = ints.flags.writeable = False
+    return _Plan(features, loss, window, floats, ints, columns, is_l2, is_l2 and not visits)
+
+
+class DualAscent:
+    """The learner of `algorithm: dual_ascent`; `spec` is a resolved one."""
+
+    __slots__ = (
+        "__weakref__",
+        "_features",
+        "_floats",
+        "_ints",
+        "_is_l2",
+        "_is_plain",
+        "_kernels",
+        "_loss",
+        "_ring",
+        "_saved",
+        "_second",
+        "_w",
+        "_window",
+        "spec",
+    )
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.spec = spec
+        plan = _plan_of(spec)
+        self._features, self._loss, self._window = plan.features, plan.loss, plan.window
+        self._ring = Ring(spec["retain"])
+        self._floats, self._ints = plan.floats.copy(), plan.ints.copy()
+        self._is_l2, self._is_plain = plan.is_l2, plan.is_plain
+        self._second = "z" if self._is_l2 else "average"
+        self._kernels: Any = _odca if self._is_l2 else _odca_general
+        self._w = np.zeros((self._features.width, plan.columns))
+        self._saved = np.empty(0)
+        self._fit_saved()
+
+    def _fit_saved(self) -> None:
+        """Room for what any retained row overwrites as it leaves the window."""
+        if self._window.length:
+            self._saved = np.empty(2 * (len(self._ring.values) + 1))
+
+    @property
+    def bytes_held(self) -> int:
+        """What it takes of memory."""
+        own = (self._w, self._floats, self._ints, self._saved, self._ring)
+        return sum(map(getsizeof, own)) + self._ring.bytes_held
+
+    def learn(self, batch: Batch) -> Outcome:
+        """See Learner. O(entries) for each row and for each visit, whatever the width.
+
+        With the entropy, and where elastic net is averaged, O(width) more for each row; with the
+        entropy O(width) for each visit too.
+        """
+        self._features.check(batch)
+        n = len(batch.labels)
+        scores, losses = np.empty(n), np.empty(n)
+        updated, rejected = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        row = 0
+        while True:
+            row = self._learn_rows(batch, row, scores, losses, updated, rejected)
+            if self._ints[DUE]:
+                self._ints[DUE] = 0
+                self._close_gap()
+            if row == n:
+                return Outcome(scores, losses, updated, rejected)
+            if row < 0:
+                bad = -1 - row
+                label, is_binary = float(batch.labels[bad]), bool(self._ints[BINARY])
+                raise InvalidRow.of_label(bad, label, is_binary)
+            self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
+
+    def _learn_rows(
+        self,
+        batch: Batch,
+        row: int,
+        scores: Floats,
+        losses: Floats,
+        updated: Flags,
+        rejected: Flags,
+    ) -> int:
+        """Learn rows from `row` on; return the first that is still to come, or -1 - a bad one."""
+        ring, n = self._ring, len(batch.labels)
+        if self._is_plain:
+            # Of rows in bulk those that the last ones push out need not come into the ring.
+            is_bulk = not self._window.length and n - row >= max(ring.retain, _BULK_ROWS)
+            saved = self._saved
+            if is_bulk:
+                saved = np.empty(n)
+                saved.fill(np.nan)
+            starts, indices, values, rows = _NO_RING if is_bulk else ring.arrays
+            stopped: int = _odca.learn_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
+                scores, losses, updated, rejected, self._w, self._floats, self._ints,
+                starts, indices, values, rows, saved,
+            )  # fmt: skip
+            if is_bulk and stopped == n:
+                self._retain(batch, saved)
+            return stopped
+        steps = int(self._ints[STEPS])
+        visits = self._draw(max(steps, min(steps * (n - row), _AHEAD)))
+        stopped = self._kernels.learn_and_replay(
+            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, visits,
+            scores, losses, updated, rejected, self._w, self._floats, self._ints,
+            *ring.arrays, self._saved,
+        )  # fmt: skip
+        return stopped
+
+    def _retain(self, batch: Batch, taus: Floats) -> None:
+        """Retain the last of the rows that have a tau, and of those retained before what fits."""
+        ints = self._ints
+        first, last, is_binary = int(ints[FIRST]), int(ints[LAST]), bool(ints[BINARY])
+        ints[FIRST], ints[LAST] = self._ring.keep_last(batch, taus, is_binary, first, last)
+
+    def _draw(self, count: int) -> Floats:
+        return draw_visits(self.spec["seed"], int(self._ints[VISITS]), count)
+
+    def _close_gap(self) -> None:
+        """Visit `every` rows at a time until the relative gap is small, at most `max_steps` times.
+
+        A step is one visit per row learned since the last try. Each look at the gap costs what
+        `certificate` does.
+        """
+        replay, ring = self.spec["replay"], self._ring
+        for _ in range(replay["max_steps"]):
+            if self.certificate().relative_gap <= replay["until_gap"]:
+                return
+            visits = self._draw(replay["every"])
+            self._kernels.replay(
+                visits, 0, len(visits), *ring.arrays, self._w, self._floats, self._ints
+            )
+
+    def _make_room(self, entries: int) -> None:
+        """Room in the ring for one more row of so many entries, if there is none."""
+        ring, first, last = self._ring, int(self._ints[FIRST]), int(self._ints[LAST])
+        if last < len(ring.rows) and ring.starts[last] + entries <= len(ring.values):
+            return
+        ring.make_room(first, last, entries)
+        self._ints[FIRST], self._ints[LAST] = 0, last - first
+        self._fit_saved()
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        self._features.check(batch)
+        scores = np.empty(len(batch.labels))
+        self._kernels.score_rows(
+            batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
+        )
+        return scores
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """See Learner."""
+        if not self._loss.logistic:
+            return None
+        out = np.empty(len(scores))
+        _odca.sigmoids(scores, out)
+        return out
+
+    def _served(self) -> tuple[float, float]:
+        return _odca.served_factors(self._floats, self._ints)
+
+    def _weights(self) -> Floats:
+        """The served weights, (width,), the intercept's last."""
+        if self._is_l2:
+            fv, fz = self._served()
+            weights: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
+            return weights
+        weights = np.empty(len(self._w))
+        _odca_general.served_weights(self._w, self._floats, self._ints, weights)
+        return weights
+
+    @property
+    def weights(self) -> Floats:
+        """See Learner."""
+        return self._weights()[:-1]
+
+    @property
+    def intercept(self) -> float:
+        """See Learner."""
+        return float(self._weights()[-1])
+
+    @property
+    def nonzeros(self) -> int:
+        """See Learner."""
+        return count_nonzeros(self.weights)
+
+    @property
+    def samples(self) -> int:
+        """See Learner."""
+        return int(self._ints[SAMPLES])
+
+    def certificate(self) -> Certificate:
+        """See certificate.py. O(dim + entries retained)."""
+        floats, ints, ring = self._floats, self._ints, self._ring
+        delta = float(floats[DELTA])
+        if delta == 0.0:
+            return Certificate(0.0, 0.0, 0.0, 0.0, 0, 0.0, False)
+        sliding = self._window.length > 0
+        first, last = int(ints[FIRST]), int(ints[LAST])
+        if sliding:
+            first = max(first, last - self._window.length)
+        room = float(_odca.rho_delta(floats[RHO], floats[STRENGTH], delta))
+        rho = room / delta
+        sums, regularizer = np.empty(4), np.empty(3)
+        if self._is_l2:
+            w, (fv, fz) = self._w, self._served()
+            l2_sums(w, fv, fz, float(floats[SCALE]) / room, regularizer)
+        else:
+            w, fv, fz = self._weights().reshape(-1, 1), 1.0, 0.0
+            _odca_general.regularizer_sums(
+                self._w, w[:, 0], floats, ints, float(floats[SCALE]) / room, regularizer
+            )
+        row_sums(
+            *ring.arrays, first, last, w, fv, fz, floats[BIAS], floats[BETA],
+            self._loss.numbers, sums,
+        )  # fmt: skip
+        share, gap, primal, conjugate = sums.tolist()
+        r_served, r_dual, r_excess = (rho * number for number in regularizer.tolist())
+        gap = gap / share + r_excess
+        if sliding:
+            dual = -conjugate / share - r_dual
+            primal = primal / share + r_served
+        else:
+            dual = -float(floats[CONJUGATE]) / delta - r_dual
+            primal = dual + gap
+        return Certificate(
+            primal,
+            dual,
+            gap,
+            relative_gap(gap, primal, dual),
+            last - first,
+            1.0 if sliding else min(1.0, share / delta),
+            not sliding,
+        )
+
+    @property
+    def retained(self) -> int:
+        """See Unlearner."""
+        return int(self._ints[LAST] - self._ints[FIRST])
+
+    def unlearn(self, age: int) -> None:
+        """See Unlearner. O(width + entries retained)."""
+        if not 0 <= age < self.retained:
+            raise ValueError(f"{self.retained} rows are retained, none of age {age}")
+        before = self.state()
+        with np.errstate(over="ignore", invalid="ignore"):
+            take_out(age, self._ring, self._w, self._floats, self._ints)
+            self._fit_saved()
+            self._begin_average()
+            numbers = (self._floats[:LOSS], self._w, self._weights())
+        if not all(np.isfinite(array).all() for array in numbers):
+            self.restore(before)
+            raise UnlearningError("without this row, some number would not be finite")
+
+    @property
+    def problems(self) -> list["DualAscent"]:
+        """See Refittable."""
+        return [self]
+
+    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
+        """See Refittable. O(width + entries retained)."""
+        held = (self._ring, self._w, self._floats, self._ints)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = take_in(prints[0], duals[0], share, *held)
+            if rows:
+                self._begin_average()
+            numbers = (self._floats[:LOSS], self._w, self._weights())
+        if not all(np.isfinite(array).all() for array in numbers):
+            raise RefitError("with these dual variables, some number would not be finite")
+        return rows
+
+    def _begin_average(self) -> None:
+        """Average the iterate as it stands, as if it were the first; none before the first row."""
+        floats = self._floats
+        if not self._ints[AVERAGED] or floats[DELTA] == 0.0:
+            return
+        if self._is_l2:
+            room = _odca.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+            floats[AVG_P] = floats[SCALE] / room
+        else:
+            self._w[:, 1] = self._weights()
+        floats[AVG_S] = 1.0
+
+    def state(self) -> State:
+        """See Learner."""
+        floats, ints = self._floats, self._ints
+        state: State = {name: np.array(floats[at]) for name, at in STATE_FLOATS.items()}
+        state |= {name: np.array(ints[at]) for name, at in STATE_INTS.items()}
+        state["v"] = self._w[:, 0].copy()
+        if ints[AVERAGED]:
+            state[self._second] = self._w[:, 1].copy()
+        return state | self._ring.state(int(ints[FIRST]), int(ints[LAST]))
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        width, averaged = self._features.width, bool(self._ints[AVERAGED])
+        shapes = dict.fromkeys(STATE_FLOATS, ()) | dict.fromkeys(STATE_INTS, ()) | {"v": (width,)}
+        if averaged:
+            shapes[self._second] = (width,)
+        check_arrays(state, shapes)
+        rows = self._ring.restore(state, self._features.dim)
+        for name, at in STATE_FLOATS.items():
+            self._floats[at] = state[name]
+        for name, at in STATE_INTS.items():
+            self._ints[at] = state[name]
+        self._ints[FIRST], self._ints[LAST] = 0, rows
+        self._w[:, 0] = state["v"]
+        if averaged:
+            self._w[:, 1] = state[self._second]
+        self._fit_saved()
+
+
+def loss_of(spec: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Name and parameter of the loss of a resolved specification."""
+    loss = spec["loss"]
+    if isinstance(loss, str):
+        return loss, None
+    return loss["kind"], next(value for name, value in loss.items() if name != "kind")
+
+
+def regularizer_of(spec: Mapping[str, Any]) -> tuple[str, float]:
+    """Name of the regularizer of a resolved specification, and its delta, 0 if it has none."""
+    regularizer = spec["regularizer"]
+    if isinstance(regularizer, str):
+        return regularizer, 0.0
+    return regularizer["kind"], regularizer["delta"]

@@ -1,0 +1,142 @@
+"""Taking new dual variables of retained rows into the state of O-DCA.
+
+They were computed elsewhere, of a window that has moved on since: the rows that they are of are
+found again by prints of what these rows hold, and whatever has come since keeps its own dual
+variable. Of u and the sum of conjugates the difference is added; where all that counts is retained
+both are summed anew, so that not even by rounding anything of the old ones is left.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.scalar import loss_value
+from dualstream.solvers.core.windows import DUAL, LABEL, WEIGHT, Ring
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I4,
+    I8,
+    RO_F8,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    void,
+)
+from dualstream.solvers.online.dual_ascent.kernels import CONJUGATE, LAST, SCALE
+from dualstream.solvers.online.dual_ascent.unlearn import (
+    all_is_retained,
+    first_that_counts,
+    forget_average,
+    sum_anew,
+    sum_of,
+)
+
+_Words = npt.NDArray[np.uint64]
+
+
+def prints_of(ring: Ring, first: int, last: int) -> Floats:
+    """(last - first,): a whole number below 2^53 for each row, equal for equal rows.
+
+    Of entries, label and weight, not of the dual variable. O(entries).
+    """
+    starts, rows, indices, values = ring.rows_between(first, last)
+    # Words wrap around, as SplitMix64 has it. Entries are summed: a row has each index once.
+    entries = _mixed(_mixed(indices.astype(np.uint64)) ^ values.view(np.uint64))
+    before = np.concatenate([np.zeros(1, np.uint64), np.cumsum(entries, dtype=np.uint64)])
+    words = before[starts[1:]] - before[starts[:-1]]
+    for column in (LABEL, WEIGHT):
+        words = _mixed(words ^ _mixed(np.ascontiguousarray(rows[:, column]).view(np.uint64)))
+    prints: Floats = (words >> np.uint64(11)).astype(np.float64)
+    return prints
+
+
+def _mixed(z: _Words) -> _Words:
+    z = (z + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    words: _Words = z ^ (z >> np.uint64(31))
+    return words
+
+
+@kernel(i8(RO_F8, RO_F8, I8))
+def overlap(then: Floats, now: Floats, scratch: Ints) -> int:
+    """How many of the last numbers of `then` are the first ones of `now`, in order, at most.
+
+    scratch  (len(now),)
+    Knuth, Morris and Pratt, "Fast pattern matching in strings" (1977). Cost O(then + now).
+    """
+    if now.shape[0] == 0:
+        return 0
+    scratch[0] = 0
+    held = 0
+    for i in range(1, now.shape[0]):
+        while held > 0 and now[i] != now[held]:
+            held = scratch[held - 1]
+        if now[i] == now[held]:
+            held += 1
+        scratch[i] = held
+    held = 0
+    for i in range(then.shape[0]):
+        if held == now.shape[0]:
+            held = scratch[held - 1]
+        while held > 0 and then[i] != now[held]:
+            held = scratch[held - 1]
+        if then[i] == now[held]:
+            held += 1
+    return held
+
+
+def take_in(
+    prints: Floats, duals: Floats, share: float, ring: Ring, w: Floats, f: Floats, k: Ints
+) -> int:
+    """Move the retained rows of these prints to these dual variables; return how many rows.
+
+    prints, duals  (n,)  of the window as it was, the oldest row first
+    share          of the way there, in (0, 1]
+    w, f and k are those of _odca.py. The average starts over, with nothing in it; where no row is
+    found nothing has changed. Numbers may come out that are not finite. O(width + entries
+    retained).
+    """
+    first, last = first_that_counts(k), int(k[LAST])
+    now = prints_of(ring, first, last)
+    count = int(overlap(prints, now, np.empty(max(1, len(now)), np.int64)))
+    if count == 0:
+        return 0
+    is_whole = all_is_retained(ring, w, f, k)
+    u = np.zeros(len(w))
+    _, conjugate, _, _ = sum_of(ring, f, u, first, last)
+    held, new = ring.rows[first : first + count, DUAL], duals[len(duals) - count :]
+    held[:] = new if share == 1.0 else held + share * (new - held)
+    if is_whole:
+        sum_anew(ring, w, f, k)
+    else:
+        now_u = np.zeros(len(w))
+        _, new_conjugate, _, _ = sum_of(ring, f, now_u, first, last)
+        w[:, 0] += (now_u - u) / f[SCALE]
+        f[CONJUGATE] += new_conjugate - conjugate
+    forget_average(w, f)
+    return count
+
+
+@kernel(void(I8, I4, F8, F8_2D, i8, RO_F8, f8, RO_F8, F8))
+def row_losses(
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    first: int,
+    w: Floats,
+    bias: float,
+    loss: Floats,
+    out: Floats,
+) -> None:
+    """out (n,) += the loss of retained rows `first`, first + 1, ... at the weights w (width,)."""
+    end_of_w = w.shape[0] - 1
+    for i in range(out.shape[0]):
+        row = first + i
+        z = bias * w[end_of_w]
+        for p in range(starts[row], starts[row + 1]):
+            z += values[p] * w[indices[p]]
+        out[i] += loss_value(z, rows[row, 0], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])

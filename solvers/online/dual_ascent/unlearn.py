@@ -1,0 +1,167 @@
+"""Taking one retained row out of the state of O-DCA.
+
+What is left is the state of the same problem without the row: of u, Delta and the sum of conjugates
+its part delta lambda h, delta and delta Q*(-lambda) goes; every other row keeps its dual variable
+and its delta. Where all that counts is retained, u and both sums are summed anew from the rows that
+stay, so that not even by rounding anything of the row is left. A sliding window is the last rows of
+those that are retained: one that had left it may be in it again.
+"""
+
+import numpy as np
+
+from dualstream.solvers.core.scalar import loss_conjugate
+from dualstream.solvers.core.windows import WEIGHT, Ring
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I4,
+    I8,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    void,
+)
+from dualstream.solvers.online.dual_ascent.kernels import (
+    AVG_K,
+    AVG_P,
+    AVG_S,
+    BETA,
+    BIAS,
+    CONJUGATE,
+    DELTA,
+    EVICTED,
+    FIRST,
+    IN_WINDOW,
+    LAST,
+    LENGTH,
+    LOSS,
+    N_STEPS,
+    SCALE,
+    SINCE_RESUM,
+)
+
+_NEGLIGIBLE = 1e-9
+"""What is not retained counts for nothing below this share of Delta."""
+_ROUNDING = 1e-12
+"""A coordinate of u that falls to this share of what was taken out of it is 0 but for rounding."""
+
+
+@kernel(void(i8, i8, i8, f8, f8, F8, I8, I4, F8, F8_2D, F8, F8))
+def sum_rows(
+    first: int,
+    last: int,
+    only: int,
+    beta: float,
+    bias: float,
+    loss: Floats,
+    starts: Ints,
+    indices: Indices,
+    values: Floats,
+    rows: Floats,
+    u: Floats,
+    out: Floats,
+) -> None:
+    """What the retained rows `first` to `last` are of the state, or row `only` alone if it is >= 0.
+
+    loss  (6,)      see losses.Loss.numbers
+    u     (width,)  += the sum of delta lambda h, the newest first
+    out   (4,)      sums of delta and delta Q*(-lambda); the sum of the sizes |delta lambda h| as
+                    size_of in _odca.py has them, and how many of them are above 0
+    Cost O(entries).
+    """
+    end_of_u = u.shape[0] - 1
+    decay = 1.0
+    delta_sum = conjugate_sum = size_sum = 0.0
+    steps = 0
+    for i in range(last - 1, first - 1, -1):
+        delta = decay * rows[i, 1]
+        decay *= beta
+        if only >= 0 and i != only:
+            continue
+        y, dual = rows[i, 0], rows[i, 2]
+        delta_sum += delta
+        conjugate_sum += delta * loss_conjugate(
+            dual, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
+        )
+        g = delta * dual
+        if g == 0.0:
+            continue
+        hh = bias * bias
+        for p in range(starts[i], starts[i + 1]):
+            u[indices[p]] += g * values[p]
+            hh += values[p] * values[p]
+        u[end_of_u] += g * bias
+        size_sum += min(max(abs(g) * np.sqrt(hh), 1e-300), 1e300)
+        steps += 1
+    out[0], out[1], out[2], out[3] = delta_sum, conjugate_sum, size_sum, steps
+
+
+def sum_of(
+    ring: Ring, f: Floats, u: Floats, first: int, last: int, only: int = -1
+) -> tuple[float, float, float, int]:
+    """The sums of sum_rows; u is added to."""
+    out = np.empty(4)
+    sum_rows(first, last, only, f[BETA], f[BIAS], f[LOSS:], *ring.arrays, u, out)
+    delta, conjugate, size, steps = out.tolist()
+    return delta, conjugate, size, int(steps)
+
+
+def first_that_counts(k: Ints) -> int:
+    """The first retained row that is in the window."""
+    first, last, length = int(k[FIRST]), int(k[LAST]), int(k[LENGTH])
+    return max(first, last - length) if length else first
+
+
+def all_is_retained(ring: Ring, w: Floats, f: Floats, k: Ints) -> bool:
+    """Whether all that counts is retained: u and both sums can be summed from rows."""
+    if k[LENGTH] > 0:
+        return True
+    delta, *_ = sum_of(ring, f, np.zeros(len(w)), int(k[FIRST]), int(k[LAST]))
+    return bool(f[DELTA] - delta <= _NEGLIGIBLE * f[DELTA])
+
+
+def sum_anew(ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
+    """u, Delta and both sums from the retained rows that count, as if these were all."""
+    u = np.zeros(len(w))
+    is_sliding = k[LENGTH] > 0
+    f[DELTA], conjugate, size, steps = sum_of(ring, f, u, first_that_counts(k), int(k[LAST]))
+    w[:, 0], f[SCALE] = u, 1.0
+    # As learn_rows has them: a sliding window's sum of conjugates is taken when asked for.
+    f[CONJUGATE] = 0.0 if is_sliding else conjugate
+    f[IN_WINDOW], k[N_STEPS] = (size, steps) if is_sliding else (0.0, 0)
+    f[EVICTED], k[SINCE_RESUM] = 0.0, 0
+
+
+def forget_average(w: Floats, f: Floats) -> None:
+    """The average as it is at first, with nothing in it."""
+    w[:, 1:] = 0.0
+    f[AVG_P], f[AVG_K], f[AVG_S] = 0.0, 1.0, 0.0
+
+
+def take_out(age: int, ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
+    """Take the row that came `age` rows before the newest retained one out of state and ring.
+
+    w, f and k are those of _odca.py; the average starts over where it stood at first, with nothing
+    in it. Numbers may come out that are not finite. O(width + entries retained).
+    """
+    first, last = int(k[FIRST]), int(k[LAST])
+    at = last - 1 - age
+    is_whole = all_is_retained(ring, w, f, k)
+    if not is_whole:
+        u = np.zeros(len(w))
+        delta, conjugate, _, _ = sum_of(ring, f, u, first, last, at)
+        part = u / f[SCALE]
+        v = w[:, 0] - part
+        w[:, 0] = np.where(np.abs(v) <= _ROUNDING * np.abs(part), 0.0, v)
+        f[DELTA] -= delta
+        f[CONJUGATE] -= conjugate
+    # One row less behind them: so they keep the delta that they have.
+    ring.rows[first:at, WEIGHT] *= f[BETA]
+    ring.remove(first, last, at)
+    k[FIRST], k[LAST] = 0, last - 1 - first
+    if is_whole:
+        sum_anew(ring, w, f, k)
+    forget_average(w, f)

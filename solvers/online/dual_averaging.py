@@ -1,0 +1,400 @@
+"""RDA: weights from the mean of all gradients, a regularizer and a pull towards 0 that fades.
+
+Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
+eq. (2.4), after Xiao (2010):
+
+    w_(t+1) = argmin  <G_t / t, w> + Psi(w) + (beta_t / t) h(w),   G_t = sum of the gradients
+            = soft(-G_t, t lambda) / (sigma t + 2 c_h beta_t)
+
+for Psi(w) = lambda |w|_1 + sigma |w|^2 / 2, with h = c_h |w|^2: c_h = 1 in the thesis and 1/2 for
+Xiao, so that gamma in the one is half of gamma in the other. beta_t is gamma sqrt(t), or
+sigma (1 + ln t) for a strongly convex Psi. The intercept is free: for it lambda = sigma = 0. A
+row's weight multiplies its gradient; t counts rows of positive weight.
+
+Weights are computed where they are read, so that a row costs O(entries): only G is kept.
+
+**The sign pattern.** A weight is active where |G_j| > t lambda. As t grows, one that no row touches
+can only become 0, first at the least t with t lambda >= |G_j|. So beside G_j its sign is kept as
+it was when it was last touched: that tells, whenever it is looked at, whether and when it became 0
+since, to the row. Nothing is missed, and nothing is done per row for weights that are not touched.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import Outcome, State, check_arrays
+from dualstream.solvers.core.scalar import loss_slope, loss_value, prefetch, shrink
+from dualstream.solvers.core.sparse_support import Support
+from dualstream.solvers.core.weight_table import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.core.windows import Ring
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    F8_2D,
+    I4,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    RO_U1,
+    Bytes,
+    Flags,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    types,
+    u1,
+    void,
+)
+
+# The numbers of a learner, in two arrays: first its state, then what its specification fixes.
+RECENT = 0
+LAMBDA, SIGMA, PROX, BETA, BIAS, LOSS = range(1, 7)
+N_FLOATS = LOSS + 6
+assert SAMPLES == 0
+STEPS, LAST_CHANGE, NEXT_TRY, LISTED, FIRST, LAST, WANTS = range(1, 8)
+BINARY, LOGARITHMIC, IS_PLUS, RETAIN, STABLE = range(8, 13)
+N_INTS = 13
+
+U1 = u1[::1]
+
+# What learn_rows stops for.
+NOTHING, ROOM, LOCAL_PHASE = range(3)
+
+# The sign of a weight; RDA+ adds ON_LIST for those on its list.
+NONE, POSITIVE, NEGATIVE = range(3)
+SIGN_BITS, ON_LIST = 3, 4
+
+_FADE = 0.999
+_LOG_FADE = math.log(_FADE)
+_CACHED = 32_768
+_SMALL_STEP = 1e190
+_INFINITY = math.inf
+
+
+class DualAveraging(TableLearner):
+    """The learner of `algorithm: rda`; `spec` is a resolved one."""
+
+    STATE_FLOATS = {"recent_changes": RECENT}
+    STATE_INTS = {"samples": SAMPLES, "steps": STEPS, "last_change": LAST_CHANGE}
+    COLUMNS = ("gradient_sum",)
+    SIGNS = np.uint8(SIGN_BITS)
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        loss = loss_of(spec)
+        super().__init__(spec, loss, N_FLOATS, N_INTS, 1)
+        regularizer, schedule = spec["regularizer"], spec["schedule"]
+        floats, ints = self._floats, self._ints
+        floats[LAMBDA] = regularizer.get("lambda", 0.0)
+        floats[SIGMA] = regularizer.get("sigma", 0.0)
+        floats[PROX] = 2.0 if spec["prox"] == "thesis" else 1.0
+        ints[LOGARITHMIC] = schedule["kind"] == "log"
+        floats[BETA] = schedule["sigma" if ints[LOGARITHMIC] else "gamma"]
+        floats[BIAS], floats[LOSS:] = self._features.bias, loss.numbers
+        ints[BINARY] = self._binary
+        self._ring = Ring(spec.get("retain", 0))
+        self._signs = np.zeros(self._features.dim, np.uint8)
+        self._listed = np.empty(0, np.int32)
+
+    def _learn_rows(self, batch: Batch, out: Outcome) -> None:
+        n, row, ints, ring = len(batch.labels), 0, self._ints, self._ring
+        while True:
+            row = learn_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
+                out.scores, out.losses, out.updated, out.rejected,
+                self._w, self._signs, self._floats, ints, *ring.arrays, self._listed,
+            )  # fmt: skip
+            if ints[WANTS] == ROOM:
+                first, last = int(ints[FIRST]), int(ints[LAST])
+                ring.make_room(first, last, int(batch.indptr[row + 1] - batch.indptr[row]))
+                ints[FIRST], ints[LAST] = 0, last - first
+            elif ints[WANTS] == LOCAL_PHASE:
+                self._local_phase()
+            elif row == n:
+                return
+
+    def _local_phase(self) -> None:
+        """What RDA+ does when the sign pattern has been the same for long enough."""
+        raise NotImplementedError
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        self._features.check(batch)
+        scores = np.empty(len(batch.labels))
+        score_rows(
+            batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
+        )
+        return scores
+
+    def _served(self) -> Floats:
+        served = np.empty(self._features.width)
+        current_weights(self._w, self._floats, self._ints, served)
+        return served
+
+    def state(self) -> State:
+        """See Learner."""
+        return super().state() | {"signs": self._signs.copy()}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        check_arrays(state, {"signs": self._signs.shape})
+        signs = np.asarray(state["signs"])
+        if signs.dtype != np.uint8 or np.any(signs & ~self.SIGNS):
+            raise CorruptState("signs holds what is no sign")
+        super().restore(state)
+        self._signs[:] = signs
+
+    def support(self) -> Support:
+        """The features in use and since when. O(dim)."""
+        weights = self.weights
+        active = np.flatnonzero(weights)
+        last_change, recent = pattern_history(self._w, self._signs, self._floats, self._ints)
+        zero_weight_rows = self.samples - int(self._ints[STEPS])
+        since = last_change + zero_weight_rows if last_change else 0
+        return Support(active + 1, weights[active], since, recent)
+
+
+@kernel(types.UniTuple(f8, 2)(i8, RO_F8, RO_I8))
+def inverse_curvatures(steps: int, f: Floats, k: Ints) -> tuple[float, float]:
+    """What -G is divided by, inverted: for penalised weights, and for the intercept."""
+    if steps == 0:
+        return 0.0, 0.0
+    beta = f[BETA] * (math.sqrt(steps) if k[LOGARITHMIC] == 0 else 1.0 + math.log(steps))
+    pull = f[PROX] * beta
+    return 1.0 / (f[SIGMA] * steps + pull), 1.0 / pull
+
+
+@kernel(void(RO_F8_2D, RO_F8, RO_I8, F8))
+def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
+    """All weights as they are now, (width,)."""
+    inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
+    cut, end = k[STEPS] * f[LAMBDA], out.shape[0] - 1
+    for j in range(end):
+        out[j] = inverse * shrink(-w[j, 0], cut)
+    out[end] = -inverse_free * w[end, 0]
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8))
+def score_rows(
+    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+) -> None:
+    """Scores (n,), summed as learn_rows does."""
+    inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
+    cut = k[STEPS] * f[LAMBDA]
+    intercept = -inverse_free * w[w.shape[0] - 1, 0]
+    for i in range(scores.shape[0]):
+        dot = 0.0
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            dot += values[p] * shrink(-w[np.uint32(indices[p]), 0], cut)
+        scores[i] = inverse * dot + f[BIAS] * intercept
+
+
+@kernel(i8(f8, f8))
+def became_zero(gradient: float, lam: float) -> int:
+    """The least t with t lambda >= |G_j|, for one that there is."""
+    size = abs(gradient)
+    t = math.ceil(size / lam)
+    while t * lam < size:
+        t += 1
+    while t > 0 and (t - 1) * lam >= size:
+        t -= 1
+    return int(t)
+
+
+@kernel(types.Tuple((i8, f8))(RO_F8_2D, RO_U1, RO_F8, RO_I8))
+def pattern_history(w: Floats, signs: Bytes, f: Floats, k: Ints) -> tuple[int, float]:
+    """The last step at which a sign changed, and the recent changes: see Support."""
+    steps, last_change, recent = k[STEPS], k[LAST_CHANGE], f[RECENT]
+    cut = steps * f[LAMBDA]
+    for j in range(signs.shape[0]):
+        if signs[j] & SIGN_BITS != NONE and abs(w[j, 0]) <= cut:
+            when = became_zero(w[j, 0], f[LAMBDA])
+            last_change = max(last_change, when)
+            recent += math.exp((steps - when) * _LOG_FADE)
+    return last_change, recent
+
+
+@kernel(void(F8_2D, U1, F8, I8, I4))
+def sweep(w: Floats, signs: Bytes, f: Floats, k: Ints, listed: Indices) -> None:
+    """Note every listed weight that has become 0; keep on the list those that are active."""
+    steps, kept = k[STEPS], 0
+    cut = steps * f[LAMBDA]
+    for place in range(k[LISTED]):
+        j = listed[place]
+        was_active = signs[j] & SIGN_BITS != NONE
+        if was_active and abs(w[j, 0]) > cut:
+            listed[kept] = j
+            kept += 1
+            continue
+        if was_active:
+            when = became_zero(w[j, 0], f[LAMBDA])
+            k[LAST_CHANGE] = max(k[LAST_CHANGE], when)
+            f[RECENT] += math.exp((steps - when) * _LOG_FADE)
+        signs[j] = NONE
+    k[LISTED] = kept
+
+
+@kernel(
+    i8(
+        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8,
+        F8, F8, B1, B1, F8_2D, U1, F8, I8,
+        I8, I4, F8, F8_2D, I4,
+    )
+)  # fmt: skip
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    rejected: Flags,
+    w: Floats,
+    signs: Bytes,
+    f: Floats,
+    k: Ints,
+    ring_starts: Ints,
+    ring_indices: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+    listed: Indices,
+) -> int:
+    """Score and learn rows `start` to n; return where it stopped, with the reason in k[WANTS].
+
+    A row for which any number would not be finite is rejected: it changes nothing. A row of weight
+    0 is scored and counted and changes nothing else.
+
+    indptr, indices, values, labels, weights   see Batch; labels are known to the task
+    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    w       (width, 1)               G; the last row is the intercept's
+    signs   (dim,) uint8             of every weight when last touched
+    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
+    ring_*                           RDA+: see windows.Ring; its last column holds losses
+    listed  (width,)                 RDA+: the LISTED weights with that bit, in any order
+    Cost O(entries) a row.
+    """
+    recent, lam, bias = f[RECENT], f[LAMBDA], f[BIAS]
+    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
+    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    samples, steps, last_change, n_listed = k[SAMPLES], k[STEPS], k[LAST_CHANGE], k[LISTED]
+    first, last = k[FIRST], k[LAST]
+    binary, is_plus = k[BINARY] != 0, k[IS_PLUS] != 0
+    inverse, inverse_free = inverse_curvatures(steps, f, k)
+    cut = steps * lam
+    n, end_of_w = labels.shape[0], w.shape[0] - 1
+    is_far = w.shape[0] > _CACHED
+    wants = NOTHING
+
+    i = start
+    while i < n:
+        begin, end = indptr[i], indptr[i + 1]
+        if is_plus and (
+            last == ring_rows.shape[0] or ring_starts[last] + end - begin > ring_values.shape[0]
+        ):
+            wants = ROOM
+            break
+        if is_far and i + 1 < n:
+            for p in range(end, indptr[i + 2]):
+                prefetch(w, indices[p])
+        y, c = labels[i], weights[i]
+        if binary and y == 0.0:
+            y = -1.0
+
+        dot = 0.0
+        for p in range(np.uint64(begin), np.uint64(end)):
+            dot += values[p] * shrink(-w[np.uint32(indices[p]), 0], cut)
+        score = inverse * dot + bias * (-inverse_free * w[end_of_w, 0])
+        loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        g = c * loss_slope(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
+        # Nothing is written before every number is known to be finite: sums are, and a term
+        # below 1e290 cannot carry one beyond the largest number. No entry is beyond 1e100.
+        if finite and not abs(g) < _SMALL_STEP:
+            finite = abs(g) < 1e290
+            for p in range(begin, end):
+                finite = finite and abs(g * values[p]) < 1e290
+        if not finite:
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            i += 1
+            continue
+        scores[i], losses[i] = score, loss
+        samples += 1
+        i += 1
+        if c == 0.0:
+            continue
+
+        steps += 1
+        recent *= _FADE
+        new_cut = steps * lam
+        if g != 0.0:
+            for p in range(np.uint64(begin), np.uint64(end)):
+                j = np.uint32(indices[p])
+                old = w[j, 0]
+                new = old + g * values[p]
+                w[j, 0] = new
+                before = POSITIVE * (-old > cut) + NEGATIVE * (old > cut)
+                after = POSITIVE * (-new > new_cut) + NEGATIVE * (new > new_cut)
+                noted = signs[j] & SIGN_BITS
+                if noted != before or noted != after:
+                    if before == NONE and noted != NONE:
+                        when = became_zero(old, lam)
+                        last_change = max(last_change, when)
+                        recent += math.exp((steps - when) * _LOG_FADE)
+                    if before != after:
+                        last_change = steps
+                        recent += 1.0
+                    if not is_plus:
+                        signs[j] = after
+                        continue
+                    if signs[j] & ON_LIST == 0:
+                        listed[n_listed] = j
+                        n_listed += 1
+                    signs[j] = after | ON_LIST
+            w[end_of_w, 0] += g * bias
+            updated[i - 1] = end > begin or bias != 0.0
+        inverse, inverse_free = inverse_curvatures(steps, f, k)
+        cut = new_cut
+
+        if not is_plus:
+            continue
+        at = ring_starts[last]
+        shift = np.uint64(at) - np.uint64(begin)
+        for p in range(np.uint64(begin), np.uint64(end)):
+            ring_indices[p + shift] = indices[p]
+            ring_values[p + shift] = values[p]
+        at += end - begin
+        ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, loss
+        last += 1
+        ring_starts[last] = at
+        if last - first > k[RETAIN]:
+            first += 1
+        if steps >= k[NEXT_TRY] and steps - last_change >= k[STABLE]:
+            # As far as is known. Now look at the weights that no row touched.
+            k[STEPS], k[LAST_CHANGE], k[LISTED], f[RECENT] = steps, last_change, n_listed, recent
+            seen = n_listed
+            sweep(w, signs, f, k, listed)
+            last_change, n_listed, recent = k[LAST_CHANGE], k[LISTED], f[RECENT]
+            if steps - last_change >= k[STABLE]:
+                wants = LOCAL_PHASE
+                break
+            # Not before as many rows as this took steps, so that it costs O(1) a row.
+            k[NEXT_TRY] = steps + seen
+
+    f[RECENT] = recent
+    k[SAMPLES], k[STEPS], k[LAST_CHANGE], k[LISTED] = samples, steps, last_change, n_listed
+    k[FIRST], k[LAST], k[WANTS] = first, last, wants
+    return i

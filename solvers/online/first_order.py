@@ -1,0 +1,313 @@
+"""Stochastic gradient steps on the weights themselves: SGD, its proximal form, and OGD.
+
+| algorithm | step t on a row (h, y) of weight c                                               |
+|-----------|----------------------------------------------------------------------------------|
+| sgd       | w <- (1 - mu rho) w - mu c Q'(h.w; y) h, the slope at the old weights            |
+| spg       | w <- (1 - mu rho) w - mu c Q'(h.w; y) h, the slope at the new weights            |
+| ogd       | w <- w + c (C / sqrt t) y h where 1 - y h.w > 0                                  |
+
+The first two are eqs. (32) and (33) of Ying, Yuan, Sayed, "Online dual coordinate ascent learning"
+(2016), for R = |w|^2 / 2; the second is the dual step of that paper with mu in place of alpha(N).
+OGD is that of Zinkevich (2003) for the hinge loss, as in the appendix of Le Thi, Ho, "Online
+learning based on online DCA and application to online classification" (2020); t counts all rows of
+positive weight.
+
+So that 1 - mu rho costs O(1), w is kept as `scale` v. The average, sum_n kappa^(N-n) w_n / S_N, is
+kept as k (P v + z) / S, and P v is moved into z where `scale` is small: see dual_ascent.py, which
+keeps it in the same way and for the same reasons.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.learner import Outcome
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.core.scalar import dual_argmin, loss_slope, loss_value, prefetch
+from dualstream.solvers.core.weight_table import SAMPLES, TableLearner, loss_of
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    Flags,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    kernel,
+    types,
+    void,
+)
+
+# The numbers of a learner, in two arrays: first its state, then what its specification fixes.
+SCALE, AVG_P, AVG_K, AVG_S = range(4)
+KEEP, STEP, KAPPA, BIAS, LOSS = range(4, 9)
+N_FLOATS = LOSS + 6
+assert SAMPLES == 0
+STEPS = 1
+AVERAGED, BINARY, RULE = range(2, 5)
+N_INTS = 5
+SGD, SPG, OGD = range(3)
+
+# See dual_ascent.py.
+_SMALL_STEP, _SMALL_NORM = 1e90, 1e180
+_CACHED = 32_768
+_INFINITY = math.inf
+
+
+class FirstOrder(TableLearner):
+    """The learner of `algorithm: sgd`, `spg` and `ogd`; `spec` is a resolved one."""
+
+    STATE_FLOATS = {"scale": SCALE, "average_p": AVG_P, "average_k": AVG_K, "average_s": AVG_S}
+    STATE_INTS = {"samples": SAMPLES, "steps": STEPS}
+    COLUMNS = ("v", "z")
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        rule = ("sgd", "spg", "ogd").index(spec["algorithm"])
+        loss = make_loss("hinge") if rule == OGD else loss_of(spec)
+        average = spec.get("average")
+        # kappa = 0 averages one iterate: the last one, which is served anyway.
+        kappa = average["kappa"] if average else 0.0
+        super().__init__(spec, loss, N_FLOATS, N_INTS, 2 if kappa > 0.0 else 1)
+        floats, ints = self._floats, self._ints
+        floats[SCALE] = floats[AVG_K] = 1.0
+        if rule == OGD:
+            floats[KEEP], floats[STEP] = 1.0, spec["C"]
+        else:
+            floats[KEEP], floats[STEP] = 1.0 - spec["mu"] * spec["rho"], spec["mu"]
+        floats[KAPPA], floats[BIAS] = kappa, self._features.bias
+        floats[LOSS:] = loss.numbers
+        ints[AVERAGED], ints[BINARY], ints[RULE] = kappa > 0.0, self._binary, rule
+
+    def _learn_rows(self, batch: Batch, out: Outcome) -> None:
+        learn_rows(
+            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights,
+            out.scores, out.losses, out.updated, out.rejected, self._w, self._floats, self._ints,
+        )  # fmt: skip
+
+    def predict(self, batch: Batch) -> Floats:
+        """See Learner."""
+        self._features.check(batch)
+        scores = np.empty(len(batch.labels))
+        score_rows(
+            batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
+        )
+        return scores
+
+    def _served(self) -> Floats:
+        fv, fz = served_factors(self._floats, self._ints)
+        served: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
+        return served
+
+    def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
+        """The step mu is one for all rows, and stays."""
+        floats = self._floats
+        self._w[:, 0], floats[SCALE] = weights, 1.0
+        if self._ints[AVERAGED]:
+            self._w[:, 1] = 0.0
+            # The average of these weights alone.
+            floats[AVG_P] = floats[AVG_K] = floats[AVG_S] = 1.0
+
+
+@kernel(types.UniTuple(f8, 2)(RO_F8, RO_I8))
+def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
+    """fv and fz: the served weights are fv v + fz z."""
+    if k[AVERAGED] != 0:
+        fz = f[AVG_K] / f[AVG_S] if f[AVG_S] > 0.0 else 0.0
+        return fz * f[AVG_P], fz
+    return f[SCALE], 0.0
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8))
+def score_rows(
+    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+) -> None:
+    """Scores (n,) by the served weights, summed as learn_rows does."""
+    fv, fz = served_factors(f, k)
+    averaged = k[AVERAGED] != 0
+    end_of_w = w.shape[0] - 1
+    for i in range(scores.shape[0]):
+        dv = dz = 0.0
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            x, j = values[p], np.uint32(indices[p])
+            dv += x * w[j, 0]
+            if averaged:
+                dz += x * w[j, 1]
+        dv += f[BIAS] * w[end_of_w, 0]
+        if averaged:
+            dz += f[BIAS] * w[end_of_w, 1]
+        scores[i] = fv * dv + fz * dz
+
+
+@kernel(void(F8_2D, f8, f8))
+def flush(w: Floats, p: float, scale: float) -> None:
+    """z += P v, v *= scale: the same weights with P = 0 and scale 1."""
+    averaged = w.shape[1] == 2
+    for j in range(w.shape[0]):
+        if averaged:
+            w[j, 1] += p * w[j, 0]
+        w[j, 0] *= scale
+
+
+@kernel(void(F8_2D, f8))
+def scale_average(w: Floats, k: float) -> None:
+    """z *= k: the same average with k = 1."""
+    for j in range(w.shape[0]):
+        w[j, 1] *= k
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8_2D, F8, I8))
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    rejected: Flags,
+    w: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Score and learn every row: the step of the table above.
+
+    A row for which any number would not be finite is rejected: it changes nothing. A row of weight
+    0 is scored and counted and changes nothing else.
+
+    indptr, indices, values, labels, weights   see Batch; labels are known to the task
+    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    w       (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
+    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
+    Cost O(entries) a row, and O(width) once per 1e3-fold decay of `scale` (1e30 if not averaged).
+    """
+    scale, avg_p, avg_k, avg_s = f[SCALE], f[AVG_P], f[AVG_K], f[AVG_S]
+    keep, step, kappa, bias = f[KEEP], f[STEP], f[KAPPA], f[BIAS]
+    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
+    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    samples, steps = k[SAMPLES], k[STEPS]
+    averaged, binary, rule = k[AVERAGED] != 0, k[BINARY] != 0, k[RULE]
+    flush_below = 1e-3 if averaged else 1e-30
+    fv, fz = served_factors(f, k)
+    n, end_of_w = labels.shape[0], w.shape[0] - 1
+    is_far = w.shape[0] * w.shape[1] > _CACHED
+
+    for i in range(n):
+        begin, end = indptr[i], indptr[i + 1]
+        if is_far and i + 1 < n:
+            for p in range(end, indptr[i + 2]):
+                prefetch(w, indices[p])
+        y, c = labels[i], weights[i]
+        if binary and y == 0.0:
+            y = -1.0
+
+        # The score, by the served weights.
+        dv, dz, hh = 0.0, 0.0, 0.0
+        for p in range(np.uint64(begin), np.uint64(end)):
+            x, j = values[p], np.uint32(indices[p])
+            dv += x * w[j, 0]
+            if averaged:
+                dz += x * w[j, 1]
+            hh += x * x
+        dv += bias * w[end_of_w, 0]
+        if averaged:
+            dz += bias * w[end_of_w, 1]
+        hh += bias * bias
+        score = fv * dv + fz * dz
+        loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        scores[i], losses[i] = score, loss
+        if not (abs(score) < _INFINITY and loss < _INFINITY):
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            continue
+        if c == 0.0:
+            samples += 1
+            continue
+
+        # The step.
+        new_scale = keep * scale
+        m, s = scale * dv, 0.0
+        if rule == SGD:
+            tau = -loss_slope(m, y, logistic, margin, eps, gamma, b_lo, b_hi)
+            size = step * c * tau
+        elif rule == SPG:
+            m, s = new_scale * dv, step * c * hh
+            tau = dual_argmin(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
+            size = step * c * tau
+        else:
+            size = c * (step / math.sqrt(steps + 1.0)) * y if loss > 0.0 else 0.0
+        is_due = new_scale < flush_below
+        shrink, new_p = 1.0, avg_p
+        if is_due:
+            shrink, new_scale, new_p = new_scale, 1.0, 0.0
+        g = size / new_scale
+        pg = new_p * g
+        new_k = fade = avg_k * kappa
+        if averaged:
+            if fade < 1e-100:
+                new_p *= fade
+                new_k = 1.0
+            new_p += new_scale / new_k
+
+        # Nothing is written before every number is known to be finite.
+        finite = (
+            abs(m) < _INFINITY
+            and s < _INFINITY
+            and abs(g) < _INFINITY
+            and abs(pg) < _INFINITY
+            and new_p < _INFINITY
+        )
+        if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x, j = values[p], np.uint32(indices[p])
+                finite = finite and abs(w[j, 0] * shrink + g * x) < _INFINITY
+                if averaged:
+                    finite = finite and abs(w[j, 1] - pg * x) < _INFINITY
+            finite = finite and abs(w[end_of_w, 0] * shrink + g * bias) < _INFINITY
+            if averaged:
+                finite = finite and abs(w[end_of_w, 1] - pg * bias) < _INFINITY
+        if finite and is_due and averaged:
+            for at in range(w.shape[0]):
+                finite = finite and abs(w[at, 1] + avg_p * w[at, 0]) < _INFINITY
+        if not finite:
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            continue
+
+        # Writing it down.
+        if is_due:
+            flush(w, avg_p, shrink)
+        if averaged and new_k != fade:
+            pg *= fade
+            scale_average(w, fade)
+        if g != 0.0:
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x, j = values[p], np.uint32(indices[p])
+                w[j, 0] += g * x
+                if averaged:
+                    w[j, 1] -= pg * x
+            w[end_of_w, 0] += g * bias
+            if averaged:
+                w[end_of_w, 1] -= pg * bias
+            updated[i] = end > begin or bias != 0.0
+        samples += 1
+        steps += 1
+        scale, avg_p, avg_k = new_scale, new_p, new_k
+        if averaged:
+            avg_s = kappa * avg_s + 1.0
+            fz = avg_k / avg_s
+            fv = fz * avg_p
+        else:
+            fv = scale
+
+    f[SCALE], f[AVG_P], f[AVG_K], f[AVG_S] = scale, avg_p, avg_k, avg_s
+    k[SAMPLES], k[STEPS] = samples, steps

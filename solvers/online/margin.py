@@ -1,0 +1,319 @@
+"""Perceptron, ROMMA, ALMA and PA: each takes one step where a row's margin is too small.
+
+As the appendix of Le Thi, Ho, "Online learning based on online DCA and application to online
+classification" (2020) has them, with m = y w.x:
+
+    perceptron           where m <= 0:  w += y x
+    romma                where m <= 0:  w = the vector of least norm with y w.x >= 1 and
+                         w.w_t >= |w_t|^2 (Li, Long 2002); the first one is y x, and where x and
+                         w_t are parallel (to 1e-6 rad) there is no step
+    alma                 where (1 - alpha) B sqrt((p - 1) / k) > m / |x|, B = 1 / alpha:
+                         w += C / sqrt((p - 1) k) y x / |x|, then w /= max(1, |w|), and k += 1,
+                         k = 1 at first; |x| is left out unless `normalize`
+    passive_aggressive   where l = max(0, 1 - m) > 0:  w += tau y x with (Crammer et al. 2006)
+                         pa: tau = l / |x|^2; pa1: at most C; pa2: tau = l / (|x|^2 + 1 / (2 C))
+
+On labels that no weights separate ROMMA's |w| grows without end, by a factor at each mistake. Once
+it is above 1e120, where the 1 of its margin is far below rounding for any ordinary row, w is
+divided by 2^256, which changes no prediction then or later.
+
+The appendix prints k = k + l_t for ALMA, where Gentile (2002) and the published results have
+k + 1. Its p only scales the steps: all norms are the 2-norm. A row of zeros is never a step.
+
+A row of weight c has a loss that counts c times: its C is c C (alma, pa1, pa2), its y x is c y x
+(perceptron). Where no number stands before the loss, it takes the share min(1, c) of the way to
+the new weights (romma, pa), since there the same row again would not be a step; k grows by that
+share too. The loss of an Outcome is the hinge loss max(0, 1 - m), whatever the algorithm.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.learner import Outcome
+from dualstream.solvers.core.scalar import prefetch, scaled_norm
+from dualstream.solvers.core.scaled_vector import ROUNDS, SCALE, PlainLearner
+from dualstream.solvers.core.weight_table import SAMPLES
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    F8_2D,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Flags,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
+
+# The numbers of a learner: first its state, then what its specification fixes.
+assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)
+NORM2, STEPS, SUMMED = range(1, 4)
+C, ALPHA, P, BIAS = range(4, 8)
+N_FLOATS = 8
+KIND, NORMALIZE, RESUM_EVERY = range(2, 5)
+N_INTS = 5
+PERCEPTRON, PA, PA1, PA2, ROMMA, ALMA = range(6)
+
+_INFINITY = math.inf
+# See dual_ascent.py: a step within these bounds needs no look at each weight.
+_SMALL_STEP, _SMALL_NORM2 = 1e90, 1e180
+# Below it, a sum of squares has lost digits to underflow.
+_TINY = 1e-280
+# sin^2 of an angle that is no longer told from 0.
+_PARALLEL = 1e-12
+# ROMMA's |w|^2 carries a relative error that grows as itself does: here it is summed anew.
+_GROWTH = 1e3
+_LEAST_SCALE, _MOST_SCALE = 1e-30, 1e30
+_LARGE = 1e300
+# |w|^2 of ROMMA from which on w is taken _SMALLER.
+_OUTSIZED, _SMALLER = 1e240, 2.0**-256
+_CACHED = 32_768
+# Entries from one that is read to the one whose weight is asked for.
+_AHEAD = np.uint64(64)
+
+
+class Perceptron(PlainLearner):
+    """The learner of `algorithm: perceptron`; `spec` is a resolved one."""
+
+    kind: ClassVar[int] = PERCEPTRON
+    STATE_FLOATS = {}
+    STATE_INTS = {"samples": SAMPLES, "rounds": ROUNDS}
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec, N_FLOATS, N_INTS)
+        self._floats[C], self._floats[P] = spec.get("C", math.inf), 2.0
+        self._floats[ALPHA], self._floats[STEPS] = 1.0, 1.0
+        self._floats[BIAS] = self._features.bias
+        self._ints[KIND] = self.kind
+        self._ints[RESUM_EVERY] = max(1000, self._features.width)
+
+    def _learn_rows(self, batch: Batch, out: Outcome) -> None:
+        learn_rows(
+            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights,
+            out.scores, out.losses, out.updated, out.rejected,
+            self._v, self._w, self._floats, self._ints,
+        )  # fmt: skip
+
+
+class PassiveAggressive(Perceptron):
+    """The learner of `algorithm: passive_aggressive`."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec)
+        self._ints[KIND] = {"pa": PA, "pa1": PA1, "pa2": PA2}[spec["variant"]]
+
+    def _take_weights(self, weights: Floats, reach: float, rows: int) -> None:
+        """There is no step size: each row's step is as long as its own loss asks for."""
+        self._v[:] = weights
+
+
+class Romma(Perceptron):
+    """The learner of `algorithm: romma`. Its weights are derived: scale v."""
+
+    kind = ROMMA
+    STATE_FLOATS = {"scale": SCALE, "norm_squared": NORM2, "norm_squared_summed": SUMMED}
+
+
+class Alma(Romma):
+    """The learner of `algorithm: alma`. Its weights are derived: scale v."""
+
+    kind = ALMA
+    STATE_FLOATS = {"scale": SCALE, "norm_squared": NORM2, "k": STEPS}
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__(spec)
+        self._floats[ALPHA], self._floats[P] = spec["alpha"], spec["p"]
+        self._ints[NORMALIZE] = spec["normalize"]
+
+
+@kernel(f8(f8, f8, f8, f8, i8, f8, f8))
+def additive_step(
+    m: float, loss: float, x2: float, norm: float, kind: int, c_step: float, c: float
+) -> float:
+    """beta of w += beta y x for perceptron and PA; 0 where there is no step."""
+    if kind == PERCEPTRON:
+        return c if m <= 0.0 else 0.0
+    if loss == 0.0:
+        return 0.0
+    if kind == PA2:
+        return loss / (x2 + 0.5 / (c * c_step))
+    full = loss / x2 if x2 >= _TINY else loss / norm / norm
+    return min(1.0, c) * full if kind == PA else min(c * c_step, full)
+
+
+@kernel(types.UniTuple(f8, 3)(f8, f8, f8, f8))
+def romma_step(m: float, norm: float, ww: float, share: float) -> tuple[float, float, float]:
+    """a, beta and |w'|^2 of w' = a w + beta y x; a = 1 and beta = 0 where there is no step.
+
+    The appendix's fractions over |x|^2 |w|^2 sin^2, with lengths and the cosine in place of
+    fourth powers, which would overflow. By the two constraints, both tight, the whole step has
+    |w'|^2 = (|w|^2 + (1 - 2 m) / |x|^2) / sin^2, a sum without cancellation.
+    """
+    if ww == 0.0:
+        return 1.0, share, (share * norm) * (share * norm)
+    length = math.sqrt(ww)
+    cosine = m / norm / length
+    sin2 = (1.0 - cosine) * (1.0 + cosine)
+    if sin2 <= _PARALLEL:
+        return 1.0, 0.0, ww
+    a = (1.0 - cosine / (norm * length)) / sin2
+    beta = (1.0 - m) / norm / norm / sin2
+    whole = (ww + (1.0 - 2.0 * m) / norm / norm) / sin2
+    return 1.0 + share * (a - 1.0), share * beta, ww + share * share * (whole - ww)
+
+
+@kernel(f8(F8, f8))
+def fold(v: Floats, scale: float) -> float:
+    """v *= scale; return |v|^2, a number whatever it is."""
+    total = 0.0
+    for j in range(v.shape[0]):
+        v[j] *= scale
+        total += v[j] * v[j]
+    return min(total, _LARGE)
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8, F8_2D, F8, I8))
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    rejected: Flags,
+    v: Floats,
+    table: Floats,
+    f: Floats,
+    k: Ints,
+) -> None:
+    """Score and learn all rows; labels are -1, 0 or 1.
+
+    A row for which any number would not be finite is rejected: it changes nothing. A row of
+    weight 0 is scored and counted and changes nothing else.
+
+    indptr, indices, values, labels, weights   see Batch
+    scores, losses, updated, rejected          (n,) written; the flags come in as False
+    v       (width,)      the weights over `scale`; the last is the intercept's
+    table   (width, 1)    the same memory
+    f, k    (N_FLOATS,), (N_INTS,)   see the top of this file
+    Cost O(entries) a row. For ROMMA and ALMA all of v is gone through once in RESUM_EVERY >= width
+    rows, where scale leaves [1e-30, 1e30], and where ROMMA's |w|^2 has grown a thousandfold.
+    """
+    n = labels.shape[0]
+    scale, ww, steps, summed = f[SCALE], f[NORM2], f[STEPS], f[SUMMED]
+    samples, rounds = k[SAMPLES], k[ROUNDS]
+    c_step, bias, kind = f[C], f[BIAS], k[KIND]
+    is_derived = kind == ROMMA or kind == ALMA
+    normalize = k[NORMALIZE] != 0
+    alma_margin = (1.0 - f[ALPHA]) / f[ALPHA] * math.sqrt(f[P] - 1.0)
+    alma_step = c_step / math.sqrt(f[P] - 1.0)
+    until_fold = k[RESUM_EVERY] - rounds % k[RESUM_EVERY]
+    last = v.shape[0] - 1
+    is_far = v.shape[0] > _CACHED
+    final = np.uint64(max(1, indices.shape[0]) - 1)
+
+    for i in range(n):
+        begin, end = indptr[i], indptr[i + 1]
+        y, c = labels[i], weights[i]
+        if y == 0.0:
+            y = -1.0
+
+        dot, x2 = 0.0, 0.0
+        if is_far:
+            # While this sum waits for its terms, weights that are needed soon come in.
+            for p in range(np.uint64(begin), np.uint64(end)):
+                prefetch(table, indices[min(p + _AHEAD, final)])
+                x = values[p]
+                dot += x * v[np.uint32(indices[p])]
+                x2 += x * x
+        else:
+            for p in range(np.uint64(begin), np.uint64(end)):
+                x = values[p]
+                dot += x * v[np.uint32(indices[p])]
+                x2 += x * x
+        dot += bias * v[last]
+        x2 += bias * bias
+        score = scale * dot
+        m = y * score
+        loss = max(0.0, 1.0 - m)
+        norm = math.sqrt(x2) if x2 >= _TINY else scaled_norm(values, begin, end, bias)
+        finite = abs(score) < _INFINITY
+
+        # The step: w' = shrink (a w + beta y x).
+        a, beta, shrink, new_ww = 1.0, 0.0, 1.0, ww
+        share = min(1.0, c)
+        if c > 0.0 and norm > 0.0 and finite:
+            if not is_derived:
+                beta = additive_step(m, loss, x2, norm, kind, c_step, c)
+            elif kind == ROMMA:
+                if m <= 0.0:
+                    a, beta, new_ww = romma_step(m, norm, ww, share)
+            else:
+                d = norm if normalize else 1.0
+                root = math.sqrt(steps)
+                if alma_margin / root > m / d:
+                    beta = c * alma_step / root / d
+                    long = beta * norm
+                    new_ww = ww + 2.0 * beta * m + long * long
+                    if new_ww < 0.0:
+                        new_ww = 0.0
+                    if new_ww > 1.0:
+                        shrink = 1.0 / math.sqrt(new_ww)
+
+        if beta != 0.0:
+            # Nothing is written before every number is known to be finite.
+            old_scale = scale * a
+            new_scale = old_scale * shrink
+            g = y * beta / old_scale
+            finite = abs(g) < _INFINITY and new_ww < _INFINITY and 0.0 < new_scale < _INFINITY
+            if finite and not (abs(g) < _SMALL_STEP and x2 < _SMALL_NORM2):
+                for p in range(np.uint64(begin), np.uint64(end)):
+                    finite = finite and abs(v[np.uint32(indices[p])] + g * values[p]) < _INFINITY
+                finite = finite and abs(v[last] + g * bias) < _INFINITY
+            if finite:
+                for p in range(np.uint64(begin), np.uint64(end)):
+                    v[np.uint32(indices[p])] += g * values[p]
+                v[last] += g * bias
+                updated[i] = True
+                if is_derived:
+                    scale, ww = new_scale, new_ww
+                    if kind == ALMA:
+                        ww, steps = min(ww, 1.0), steps + share
+                    elif ww > _OUTSIZED:
+                        scale *= _SMALLER
+                        ww *= _SMALLER * _SMALLER
+                    is_due = kind == ROMMA and ww > _GROWTH * summed
+                    if is_due or not _LEAST_SCALE < scale < _MOST_SCALE:
+                        ww = summed = fold(v, scale)
+                        scale = 1.0
+        if not finite:
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True
+            continue
+        scores[i], losses[i] = score, loss
+        samples += 1
+        if c == 0.0:
+            continue
+        rounds += 1
+        until_fold -= 1
+        if until_fold == 0:
+            until_fold = k[RESUM_EVERY]
+            if is_derived:
+                ww = summed = fold(v, scale)
+                scale = 1.0
+
+    f[SCALE], f[NORM2], f[STEPS], f[SUMMED] = scale, ww, steps, summed
+    k[SAMPLES], k[ROUNDS] = samples, rounds

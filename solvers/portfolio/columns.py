@@ -1,0 +1,360 @@
+"""The columns that fused members share: slots, statistics, and a row in every scaling.
+
+A feature gets a slot when it first appears in a row that counts; slot 0 is the intercept's. A row
+of `table` is a slot's block, [the weight of each member | G or S of the members that have one |
+unused | statistics of the column], so that one visit of a feature brings what every member needs.
+
+A row is emitted once for each *base*: the raw values, the counts x (c_j / t)^-p, and the balanced
+ones of each power in use, all from the same statistics; features/scaling.py has their formulas.
+Entries are looked at without a branch on whether their column is dense, as no processor can
+foresee that: what is divided by what is chosen, four entries at a time, with one division each
+beside the one by c_j.
+
+In every kernel
+    table    (slots, width) see above
+    places   (capacity, 2)  open addressing: index + 1 (0: free) and slot; a power of two, half full
+    dense    (room,)        slots of the dense columns; k[HELD] of them
+    f, k     the numbers of the state, see below
+    inputs   (I, 2)         base and norm of each input
+    bases    (B, 2)         kind and power of each base
+    slots    (room,)        the slot of each entry of a row, -1 for a feature that has none
+    e        (N_ENTRY, room)  what is known of each entry, see below
+    h        (B, room)      the value of each entry in each base
+"""
+
+import math
+
+import numpy as np
+
+from dualstream.solvers.core.scalar import prefetch
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I4,
+    I4_2D,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8_2D,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    void,
+)
+
+# What a block ends with; PLACE: 1 + where the column stands in `dense`, 0 where it is sparse.
+COUNT, MEAN, M, PLACE = range(4)
+N_STATISTICS = 4
+# What is known of an entry beside these four: its value, t / c_j, whether the column is dense with
+# this row, its balanced value without the power, and the power last asked for.
+VALUE, RATIO, IS_DENSE, BALANCE, POWER = range(4, 9)
+N_ENTRY = 9
+
+# The whole numbers of the state ...
+USED, HELD, FIRST, LAST, SAMPLES = range(5)
+N_INTS = 5
+# ... and others: rows counted, their weight, then a sum of |h|^2 for each input.
+ROWS, DELTA, SUMS = range(3)
+
+RAW, COUNTS, BALANCED = range(3)
+NORM_NONE, NORM_ROW, NORM_RUNNING = range(3)
+
+_FIRST_DENSE_ROW = 21.0
+# As in _scalar.py: a mean square below this has no root that divides anything.
+_TINY = 1e-290
+_MULTIPLIER = 0x9E3779B1
+
+
+@kernel(i8(I4_2D, i8), inline=True)
+def place_of(places: Indices, index: int) -> int:
+    """Where `index` stands in the table of places, or the free place where it would."""
+    mask = places.shape[0] - 1
+    # Fibonacci hashing (Knuth, TAOCP 3, 6.4): neighbours are spread.
+    at = ((index * _MULTIPLIER) & 0xFFFFFFFF) >> 7 & mask
+    while places[at, 0] != 0 and places[at, 0] != index + 1:
+        at = (at + 1) & mask
+    return int(at)
+
+
+@kernel(void(I4_2D, I4, i8, i8))
+def enter_places(places: Indices, touched: Indices, first: int, used: int) -> None:
+    """Put slots `first` to `used` into the table of places."""
+    for slot in range(first, used):
+        at = place_of(places, int(touched[slot]))
+        places[at, 0], places[at, 1] = touched[slot] + 1, slot
+
+
+@kernel(i8(i8, i8, I4_2D, I4, F8_2D, RO_F8, i8, I8))
+def new_slot(
+    index: int,
+    at: int,
+    places: Indices,
+    touched: Indices,
+    table: Floats,
+    starts: Floats,
+    members: int,
+    k: Ints,
+) -> int:
+    """Give a feature, whose free place is `at`, its slot; nothing was learned in its block."""
+    slot = k[USED]
+    places[at, 0], places[at, 1] = index + 1, slot
+    touched[slot] = index
+    k[USED] = slot + 1
+    for q in range(table.shape[1]):
+        table[slot, q] = 0.0
+    for q in range(starts.shape[0]):
+        table[slot, members + q] = starts[q]
+    return int(slot)
+
+
+@kernel(void(i8, i8, f8, F8_2D, F8_2D, I8), inline=True)
+def bring_entry(n: int, slot: int, value: float, table: Floats, e: Floats, slots: Ints) -> None:
+    """Make a value and the statistics of its slot entry n."""
+    slots[n] = slot
+    e[VALUE, n] = value
+    if slot >= 0:
+        block = table[slot]
+        first = block.shape[0] - N_STATISTICS
+        e[COUNT, n], e[MEAN, n] = block[first + COUNT], block[first + MEAN]
+        e[M, n], e[PLACE, n] = block[first + M], block[first + PLACE]
+    else:
+        e[COUNT, n] = e[MEAN, n] = e[M, n] = e[PLACE, n] = 0.0
+
+
+@kernel(void(i8, f8, F8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def count_entries(
+    n: int,
+    t: float,
+    value: Floats,
+    count: Floats,
+    mean: Floats,
+    m: Floats,
+    place: Floats,
+    ratio: Floats,
+    is_dense: Floats,
+    balance: Floats,
+) -> None:
+    """Take each value into its statistics; say whether its column is dense, and scale the value.
+
+    An entry of value 0 is of a dense column that the row does not have.
+    """
+    settled = 1.0 if t >= _FIRST_DENSE_ROW else 0.0
+    of_all = 1.0 / t
+    for p in range(n):
+        x = value[p]
+        is_there = 1.0 if x != 0.0 else 0.0
+        c = count[p] + is_there
+        of_c = 1.0 / c
+        step = is_there * (x - mean[p])
+        mu = mean[p] + step * of_c
+        deviations = m[p] + step * (x - mu)
+        count[p], mean[p], m[p], ratio[p] = c, mu, deviations, t * of_c
+        was = 1.0 if place[p] > 0.0 else 0.0
+        stays = was if 4.0 * c >= t else 0.0
+        becomes = settled * is_there if 2.0 * c >= t else 0.0
+        dense = stays if stays > becomes else becomes
+        is_dense[p] = dense
+        # See features/scaling.py.
+        # Exactly 1 where it is, so that a constant column has no variance.
+        share = c * of_all if c < t else 1.0
+        of_row, of_mean = deviations * of_all, share * mu * mu
+        variance = of_row + (1.0 - share) * of_mean
+        is_constant = (variance <= 1e-30 * (of_row + of_mean)) | (variance < _TINY)
+        square = deviations * of_c + mu * mu
+        above = x - mu * share if dense > 0.0 else x
+        below = variance if dense > 0.0 else square
+        nothing = is_constant if dense > 0.0 else square < _TINY
+        balance[p] = 0.0 if nothing else above / math.sqrt(below)
+
+
+@kernel(void(i8, f8, F8, F8), inline=True, apart=True)
+def raise_entries(n: int, power: float, ratio: Floats, out: Floats) -> None:
+    """out (n,): (t / c_j)^power."""
+    if power == 0.25:
+        for p in range(n):
+            out[p] = math.sqrt(math.sqrt(ratio[p]))
+    elif power == 0.0:
+        for p in range(n):
+            out[p] = 1.0
+    else:
+        for p in range(n):
+            out[p] = math.exp(power * math.log(ratio[p]))
+
+
+@kernel(void(i8, i8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def base_values(
+    n: int,
+    kind: int,
+    value: Floats,
+    is_dense: Floats,
+    balance: Floats,
+    power: Floats,
+    h: Floats,
+) -> None:
+    """h (n,): the entries in one base."""
+    if kind == RAW:
+        for p in range(n):
+            h[p] = value[p]
+    elif kind == COUNTS:
+        for p in range(n):
+            h[p] = value[p] * power[p]
+    else:
+        for p in range(n):
+            h[p] = balance[p] if is_dense[p] > 0.0 else balance[p] * power[p]
+
+
+@kernel(void(i8, F8_2D, I4, F8_2D, I8, I8))
+def change_dense(n: int, table: Floats, dense: Indices, e: Floats, slots: Ints, k: Ints) -> None:
+    """Bring the list of dense columns up to date: those that leave, then those that come."""
+    at = table.shape[1] - N_STATISTICS + PLACE
+    for p in range(n):
+        if e[PLACE, p] > 0.0 and e[IS_DENSE, p] == 0.0:
+            table[slots[p], at] = 0.0
+    kept = 0
+    for q in range(k[HELD]):
+        slot = np.int64(dense[q])
+        if table[slot, at] > 0.0:
+            dense[kept] = slot
+            kept += 1
+            table[slot, at] = kept
+    for p in range(n):
+        if e[PLACE, p] == 0.0 and e[IS_DENSE, p] > 0.0:
+            dense[kept] = slots[p]
+            kept += 1
+            table[slots[p], at] = kept
+    k[HELD] = kept
+
+
+@kernel(
+    i8(RO_I4, RO_F8, i8, i8, b1, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_F8_2D, RO_F8, i8, I8, F8_2D,
+       F8_2D),
+    inline=True,
+)  # fmt: skip
+def emit_row(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    counts: bool,
+    places: Indices,
+    touched: Indices,
+    table: Floats,
+    dense: Indices,
+    is_here: Floats,
+    f: Floats,
+    k: Ints,
+    bases: Floats,
+    starts: Floats,
+    members: int,
+    slots: Ints,
+    e: Floats,
+    h: Floats,
+) -> int:
+    """Scale one row in every base; return how many entries it has then.
+
+    With `counts` the row enters the statistics, and its new features get slots; else nothing is
+    written but scratch. Dense columns that the row does not have come last, with the value 0.
+
+    starts   (second,)    what G or S of a new slot begin with, behind the weights of `members`
+    is_here  (1 + held,)  scratch, all 0 before and after
+    Room for one entry more than there are is needed.
+    """
+    t = f[ROWS] + 1.0
+    n = 0
+    for p in range(begin, end):
+        at = place_of(places, int(indices[p]))
+        slot = int(places[at, 1]) if places[at, 0] != 0 else -1
+        if slot < 0 and counts:
+            slot = new_slot(int(indices[p]), at, places, touched, table, starts, members, k)
+        bring_entry(n, slot, values[p], table, e, slots)
+        is_here[int(e[PLACE, n])] = 1.0
+        n += 1
+    for q in range(k[HELD]):
+        bring_entry(n, int(dense[q]), 0.0, table, e, slots)
+        n += 1 if is_here[q + 1] == 0.0 else 0
+        is_here[q + 1] = 0.0
+    is_here[0] = 0.0
+    count_entries(
+        n, t, e[VALUE], e[COUNT], e[MEAN], e[M], e[PLACE], e[RATIO], e[IS_DENSE], e[BALANCE]
+    )
+    if counts:
+        first = table.shape[1] - N_STATISTICS
+        has_changed = False
+        for p in range(n):
+            block = table[slots[p]]
+            block[first + COUNT], block[first + MEAN] = e[COUNT, p], e[MEAN, p]
+            block[first + M] = e[M, p]
+            has_changed |= (e[PLACE, p] > 0.0) != (e[IS_DENSE, p] > 0.0)
+        if has_changed:
+            change_dense(n, table, dense, e, slots, k)
+        f[ROWS] = t
+    raised = -1.0
+    for b in range(bases.shape[0]):
+        kind = int(bases[b, 0])
+        if kind != RAW and bases[b, 1] != raised:
+            raised = bases[b, 1]
+            raise_entries(n, raised, e[RATIO], e[POWER])
+        base_values(n, kind, e[VALUE], e[IS_DENSE], e[BALANCE], e[POWER], h[b])
+    return n
+
+
+@kernel(void(RO_I4, i8, i8, I4_2D, F8_2D), inline=True)
+def ask_for_row(indices: Indices, begin: int, end: int, places: Indices, table: Floats) -> None:
+    """Ask for the blocks of a row to come, while the one before it is learned."""
+    for p in range(begin, end):
+        at = place_of(places, int(indices[p]))
+        prefetch(table, np.int64(places[at, 1]))
+
+
+@kernel(f8(F8_2D, i8, i8))
+def small_factor(h: Floats, n: int, base: int) -> float:
+    """1 / |h| where squares are no full numbers any more; 0 where 1 / |h| would be none either."""
+    largest = 0.0
+    for p in range(n):
+        largest = max(largest, abs(h[base, p]))
+    if largest < 1e-290:
+        return 0.0
+    total = 0.0
+    for p in range(n):
+        total += (h[base, p] / largest) ** 2
+    return 1.0 / (largest * math.sqrt(total))
+
+
+@kernel(void(F8_2D, i8, b1, F8, RO_I8_2D, F8, F8), inline=True)
+def norm_row(
+    h: Floats, n: int, counts: bool, f: Floats, inputs: Ints, squares: Floats, factors: Floats
+) -> None:
+    """squares (B,): |h|^2 in each base; factors (I,): what each input multiplies its base by."""
+    for b in range(squares.shape[0]):
+        own = h[b]
+        # Four sums, as each addition waits for the one before it.
+        s0 = s1 = s2 = s3 = 0.0
+        whole = n - n % 4
+        for p in range(0, whole, 4):
+            s0 += own[p] * own[p]
+            s1 += own[p + 1] * own[p + 1]
+            s2 += own[p + 2] * own[p + 2]
+            s3 += own[p + 3] * own[p + 3]
+        for p in range(whole, n):
+            s0 += own[p] * own[p]
+        squares[b] = (s0 + s1) + (s2 + s3)
+    t = f[ROWS] if counts else f[ROWS] + 1.0
+    for i in range(inputs.shape[0]):
+        square = squares[inputs[i, 0]]
+        factors[i] = 1.0
+        if inputs[i, 1] == NORM_ROW:
+            if square > 1e-280:
+                factors[i] = 1.0 / math.sqrt(square)
+            elif square > 0.0 or n > 0:
+                factors[i] = small_factor(h, n, inputs[i, 0])
+        elif inputs[i, 1] == NORM_RUNNING:
+            total = f[SUMS + i] + square
+            if counts:
+                f[SUMS + i] = total
+            if total > 0.0:
+                factors[i] = 1.0 / math.sqrt(total / t)

@@ -1,0 +1,622 @@
+"""The kernels of fused members: one pass over a row scores it by all of them, and learns it.
+
+The *input* of a member is a base (see _columns.py) and a norm, which is one factor for the whole
+row. The intercept is a last coordinate of 1, not scaled and not normed. With N the rows of positive
+weight so far, this one included, and c a row's weight, member k takes its own score m before the
+step, and the one-dimensional dual step tau of `_scalar.dual_step` with
+
+    DUAL      s = c |h|^2 / C,            w += c tau h / C                    (O-DCA, C fixed)
+    RISING    s = c |h|^2 / (C sqrt N),   u += c tau h,  w = u / (C sqrt N)   (rho = C / sqrt N)
+    SPG       s = c |h|^2 / (C sqrt N),   w += c tau h / (C sqrt N)
+    ADAGRAD   g = c Q'(m),  G_j += g^2 h_j^2,  s = c eta sum h_j^2 / sqrt G_j,
+              w_j += c tau eta h_j / sqrt G_j
+    NEWTON    S_j = gamma S_j + c Q'' h_j^2,  A_j = d + S_j,  s = c sum h_j^2 / A_j,
+              w_j += c tau h_j / A_j;  Q'' is p (1 - p), or 1 for numbers
+
+where |h|^2 has the intercept. The first three are of Ying, Yuan, Sayed, "Online dual coordinate
+ascent learning" (2016), eqs. (18)-(26) and (33); the others take their diagonal from AdaGrad
+(Duchi, Hazan, Singer 2011) and from an online Newton step, and the dual step with it.
+
+In every kernel, beside what _columns.py has,
+    what     (K, N_WHAT)    what each member is, see below
+    numbers  (K, N_NUMBERS) its numbers
+    duals    (K,)           sum of c Q*(-tau) of each member
+    d        (3 second, room)  of ADAGRAD and NEWTON: G or S of each entry, the intercept's behind
+                            the last, then the directions, then their products with h
+    steps    (N_STEPS, K)   what a row does to each member, see below
+    lanes    (N_LANES, room of K)  see _roots.py
+"""
+
+import math
+
+import numpy as np
+
+from dualstream.solvers.core.scalar import clip, dual_step, gap_term, loss_slope, sigmoid_of
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I4,
+    I4_2D,
+    I8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    RO_I8_2D,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    void,
+)
+from dualstream.solvers.portfolio.columns import (
+    DELTA,
+    FIRST,
+    HELD,
+    LAST,
+    ROWS,
+    SAMPLES,
+    USED,
+    ask_for_row,
+    emit_row,
+    norm_row,
+)
+from dualstream.solvers.portfolio.logistic_roots import (
+    CONJUGATE as LANE_CONJUGATE,
+    B as LANE_B,
+    C as LANE_C,
+    S as LANE_S,
+    logistic_roots,
+)
+from dualstream.solvers.portfolio.weighting_kernels import (
+    BEGAN_ANEW,
+    IS_ACTIVE,
+    LEARNS,
+    RESETS,
+    SCALE,
+    TARGET,
+    classify_row,
+    regress_row,
+    start_calibration,
+)
+
+# What a member is: whole numbers (SECOND and DUAL_PLACE: -1 for none), and others.
+BASE, INPUT, KIND, SECOND, DUAL_PLACE = range(5)
+N_WHAT = 5
+STRENGTH, DECAY, DAMPING, LOSS = range(4)
+N_NUMBERS = LOSS + 6
+IS_LOGISTIC, MARGIN, EPS, GAMMA, LO, HI = range(LOSS, N_NUMBERS)
+DUAL, RISING, SPG, ADAGRAD, NEWTON = range(5)
+
+# The columns of a retained row: label, weight, what the bounds of tau were multiplied by (0: there
+# were none), and for each dual member its tau, its factor and what it learned.
+LABEL, WEIGHT, BOUNDS, DUALS = range(4)
+N_OF_DUAL = 3
+
+# The rows of `steps`: what the direction or h is multiplied by; tau and Q*(-tau); s and h'd or
+# |h|^2; what makes the coefficient of tau; where in `lanes` the member stands.
+COEFFICIENT, TAU, CONJUGATE, SIZE, NORM, FACTOR, LANE = range(7)
+N_STEPS = 7
+
+# A step beyond this is of a member that is no use any more; below it no sum of steps overflows.
+_LARGEST_STEP = 1e150
+# Beyond it a sigmoid is 0 or 1.
+_FARTHEST = 700.0
+# Numbers that a cache of the first or second level holds.
+_CACHED = 32_768
+
+
+@kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, F8, F8, f8), inline=True)
+def score_entries(
+    slots: Ints,
+    h: Floats,
+    n: int,
+    table: Floats,
+    what: Ints,
+    numbers: Floats,
+    factors: Floats,
+    scores: Floats,
+    row: float,
+) -> None:
+    """scores (K,) of a row, the N-th to count; NaN for one that is not finite."""
+    for j in range(scores.shape[0]):
+        own = h[what[j, BASE]]
+        total = 0.0
+        for p in range(n):
+            if slots[p] >= 0:
+                total += own[p] * table[slots[p], j]
+        total = factors[what[j, INPUT]] * total + table[0, j]
+        if what[j, KIND] == RISING:
+            total /= numbers[j, STRENGTH] * math.sqrt(row)
+        scores[j] = total if abs(total) < np.inf else np.nan
+
+
+@kernel(
+    void(RO_I8, RO_I4, RO_F8, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_I8_2D, RO_F8_2D, RO_I8_2D,
+         RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8, F8, F8_2D)
+)  # fmt: skip
+def score_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    places: Indices,
+    touched: Indices,
+    table: Floats,
+    dense: Indices,
+    is_here: Floats,
+    f: Floats,
+    k: Ints,
+    what: Ints,
+    numbers: Floats,
+    inputs: Ints,
+    bases: Floats,
+    starts: Floats,
+    slots: Ints,
+    e: Floats,
+    h: Floats,
+    squares: Floats,
+    factors: Floats,
+    out: Floats,
+) -> None:
+    """out (n, K): the score of each row by each member, as learning it next would score it."""
+    for i in range(out.shape[0]):
+        n = emit_row(
+            indices, values, indptr[i], indptr[i + 1], False, places, touched, table, dense,
+            is_here, f, k, bases, starts, what.shape[0], slots, e, h,
+        )  # fmt: skip
+        norm_row(h, n, False, f, inputs, squares, factors)
+        score_entries(slots, h, n, table, what, numbers, factors, out[i], f[ROWS] + 1.0)
+
+
+@kernel(void(F8_2D, I8, RO_I8_2D, i8, RO_F8, F8, F8_2D))
+def begin_anew(
+    table: Floats, k: Ints, what: Ints, j: int, starts: Floats, duals: Floats, ring_rows: Floats
+) -> None:
+    """Member j forgets what it learned: its dual variables are 0. O(slots + rows retained)."""
+    second, dual = what[j, SECOND], what[j, DUAL_PLACE]
+    for slot in range(k[USED]):
+        table[slot, j] = 0.0
+        if second >= 0:
+            table[slot, what.shape[0] + second] = starts[second]
+    if dual >= 0 and ring_rows.shape[0] > 0:
+        for i in range(k[FIRST], k[LAST]):
+            ring_rows[i, DUALS + N_OF_DUAL * dual] = 0.0
+    duals[j] = 0.0
+
+
+@kernel(void(RO_I8, i8, F8_2D, RO_I8_2D, F8_2D), inline=True)
+def bring_seconds(slots: Ints, n: int, table: Floats, what: Ints, d: Floats) -> None:
+    """Bring G and S of the entries, long before they are used: a processor that has just written
+    four numbers one by one waits before it can read them at once."""
+    for j in range(what.shape[0]):
+        second = what[j, SECOND]
+        if second >= 0:
+            own, place = d[second], what.shape[0] + second
+            for p in range(n):
+                own[p] = table[slots[p], place]
+            own[n] = table[0, place]
+
+
+@kernel(void(i8, b1, f8, f8, f8, f8, f8, F8, F8, F8, F8), inline=True, apart=True)
+def turn_entries(
+    n: int,
+    is_adagrad: bool,
+    step: float,
+    damping: float,
+    keep: float,
+    grown: float,
+    factor: float,
+    own: Floats,
+    total: Floats,
+    direction: Floats,
+    product: Floats,
+) -> None:
+    """Take the values of a row into G or S, turn them into a direction; all (n,).
+
+    A product is no number where G or S is none, so that the member begins anew.
+    """
+    if is_adagrad:
+        for q in range(n):
+            x = factor * own[q]
+            t = keep * total[q] + grown * x * x
+            turned = step * x / math.sqrt(t)
+            total[q], direction[q], product[q] = t, turned, x * turned + 0.0 * t
+    else:
+        for q in range(n):
+            x = factor * own[q]
+            t = keep * total[q] + grown * x * x
+            turned = x / (damping + t)
+            total[q], direction[q], product[q] = t, turned, x * turned + 0.0 * t
+
+
+@kernel(
+    f8(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, f8, F8_2D), inline=True
+)  # fmt: skip
+def take_direction(
+    slots: Ints,
+    h: Floats,
+    n: int,
+    table: Floats,
+    what: Ints,
+    numbers: Floats,
+    j: int,
+    factor: float,
+    m: float,
+    y: float,
+    c: float,
+    d: Floats,
+) -> float:
+    """Take the row into G or S of member j and set its direction; return h'd.
+
+    -1, and nothing done, where Q' is 0.
+    """
+    second, seconds = what[j, SECOND], d.shape[0] // 3
+    place = what.shape[0] + second
+    is_adagrad = what[j, KIND] == ADAGRAD
+    grown = c
+    if is_adagrad and numbers[j, IS_LOGISTIC] != 0.0:
+        slope = -c * y * sigmoid_of(clip(-y * m, -_FARTHEST, _FARTHEST))
+        grown = slope * slope
+    elif is_adagrad:
+        slope = c * loss_slope(
+            m, y, numbers[j, IS_LOGISTIC], numbers[j, MARGIN], numbers[j, EPS],
+            numbers[j, GAMMA], numbers[j, LO], numbers[j, HI],
+        )  # fmt: skip
+        if slope == 0.0:
+            return -1.0
+        grown = slope * slope
+    elif numbers[j, IS_LOGISTIC] != 0.0:
+        p = sigmoid_of(clip(m, -_FARTHEST, _FARTHEST))
+        grown = c * (p * (1.0 - p))
+    total, direction, product = d[second], d[seconds + second], d[2 * seconds + second]
+    step, damping, keep = numbers[j, STRENGTH], numbers[j, DAMPING], numbers[j, DECAY]
+    turn_entries(
+        n, is_adagrad, step, damping, keep, grown, factor, h[what[j, BASE]], total, direction,
+        product,
+    )  # fmt: skip
+    last = keep * total[n] + grown
+    size = step / math.sqrt(last) if is_adagrad else 1.0 / (damping + last)
+    direction[n] = size
+    table[0, place] = last
+    # Four sums, as each addition waits for the one before it.
+    s1 = s2 = s3 = 0.0
+    last_whole = n - n % 4
+    for q in range(0, last_whole, 4):
+        size += product[q]
+        s1 += product[q + 1]
+        s2 += product[q + 2]
+        s3 += product[q + 3]
+    for q in range(last_whole, n):
+        size += product[q]
+    for q in range(n):
+        table[slots[q], place] = total[q]
+    return float((size + s1) + (s2 + s3) + 0.0 * last)
+
+
+@kernel(
+    void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, f8, f8, f8, F8_2D, F8_2D),
+    inline=True,
+)  # fmt: skip
+def size_step(
+    slots: Ints,
+    h: Floats,
+    n: int,
+    table: Floats,
+    what: Ints,
+    numbers: Floats,
+    j: int,
+    factor: float,
+    square: float,
+    row: float,
+    m: float,
+    y: float,
+    c: float,
+    d: Floats,
+    steps: Floats,
+) -> None:
+    """Set S, NORM and FACTOR of member j; FACTOR 0 where it takes no step.
+
+    square  |h|^2 without the intercept
+    """
+    kind = what[j, KIND]
+    if kind >= ADAGRAD:
+        norm = take_direction(slots, h, n, table, what, numbers, j, factor, m, y, c, d)
+        steps[SIZE, j], steps[NORM, j] = c * norm, norm
+        steps[FACTOR, j] = 0.0 if norm == -1.0 else c
+        return
+    strength = numbers[j, STRENGTH]
+    if kind != DUAL:
+        strength *= math.sqrt(row)
+    norm = square + 1.0
+    steps[SIZE, j], steps[NORM, j] = c * norm / strength, norm
+    steps[FACTOR, j] = c if kind == RISING else c / strength
+
+
+@kernel(void(RO_I8_2D, RO_F8_2D, F8, F8, F8_2D, F8_2D), inline=True)
+def solve_logistic(
+    what: Ints, numbers: Floats, own: Floats, targets: Floats, steps: Floats, lanes: Floats
+) -> None:
+    """Set TAU, and c Q*(-tau) over c, of all members with the logistic loss that take a step."""
+    n = 0
+    for j in range(own.shape[0]):
+        steps[LANE, j] = -1.0
+        if numbers[j, IS_LOGISTIC] != 0.0 and steps[FACTOR, j] > 0.0:
+            lanes[LANE_C, n], lanes[LANE_S, n] = targets[j] * own[j], steps[SIZE, j]
+            steps[LANE, j] = n
+            n += 1
+    if n == 0:
+        return
+    # Whole vectors: what stands in the rest is solved at once.
+    padded = (n + 3) // 4 * 4
+    for q in range(n, padded):
+        lanes[LANE_C, q] = lanes[LANE_S, q] = 0.0
+    logistic_roots(padded, lanes)
+    for j in range(own.shape[0]):
+        lane = int(steps[LANE, j])
+        if lane >= 0:
+            steps[TAU, j] = targets[j] * lanes[LANE_B, lane]
+            if what[j, DUAL_PLACE] >= 0:
+                steps[CONJUGATE, j] = lanes[LANE_CONJUGATE, lane]
+
+
+@kernel(void(RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, F8_2D), inline=True)
+def solve_quadratic(
+    what: Ints, numbers: Floats, j: int, m: float, y: float, scale: float, steps: Floats
+) -> None:
+    """The same for a member with another loss; scale: what the bounds of tau are multiplied by."""
+    lo, hi = scale * numbers[j, LO], scale * numbers[j, HI]
+    steps[TAU, j], steps[CONJUGATE, j] = dual_step(
+        m, steps[SIZE, j], y, 0.0, numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], lo, hi
+    )
+
+
+@kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, F8, F8_2D, F8_2D), inline=True)
+def move_weights(
+    slots: Ints,
+    h: Floats,
+    n: int,
+    table: Floats,
+    what: Ints,
+    factors: Floats,
+    d: Floats,
+    steps: Floats,
+) -> None:
+    """Add every member's step to its weights."""
+    for j in range(what.shape[0]):
+        coefficient, second = steps[COEFFICIENT, j], what[j, SECOND]
+        if coefficient == 0.0:
+            continue
+        if second < 0:
+            own = h[what[j, BASE]]
+            table[0, j] += coefficient
+            coefficient *= factors[what[j, INPUT]]
+        else:
+            own = d[d.shape[0] // 3 + second]
+            table[0, j] += coefficient * own[n]
+        for p in range(n):
+            table[slots[p], j] += coefficient * own[p]
+
+
+@kernel(
+    void(RO_I8, F8_2D, i8, f8, f8, RO_I8_2D, F8, f8, F8_2D, I8, I8, I4, F8_2D, F8_2D), inline=True
+)
+def retain_row(
+    slots: Ints,
+    h: Floats,
+    n: int,
+    y: float,
+    c: float,
+    what: Ints,
+    factors: Floats,
+    scale: float,
+    steps: Floats,
+    k: Ints,
+    ring_starts: Ints,
+    ring_slots: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+) -> None:
+    """Append a row to those that certificates are computed on; scale: see solve_quadratic."""
+    last = k[LAST]
+    at = ring_starts[last]
+    for p in range(n):
+        ring_slots[at + p] = slots[p]
+    for b in range(ring_values.shape[0]):
+        kept, own = ring_values[b, at : at + n], h[b]
+        for p in range(n):
+            kept[p] = own[p]
+    ring_starts[last + 1] = at + n
+    ring_rows[last, LABEL], ring_rows[last, WEIGHT] = y, c
+    ring_rows[last, BOUNDS] = scale if scale < np.inf else 0.0
+    for j in range(what.shape[0]):
+        dual = what[j, DUAL_PLACE]
+        if dual >= 0:
+            at_dual = DUALS + N_OF_DUAL * dual
+            ring_rows[last, at_dual] = steps[TAU, j]
+            ring_rows[last, at_dual + 1] = factors[what[j, INPUT]]
+            ring_rows[last, at_dual + 2] = steps[N_STEPS, j]
+    k[LAST] = last + 1
+
+
+@kernel(
+    i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, b1, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_I8_2D,
+       RO_F8_2D, F8, RO_I8_2D, RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8_2D, F8, F8, F8_2D, F8_2D,
+       F8, I8, I4, F8_2D, F8_2D, RO_I8, F8_2D, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D)
+)  # fmt: skip
+def learn_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    retain: int,
+    classes: bool,
+    places: Indices,
+    touched: Indices,
+    table: Floats,
+    dense: Indices,
+    is_here: Floats,
+    f: Floats,
+    k: Ints,
+    what: Ints,
+    numbers: Floats,
+    duals: Floats,
+    inputs: Ints,
+    bases: Floats,
+    starts: Floats,
+    slots: Ints,
+    e: Floats,
+    h: Floats,
+    d: Floats,
+    squares: Floats,
+    factors: Floats,
+    steps: Floats,
+    lanes: Floats,
+    own: Floats,
+    ring_starts: Ints,
+    ring_slots: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+    columns: Ints,
+    scores: Floats,
+    roles: Ints,
+    r: Floats,
+    g: Floats,
+    recent: Floats,
+    pairs: Floats,
+    scratch: Floats,
+    out: Floats,
+) -> int:
+    """Score and learn rows `start` to n; return n, or the row that some array has no room for.
+
+    retain   how many rows certificates are computed on; 0 where no member has one
+    classes  whether labels are -1 and 1, else they are numbers
+    ring_*   see windows.RowBuffer; its values are those of the first bases, which dual members use,
+             its rows LABEL, WEIGHT, DUALS ...
+    steps    (N_STEPS + 1, K)  here with a row for what each member learns
+    own      (K,)   scratch
+    columns  (K,)   where the scores of these members stand among all of the portfolio
+    scores   (n, all members)  with the scores of the others; on return with all of them
+    roles to out    see _rule.py
+    """
+    n_rows, n_members = labels.shape[0], what.shape[0]
+    targets = steps[N_STEPS]
+    is_far = table.shape[0] * table.shape[1] > _CACHED
+    for i in range(start, n_rows):
+        begin, end = indptr[i], indptr[i + 1]
+        entries = end - begin
+        most = entries + k[HELD]
+        if k[USED] + entries > table.shape[0] or most > dense.shape[0] or most + 1 > h.shape[1]:
+            return i
+        if retain > 0 and (
+            k[LAST] == ring_rows.shape[0] or ring_starts[k[LAST]] + most > ring_slots.shape[0]
+        ):
+            return i
+        y, c = labels[i], weights[i]
+        counts = c > 0.0
+        n = emit_row(
+            indices, values, begin, end, counts, places, touched, table, dense, is_here,
+            f, k, bases, starts, n_members, slots, e, h,
+        )  # fmt: skip
+        if is_far and i + 1 < n_rows:
+            ask_for_row(indices, end, indptr[i + 2], places, table)
+        norm_row(h, n, counts, f, inputs, squares, factors)
+        row = f[ROWS] if counts else f[ROWS] + 1.0
+        score_entries(slots, h, n, table, what, numbers, factors, own, row)
+        if counts:
+            bring_seconds(slots, n, table, what, d)
+        for j in range(n_members):
+            scores[i, columns[j]] = own[j]
+        if classes:
+            classify_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+        else:
+            regress_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+        k[SAMPLES] += 1
+        if not counts:
+            continue
+        if out[i, LEARNS] == 0.0:
+            continue
+        f[DELTA] += c
+        for j in range(n_members):
+            steps[COEFFICIENT, j] = steps[TAU, j] = steps[CONJUGATE, j] = steps[FACTOR, j] = 0.0
+            at = columns[j]
+            targets[j] = scratch[TARGET, at]
+            if r[IS_ACTIVE, at] == 0.0:
+                continue
+            if own[j] != own[j]:
+                begin_anew(table, k, what, j, starts, duals, ring_rows)
+                continue
+            factor = factors[what[j, INPUT]]
+            size_step(
+                slots, h, n, table, what, numbers, j, factor,
+                factor * factor * squares[what[j, BASE]], row, own[j], targets[j], c, d, steps,
+            )  # fmt: skip
+        solve_logistic(what, numbers, own, targets, steps, lanes)
+        for j in range(n_members):
+            if steps[FACTOR, j] == 0.0:
+                continue
+            if numbers[j, IS_LOGISTIC] == 0.0:
+                solve_quadratic(what, numbers, j, own[j], targets[j], out[i, SCALE], steps)
+            step = steps[FACTOR, j] * steps[TAU, j]
+            is_sound = abs(step) * (steps[NORM, j] + 1.0) < _LARGEST_STEP
+            if is_sound and steps[SIZE, j] < np.inf:
+                steps[COEFFICIENT, j] = step
+                duals[j] += c * steps[CONJUGATE, j]
+                continue
+            start_calibration(r, columns[j])
+            r[RESETS, columns[j]] += 1.0
+            out[i, LEARNS] = BEGAN_ANEW
+            begin_anew(table, k, what, j, starts, duals, ring_rows)
+            steps[TAU, j] = 0.0
+        if retain > 0:
+            retain_row(
+                slots, h, n, y, c, what, factors, out[i, SCALE], steps, k, ring_starts, ring_slots,
+                ring_values, ring_rows,
+            )  # fmt: skip
+            if k[LAST] - k[FIRST] > retain:
+                k[FIRST] += 1
+        move_weights(slots, h, n, table, what, factors, d, steps)
+    return int(n_rows)
+
+
+@kernel(void(I8, I4, F8_2D, F8_2D, RO_I8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, F8))
+def member_sums(
+    ring_starts: Ints,
+    ring_slots: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+    k: Ints,
+    table: Floats,
+    what: Ints,
+    numbers: Floats,
+    j: int,
+    scale: float,
+    out: Floats,
+) -> None:
+    """Sums for the certificate of dual member j, over the retained rows.
+
+    scale  what its weights are multiplied by
+    out    (3,): sums of delta, of delta [Q + Q* + tau z], and |w|^2
+    """
+    base, dual = what[j, BASE], DUALS + N_OF_DUAL * what[j, DUAL_PLACE]
+    out[0] = out[1] = out[2] = 0.0
+    for i in range(k[FIRST], k[LAST]):
+        z = 0.0
+        for p in range(ring_starts[i], ring_starts[i + 1]):
+            z += ring_values[base, p] * table[np.int64(ring_slots[p]), j]
+        z = scale * (ring_rows[i, dual + 1] * z + table[0, j])
+        lo, hi = -np.inf, np.inf
+        if ring_rows[i, BOUNDS] > 0.0:
+            lo, hi = ring_rows[i, BOUNDS] * numbers[j, LO], ring_rows[i, BOUNDS] * numbers[j, HI]
+        term = gap_term(
+            z, ring_rows[i, dual], ring_rows[i, dual + 2], numbers[j, IS_LOGISTIC],
+            numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], lo, hi,
+        )  # fmt: skip
+        out[0] += ring_rows[i, WEIGHT]
+        out[1] += ring_rows[i, WEIGHT] * term
+    for slot in range(k[USED]):
+        out[2] += (scale * table[slot, j]) ** 2

@@ -1,0 +1,490 @@
+"""Members that learn side by side in one kernel, with the stages in front of them shared.
+
+Memory: a feature that ever was in a row of positive weight has a block of
+8 (4 + members that have a diagonal + members) bytes, rounded up to 64, and about 20 bytes to be
+found by: 148 for `eight`, 212 for `twelve`. One that never was costs nothing, whatever the width.
+Certificates retain rows of 8 bytes an entry for each scaling that dual members use, and 4 more.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import Certificate, relative_gap
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.losses import make_loss
+from dualstream.solvers.core.served_form import BalancedForm, Form, Linear, NormForm, StageForm
+from dualstream.solvers.core.windows import RowBuffer
+from dualstream.solvers.features.stage import grown
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.portfolio import fused_kernels as _fused
+from dualstream.solvers.portfolio.columns import (
+    BALANCED,
+    COUNT,
+    COUNTS,
+    DELTA,
+    FIRST,
+    HELD,
+    LAST,
+    MEAN,
+    N_ENTRY,
+    N_INTS,
+    N_STATISTICS,
+    NORM_NONE,
+    NORM_ROW,
+    NORM_RUNNING,
+    PLACE,
+    RAW,
+    ROWS,
+    SAMPLES,
+    SUMS,
+    USED,
+    M,
+    enter_places,
+)
+from dualstream.solvers.portfolio.fused_kernels import (
+    ADAGRAD,
+    BASE,
+    DAMPING,
+    DECAY,
+    DUAL,
+    DUAL_PLACE,
+    DUALS,
+    INPUT,
+    KIND,
+    LOSS,
+    N_NUMBERS,
+    N_OF_DUAL,
+    N_STEPS,
+    N_WHAT,
+    NEWTON,
+    RISING,
+    SECOND,
+    SPG,
+    STRENGTH,
+)
+from dualstream.solvers.portfolio.logistic_roots import N_LANES
+from dualstream.solvers.portfolio.weighting import Rule
+from dualstream.solvers.portfolio.weighting_kernels import N_OUT
+
+_NORMS = {"none": NORM_NONE, "row": NORM_ROW, "running": NORM_RUNNING}
+_LINE = 8
+"""Numbers of a cache line: blocks begin at the start of one."""
+
+
+class Blueprint:
+    """What kernels know of a list of members, from their resolved specifications."""
+
+    def __init__(self, members: Sequence[Mapping[str, Any]]) -> None:
+        # The bases that dual members use come first: rows are retained in these alone.
+        self.what = np.zeros((len(members), N_WHAT), np.int64)
+        self.numbers = np.zeros((len(members), N_NUMBERS))
+        bases: list[tuple[int, float]] = []
+        inputs: list[tuple[int, int]] = []
+        starts: list[float] = []
+        self.duals = 0
+        for member in members:
+            if kind_of(member) in (DUAL, RISING):
+                _place(bases, base_of(member["scaling"]))
+        self.dual_bases = len(bases)
+        for member, what, numbers in zip(members, self.what, self.numbers, strict=True):
+            base = _place(bases, base_of(member["scaling"]))
+            what[BASE], what[INPUT] = base, _place(inputs, (base, _NORMS[member["norm"]]))
+            what[KIND] = kind_of(member)
+            what[SECOND] = what[DUAL_PLACE] = -1
+            numbers[STRENGTH] = member.get("strength", member.get("eta", 1.0))
+            numbers[DECAY] = member.get("gamma", 1.0)
+            # The curvature of numbers is 1 where that of classes is at most a quarter.
+            numbers[DAMPING] = 0.1 if member["loss"] == "logistic" else 1.0
+            numbers[LOSS:] = loss_numbers(member["loss"])
+            if what[KIND] in (ADAGRAD, NEWTON):
+                what[SECOND] = len(starts)
+                starts.append(start_of(member))
+            elif what[KIND] in (DUAL, RISING):
+                what[DUAL_PLACE] = self.duals
+                self.duals += 1
+        self.bases = np.array(bases, np.float64).reshape(-1, 2)
+        self.inputs = np.array(inputs, np.int64).reshape(-1, 2)
+        self.starts = np.array(starts, np.float64)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a block."""
+        used = N_STATISTICS + len(self.starts) + len(self.what)
+        return -(-used // _LINE) * _LINE
+
+
+def _place(known: list[Any], one: Any) -> int:
+    if one not in known:
+        known.append(one)
+    return known.index(one)
+
+
+def base_of(scaling: str | Mapping[str, Any]) -> tuple[int, float]:
+    """Kind and power of the base of a resolved `scaling`."""
+    if isinstance(scaling, str):
+        return RAW, 0.0
+    return (BALANCED if scaling["moments"] else COUNTS), scaling["power"]
+
+
+def kind_of(member: Mapping[str, Any]) -> int:
+    """The number by which kernels know a member's kind."""
+    if member["kind"] == "dual_ascent":
+        return RISING if member["schedule"] == "inverse_sqrt" else DUAL
+    return {"spg_fixed_total": SPG, "adagrad": ADAGRAD, "diagonal_newton": NEWTON}[member["kind"]]
+
+
+def loss_numbers(loss: str | Mapping[str, Any]) -> Floats:
+    """See losses.Loss.numbers."""
+    if isinstance(loss, str):
+        return make_loss(loss).numbers
+    return make_loss(loss["kind"], next(v for k, v in loss.items() if k != "kind")).numbers
+
+
+def start_of(member: Mapping[str, Any]) -> float:
+    """What G or S of a feature begins with."""
+    if member["kind"] == "diagonal_newton":
+        return 0.0
+    return 1e-6 if member["loss"] == "logistic" else 1e-2
+
+
+class Fused:
+    """Members of the kinds of presets.py, but for `prior`, on rows of width `dim`.
+
+    Labels are what the members learn: -1 and 1, or numbers.
+    """
+
+    def __init__(self, members: Sequence[Mapping[str, Any]], dim: int, retain: int) -> None:
+        self.members = list(members)
+        self.dim = dim
+        self._plan = plan = Blueprint(members)
+        self._retain = retain if plan.duals else 0
+        n = len(self.members)
+        self._f = np.zeros(SUMS + len(plan.inputs))
+        self._k = np.zeros(N_INTS, np.int64)
+        self._duals, self._own = np.zeros(n), np.zeros(n)
+        self._dense, self._is_here = np.zeros(16, np.int32), np.zeros(17)
+        self._squares, self._factors = np.zeros(len(plan.bases)), np.zeros(len(plan.inputs))
+        self._steps = np.zeros((N_STEPS + 1, n))
+        self._lanes = np.zeros((N_LANES, n + 3))
+        self._slots = np.empty(0, np.int64)
+        self._fit_row(64)
+        columns = DUALS + N_OF_DUAL * plan.duals
+        self._ring = RowBuffer(self._retain, columns, (plan.dual_bases,))
+        self._hold(np.array([dim], np.int32), self._new_blocks(1), 64)
+
+    def _new_blocks(self, slots: int) -> Floats:
+        """Blocks of slots in which nothing was learned."""
+        plan = self._plan
+        blocks = np.zeros((slots, plan.width))
+        blocks[:, self._second()] = plan.starts
+        return blocks
+
+    def _hold(self, touched: npt.NDArray[np.int32], blocks: Floats, least: int) -> None:
+        """Hold these slots, the intercept's first, with room for `least` of them."""
+        used, room = len(touched), 64
+        while room < least:
+            room *= 2
+        self._touched = np.zeros(room, np.int32)
+        self._touched[:used] = touched
+        self._table = _aligned(room, blocks.shape[1])
+        self._table[:used] = blocks
+        self._places = np.zeros((2 * room, 2), np.int32)
+        enter_places(self._places, self._touched, 1, used)
+        self._k[USED] = used
+
+    def _fit_row(self, entries: int) -> None:
+        """Scratch room for a row of so many entries and the intercept."""
+        if entries + 1 > len(self._slots):
+            room = 2 * (entries + 1)
+            self._slots = np.empty(room, np.int64)
+            self._e = np.empty((N_ENTRY, room))
+            self._h = np.empty((len(self._plan.bases), room))
+            self._d = np.empty((3 * len(self._plan.starts), room))
+
+    def _make_room(self, entries: int) -> None:
+        """Room for one more row of so many entries, wherever there is none."""
+        k, ring = self._k, self._ring
+        used, held = int(k[USED]), int(k[HELD])
+        if used + entries > len(self._touched):
+            self._hold(self._touched[:used], self._table[:used], used + entries)
+        if held + entries > len(self._dense):
+            self._dense = grown(self._dense, held, held + entries)
+            self._is_here = np.zeros(len(self._dense) + 1)
+        self._fit_row(held + entries)
+        if self._retain and (
+            k[LAST] == len(ring.rows) or ring.starts[k[LAST]] + held + entries > len(ring.indices)
+        ):
+            ring.make_room(int(k[FIRST]), int(k[LAST]), held + entries)
+            k[FIRST], k[LAST] = 0, k[LAST] - k[FIRST]
+
+    # -- learning and scoring --------------------------------------------------------------------
+
+    def learn(self, batch: Batch, columns: Ints, scores: Floats, rule: Rule) -> Floats:
+        """Learn all rows, applying the rule to each; score and loss of each row, (n, 2).
+
+        Labels are -1 and 1. `scores` (n, all members) holds those of the other members, and gets
+        those of these in `columns`; one that was not a number begins anew. O(entries K) a row.
+        """
+        n, row = len(batch), 0
+        out, ring, plan = np.empty((n, N_OUT)), self._ring, self._plan
+        while True:
+            row = _fused.learn_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
+                self._retain, rule.classes, self._places, self._touched, self._table,
+                self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers,
+                self._duals, plan.inputs, plan.bases, plan.starts, self._slots, self._e,
+                self._h, self._d, self._squares, self._factors, self._steps, self._lanes, self._own,
+                *ring.arrays, columns, scores, rule.roles, rule.r, rule.g, rule.recent, rule.pairs,
+                rule.scratch, out,
+            )  # fmt: skip
+            if row == n:
+                return out
+            self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
+
+    def predict(self, batch: Batch) -> Floats:
+        """Scores (n, K); the labels are not looked at."""
+        plan = self._plan
+        scores = np.empty((len(batch), len(self.members)))
+        longest = int(np.diff(batch.indptr).max(initial=0))
+        self._fit_row(longest + int(self._k[HELD]))
+        _fused.score_rows(
+            batch.indptr, batch.indices, batch.values, self._places, self._touched, self._table,
+            self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers, plan.inputs,
+            plan.bases, plan.starts, self._slots, self._e, self._h, self._squares, self._factors,
+            scores,
+        )  # fmt: skip
+        return scores
+
+    # -- what a member says of itself ------------------------------------------------------------
+
+    def weights(self, place: int) -> tuple[Floats, float]:
+        """Weights (dim,) and intercept of a member, per feature behind its scaling."""
+        used, scale = int(self._k[USED]), self._weight_scale(place)
+        weights = np.zeros(self.dim)
+        weights[self._touched[1:used]] = scale * self._table[1:used, place]
+        return weights, scale * float(self._table[0, place])
+
+    def form(self, place: int) -> Form:
+        """See served_form: of the member's score for a next row."""
+        plan, used = self._plan, int(self._k[USED])
+        what, numbers = plan.what[place], plan.numbers[place]
+        order = np.argsort(self._touched[1:used])
+        columns = self._touched[1:used][order].astype(np.int64)
+        blocks = self._table[1:used][order]
+        scale = 1.0
+        if what[KIND] == RISING:
+            scale = 1.0 / (float(numbers[STRENGTH]) * math.sqrt(float(self._f[ROWS]) + 1.0))
+        weights = blocks[:, place]
+        held = weights != 0.0
+        intercept = scale * float(self._table[0, place])
+        linear = Linear(columns[held], scale * weights[held], intercept)
+        base, norm = plan.inputs[what[INPUT]].tolist()
+        stages: list[StageForm] = []
+        kind, power = plan.bases[base].tolist()
+        if kind != RAW:
+            statistics = blocks[:, -N_STATISTICS:]
+            stages.append(
+                BalancedForm(
+                    rows=float(self._f[ROWS]),
+                    power=power,
+                    moments=kind == BALANCED,
+                    columns=columns,
+                    counts=statistics[:, COUNT].copy(),
+                    means=statistics[:, MEAN].copy(),
+                    deviations=statistics[:, M].copy(),
+                    dense=(statistics[:, PLACE] > 0.0) & (kind == BALANCED),
+                )
+            )
+        if norm == NORM_ROW:
+            stages.append(NormForm(False))
+        elif norm == NORM_RUNNING:
+            squares = float(self._f[SUMS + what[INPUT]])
+            stages.append(NormForm(True, float(self._f[ROWS]), squares))
+        return Form(self.dim, tuple(stages), (linear,))
+
+    def certificate(self, place: int) -> Certificate | None:
+        """Of a dual member, see certificate.py; None for the others. O(slots + rows retained).
+
+        Its weights are those that its dual variables give, so that the gap is the rows' alone.
+        """
+        plan, delta, ring = self._plan, float(self._f[DELTA]), self._ring
+        if plan.what[place, DUAL_PLACE] < 0:
+            return None
+        if delta == 0.0:
+            return Certificate(0.0, 0.0, 0.0, 0.0, 0, 0.0, False)
+        sums, scale = np.empty(3), self._weight_scale(place)
+        _fused.member_sums(
+            *ring.arrays, self._k, self._table, plan.what, plan.numbers, place, scale, sums
+        )
+        share, gap, square = sums.tolist()
+        gap = gap / share
+        strength = self._strength(place)
+        dual = -(float(self._duals[place]) + 0.5 * strength * square) / delta
+        rows = int(self._k[LAST] - self._k[FIRST])
+        ratio = relative_gap(gap, dual + gap, dual)
+        return Certificate(dual + gap, dual, gap, ratio, rows, min(1.0, share / delta), True)
+
+    def _second(self) -> slice:
+        """Where G and S stand in a block."""
+        return slice(len(self.members), len(self.members) + len(self._plan.starts))
+
+    def _strength(self, place: int) -> float:
+        """rho Delta of a dual member as it stands."""
+        strength = float(self._plan.numbers[place, STRENGTH])
+        is_rising = self._plan.what[place, KIND] == RISING
+        return strength * math.sqrt(max(1.0, float(self._f[ROWS]))) if is_rising else strength
+
+    def _weight_scale(self, place: int) -> float:
+        return 1.0 / self._strength(place) if self._plan.what[place, KIND] == RISING else 1.0
+
+    # -- changing the list -----------------------------------------------------------------------
+
+    def without(self, place: int) -> "Fused":
+        """The same members but one, each as it stands."""
+        kept = [j for j in range(len(self.members)) if j != place]
+        fewer = Fused([self.members[j] for j in kept], self.dim, self._retain)
+        old, new = self._plan, fewer._plan
+        bases = [old.bases.tolist().index(base) for base in new.bases.tolist()]
+        inputs = [old.inputs.tolist().index([bases[b], n]) for b, n in new.inputs.tolist()]
+        fewer._f[:SUMS], fewer._f[SUMS:] = self._f[:SUMS], self._f[SUMS:][inputs]
+        fewer._k[:] = self._k
+        fewer._duals[:] = self._duals[kept]
+        fewer._dense, fewer._is_here = self._dense.copy(), self._is_here.copy()
+        seconds = [int(old.what[j, SECOND]) for j in kept if old.what[j, SECOND] >= 0]
+        self._give_blocks(fewer, kept, seconds)
+        if fewer._retain:
+            duals = [int(old.what[j, DUAL_PLACE]) for j in kept if old.what[j, DUAL_PLACE] >= 0]
+            self._give_ring(fewer, bases, duals)
+        else:
+            fewer._k[FIRST] = fewer._k[LAST] = 0
+        return fewer
+
+    def _give_blocks(self, fewer: "Fused", kept: Sequence[int], seconds: Sequence[int]) -> None:
+        used = int(self._k[USED])
+        table, blocks = self._table[:used], fewer._new_blocks(used)
+        blocks[:, : len(kept)] = table[:, kept]
+        blocks[:, fewer._second()] = table[:, self._second()][:, seconds]
+        blocks[:, -N_STATISTICS:] = table[:, -N_STATISTICS:]
+        fewer._hold(self._touched[:used], blocks, used)
+
+    def _give_ring(self, fewer: "Fused", bases: Sequence[int], duals: Sequence[int]) -> None:
+        own = [DUALS + N_OF_DUAL * dual + part for dual in duals for part in range(N_OF_DUAL)]
+        columns = [*range(DUALS), *own]
+        first, last = int(self._k[FIRST]), int(self._k[LAST])
+        starts, rows, slots, values = self._ring.rows_between(first, last)
+        bases = bases[: fewer._plan.dual_bases]
+        fewer._ring.hold(starts, rows[:, columns], slots, values[bases])
+        fewer._k[FIRST], fewer._k[LAST] = 0, last - first
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """See Learner; the columns of blocks by slot, in the order in which slots were given."""
+        used = int(self._k[USED])
+        state = {
+            "samples": np.array(self._k[SAMPLES]),
+            "numbers": self._f.copy(),
+            "dual_sums": self._duals.copy(),
+            "touched": self._touched[:used].astype(np.int64),
+            "statistics": self._table[:used, -N_STATISTICS:].copy(),
+            "second": self._table[:used, self._second()].copy(),
+            "weights": self._table[:used, : len(self.members)].copy(),
+        }
+        if self._retain:
+            names = ("ring_starts", "ring_rows", "ring_slots", "ring_values")
+            columns = self._ring.rows_between(int(self._k[FIRST]), int(self._k[LAST]))
+            state |= dict(zip(names, columns, strict=True))
+            state["ring_slots"] = state["ring_slots"].astype(np.int64)
+        return state
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner: raises CorruptState, and then nothing has changed."""
+        plan = self._plan
+        used = len(np.atleast_1d(state.get("touched", np.empty(0))))
+        shapes: dict[str, tuple[int, ...]] = {
+            "samples": (),
+            "numbers": self._f.shape,
+            "dual_sums": self._duals.shape,
+            "touched": (used,),
+            "statistics": (used, N_STATISTICS),
+            "second": (used, len(plan.starts)),
+            "weights": (used, len(self.members)),
+        }
+        check_arrays(state, shapes)
+        touched, statistics = state["touched"].astype(np.int64), state["statistics"]
+        dense = self._dense_of(touched, statistics)
+        ring = _checked_ring(state, self._ring, used) if self._retain else None
+        blocks = self._new_blocks(used)
+        blocks[:, -N_STATISTICS:] = statistics
+        blocks[:, self._second()] = state["second"]
+        blocks[:, : len(self.members)] = state["weights"]
+        self._hold(touched.astype(np.int32), blocks, used)
+        self._f[:], self._duals[:] = state["numbers"], state["dual_sums"]
+        self._dense = np.zeros(max(16, len(dense)), np.int32)
+        self._dense[: len(dense)] = dense
+        self._is_here = np.zeros(len(self._dense) + 1)
+        self._k[HELD], self._k[SAMPLES] = len(dense), state["samples"]
+        self._k[FIRST] = self._k[LAST] = 0
+        if ring is not None:
+            starts, rows, slots, values = ring
+            self._ring.hold(starts, rows, slots, values)
+            self._k[LAST] = len(rows)
+
+    def _dense_of(self, touched: Ints, statistics: Floats) -> Ints:
+        """The slots of the dense columns in their order."""
+        used = len(touched)
+        features = touched[1:]
+        is_sound = (
+            used > 0
+            and touched[0] == self.dim
+            and len(np.unique(features)) == used - 1
+            and bool(np.all((features >= 0) & (features < self.dim)))
+            and bool(np.all(statistics[1:, COUNT] >= 1.0))
+        )
+        order = statistics[:, PLACE]
+        slots: Ints = np.argsort(order, kind="stable")[np.count_nonzero(order == 0.0) :]
+        if not is_sound or not np.array_equal(order[slots], np.arange(1.0, len(slots) + 1.0)):
+            raise CorruptState("the columns are damaged")
+        return slots
+
+
+def _checked_ring(
+    state: Mapping[str, npt.NDArray[Any]], ring: RowBuffer, used: int
+) -> tuple[npt.NDArray[Any], ...]:
+    """Starts, rows, slots and values of the retained rows; raises CorruptState."""
+    n = len(np.atleast_1d(state.get("ring_rows", np.empty(0))))
+    entries = len(np.atleast_1d(state.get("ring_slots", np.empty(0))))
+    check_arrays(
+        state,
+        {
+            "ring_starts": (n + 1,),
+            "ring_rows": (n, ring.rows.shape[1]),
+            "ring_slots": (entries,),
+            "ring_values": (ring.values.shape[0], entries),
+        },
+    )
+    starts, slots = state["ring_starts"].astype(np.int64), state["ring_slots"].astype(np.int64)
+    is_sound = (
+        n <= ring.retain
+        and starts[0] == 0
+        and starts[-1] == entries
+        and bool(np.all(np.diff(starts) >= 0))
+        and bool(np.all((slots >= 0) & (slots < used)))
+    )
+    if not is_sound:
+        raise CorruptState("the retained rows are damaged")
+    return starts, np.asarray(state["ring_rows"]), slots, np.asarray(state["ring_values"])
+
+
+def _aligned(rows: int, width: int) -> Floats:
+    """Zeros (rows, width) that begin at the start of a cache line."""
+    flat = np.zeros(rows * width + _LINE)
+    skip = -(flat.ctypes.data // flat.itemsize) % _LINE
+    matrix: Floats = flat[skip : skip + rows * width].reshape(rows, width)
+    return matrix

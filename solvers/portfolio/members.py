@@ -1,0 +1,223 @@
+"""The members of a portfolio: which learn side by side, which by themselves."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import Certificate
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.served_form import Form
+from dualstream.solvers.features import width_of
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.portfolio.fused_members import Fused
+from dualstream.solvers.portfolio.presets import Member
+from dualstream.solvers.portfolio.single_member import Guest, Soloist
+from dualstream.solvers.portfolio.spec import model_spec
+from dualstream.solvers.portfolio.weighting import Rule
+
+_FUSED, _ALONE, _PRIOR = "fused", "alone", "prior"
+
+
+class Crew:
+    """Members in their order. A change makes another crew of the same objects."""
+
+    def __init__(
+        self,
+        dim: int,
+        members: Sequence[Member],
+        fused: Fused | None,
+        fused_places: Sequence[int],
+        alone: Mapping[int, Guest | Soloist],
+    ) -> None:
+        self.members = list(members)
+        self.names = [member["name"] for member in members]
+        self._dim = dim
+        self._fused = fused
+        self._fused_places = np.array(fused_places, np.int64)
+        self._alone = dict(alone)
+
+    @classmethod
+    def of(cls, members: Sequence[Member], whole: Mapping[str, Any]) -> "Crew":
+        """Members with no rows yet, of the model `whole`; those that can learn side by side do."""
+        parts = [_part_of(member) for member in members]
+        return cls._of_parts(members, parts, whole)
+
+    @classmethod
+    def described(cls, described: Sequence[Mapping[str, Any]], whole: Mapping[str, Any]) -> "Crew":
+        """The crew that `describe` told of, with no rows. Raises CorruptState for another."""
+        members = [dict(one["spec"]) for one in described]
+        parts = [one["part"] for one in described]
+        for member, part in zip(members, parts, strict=True):
+            own = _part_of(member)
+            if part not in (own, _ALONE) or (own == _PRIOR) != (part == _PRIOR):
+                raise CorruptState(f"{member['name']!r} cannot be {part!r}")
+        return cls._of_parts(members, parts, whole)
+
+    @classmethod
+    def _of_parts(
+        cls,
+        members: Sequence[Member],
+        parts: Sequence[str],
+        whole: Mapping[str, Any],
+    ) -> "Crew":
+        places = [place for place, part in enumerate(parts) if part == _FUSED]
+        fused = None
+        if places:
+            fused = Fused([members[place] for place in places], _dim(whole), whole["retain"])
+        alone = {
+            place: _begin(members[place], whole)
+            for place, part in enumerate(parts)
+            if part == _ALONE
+        }
+        return cls(_dim(whole), members, fused, places, alone)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Each member's specification, and whether it learns side by side with others."""
+        return [
+            {"spec": member, "part": self._part(place)} for place, member in enumerate(self.members)
+        ]
+
+    def _part(self, place: int) -> str:
+        if place in self._alone:
+            return _ALONE
+        return _FUSED if place in self._fused_places else _PRIOR
+
+    # -- learning and scoring --------------------------------------------------------------------
+
+    def learn(self, batch: Batch, rule: Rule) -> Floats:
+        """Learn rows with labels -1 and 1 by all active members; score and loss, (n, 2)."""
+        scores = np.zeros((len(batch), len(self.members)))
+        anew: list[tuple[int, int]] = []
+        for place, member in self._alone.items():
+            if rule.is_active(place):
+                scores[:, place], rows = member.learn(batch)
+                anew += [(row, place) for row in rows]
+        if not anew:
+            return self._apply(batch, scores, rule)
+        parts, done = [], 0
+        for row, place in sorted(anew):
+            if row >= done:
+                parts.append(self._apply(batch[done : row + 1], scores[done : row + 1], rule))
+                done = row + 1
+            rule.begin_anew(place)
+        parts.append(self._apply(batch[done:], scores[done:], rule))
+        return np.concatenate(parts)
+
+    def _apply(self, batch: Batch, scores: Floats, rule: Rule) -> Floats:
+        """The rule for rows that the members that run by themselves have scored (n, K)."""
+        if self._fused is None:
+            return rule.count(scores, batch.labels, batch.weights)
+        return self._fused.learn(batch, self._fused_places, scores, rule)
+
+    def predict(self, batch: Batch) -> Floats:
+        """Raw scores (n, K)."""
+        scores = np.zeros((len(batch), len(self.members)))
+        if self._fused is not None:
+            scores[:, self._fused_places] = self._fused.predict(batch)
+        for place, member in self._alone.items():
+            scores[:, place] = member.predict(batch)
+        return scores
+
+    # -- what a member says of itself ------------------------------------------------------------
+
+    def has_certificate(self, place: int) -> bool:
+        """Whether the member has a dual."""
+        member = self.members[place]
+        return member.get("kind", member.get("algorithm")) == "dual_ascent"
+
+    def certificate(self, place: int) -> Certificate | None:
+        """See MemberLearner."""
+        if place in self._alone:
+            return self._alone[place].certificate()
+        at = self._place_among_fused(place)
+        return None if at is None or self._fused is None else self._fused.certificate(at)
+
+    def weights(self, place: int) -> tuple[Floats, float]:
+        """See MemberLearner; none of them is other than 0 where there is a prior alone."""
+        if place in self._alone:
+            return self._alone[place].weights()
+        at = self._place_among_fused(place)
+        if at is None or self._fused is None:
+            return np.zeros(self._dim), 0.0
+        return self._fused.weights(at)
+
+    def form(self, place: int) -> Form | None:
+        """What a member's raw score is; None of a prior."""
+        if place in self._alone:
+            return self._alone[place].form()
+        at = self._place_among_fused(place)
+        return None if at is None or self._fused is None else self._fused.form(at)
+
+    def _place_among_fused(self, place: int) -> int | None:
+        found = np.flatnonzero(self._fused_places == place)
+        return int(found[0]) if len(found) else None
+
+    # -- changing the list -----------------------------------------------------------------------
+
+    def joined(
+        self, member: Member, whole: Mapping[str, Any], rows: Batch
+    ) -> tuple["Crew", Floats, list[int]]:
+        """The crew with one more, who has learned these rows; what its `learn` gave."""
+        scores, anew = np.zeros(len(rows)), list[int]()
+        alone: dict[int, Guest | Soloist] = dict(self._alone)
+        if _part_of(member) != _PRIOR:
+            newcomer = _begin(member, whole)
+            scores, anew = newcomer.learn(rows)
+            alone[len(self.members)] = newcomer
+        members = [*self.members, member]
+        places = self._fused_places.tolist()
+        return Crew(self._dim, members, self._fused, places, alone), scores, anew
+
+    def without(self, place: int) -> "Crew":
+        """The crew without one member."""
+        at, fused = self._place_among_fused(place), self._fused
+        if at is not None and fused is not None:
+            fused = fused.without(at) if len(fused.members) > 1 else None
+        places = [p - (p > place) for p in self._fused_places.tolist() if p != place]
+        alone = {p - (p > place): one for p, one in self._alone.items() if p != place}
+        members = [member for p, member in enumerate(self.members) if p != place]
+        return Crew(self._dim, members, fused, places, alone)
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """See Learner: arrays of the fused members, and of each of the others by its place."""
+        state: State = {}
+        if self._fused is not None:
+            state |= {f"fused.{name}": array for name, array in self._fused.state().items()}
+        for place, member in self._alone.items():
+            state |= {f"{place}.{name}": array for name, array in member.state().items()}
+        return state
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner; of a crew that has learned nothing and is thrown away if this fails."""
+        owners: dict[str, Any] = {str(place): one for place, one in self._alone.items()}
+        if self._fused is not None:
+            owners["fused"] = self._fused
+        parts: dict[str, State] = {owner: {} for owner in owners}
+        for name, array in state.items():
+            owner, _, own_name = name.partition(".")
+            if owner in parts:
+                parts[owner][own_name] = np.asarray(array)
+        for owner, one in owners.items():
+            one.restore(parts[owner])
+
+
+def _part_of(member: Mapping[str, Any]) -> str:
+    if "kind" not in member:
+        return _ALONE
+    return _PRIOR if member["kind"] == "prior" else _FUSED
+
+
+def _begin(member: Member, whole: Mapping[str, Any]) -> Guest | Soloist:
+    if "kind" in member:
+        return Soloist(member, _dim(whole), whole["retain"])
+    return Guest(model_spec(member, whole))
+
+
+def _dim(whole: Mapping[str, Any]) -> int:
+    return width_of(whole["features"])

@@ -1,0 +1,141 @@
+"""The last rows that a portfolio learned, as they came in: what a new member begins with."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState, SolverError
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.windows import LABEL, WEIGHT, RowBuffer
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    i8,
+    kernel,
+)
+
+_FIRST, _LAST = range(2)
+
+
+class RetainedRows:
+    """At most `retain` >= 1 rows of positive weight, oldest first; memory as of a RowBuffer."""
+
+    def __init__(self, dim: int, retain: int) -> None:
+        self._dim, self._retain = dim, retain
+        self._buffer = RowBuffer(retain, 2)
+        self._k = np.zeros(2, np.int64)
+
+    def add(self, batch: Batch) -> None:
+        """Retain the rows of a batch that count."""
+        n, row = len(batch), 0
+        if n > self._retain:
+            row = first_of_last(batch.weights, self._retain)
+        buffer, k = self._buffer, self._k
+        while True:
+            row = retain_rows(
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
+                self._retain, k, *buffer.arrays,
+            )  # fmt: skip
+            if row == n:
+                return
+            buffer.make_room(
+                int(k[_FIRST]), int(k[_LAST]), int(batch.indptr[row + 1] - batch.indptr[row])
+            )
+            k[:] = 0, k[_LAST] - k[_FIRST]
+
+    def rows(self) -> Batch:
+        """All that is retained."""
+        first, last = self._k.tolist()
+        starts, rows, indices, values = self._buffer.rows_between(first, last)
+        labels, weights = rows[:, LABEL].copy(), rows[:, WEIGHT].copy()
+        return Batch(starts, indices, values, labels, weights, self._dim)
+
+    def state(self) -> State:
+        """See Learner."""
+        rows = self.rows()
+        return {
+            "indptr": rows.indptr,
+            "indices": rows.indices.astype(np.int64),
+            "values": rows.values,
+            "labels": rows.labels,
+            "weights": rows.weights,
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner: raises CorruptState, and then nothing has changed."""
+        names = ("indptr", "indices", "values", "labels", "weights")
+        for name in names:
+            if name not in state:
+                raise CorruptState(f"the state has no {name}")
+        indptr, indices, values, labels, weights = (np.array(state[name]) for name in names)
+        try:
+            rows = Batch(indptr, indices.astype(np.int32), values, labels, weights, self._dim)
+        except SolverError as error:
+            raise CorruptState(f"the retained rows are damaged: {error}") from error
+        if len(rows) > self._retain or not np.isfinite(rows.labels).all():
+            raise CorruptState("the retained rows are damaged")
+        about = np.stack([rows.labels, rows.weights], axis=1)
+        self._buffer.hold(rows.indptr, about, rows.indices, rows.values)
+        self._k[:] = 0, len(rows)
+
+
+@kernel(i8(RO_F8, i8))
+def first_of_last(weights: Floats, retain: int) -> int:
+    """The row with which the last `retain` rows of positive weight begin."""
+    left = retain
+    for i in range(weights.shape[0] - 1, -1, -1):
+        if weights[i] > 0.0:
+            left -= 1
+            if left == 0:
+                return i
+    return 0
+
+
+@kernel(i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, I8, I8, I4, F8, F8_2D))
+def retain_rows(
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    start: int,
+    retain: int,
+    k: Ints,
+    kept_starts: Ints,
+    kept_indices: Indices,
+    kept_values: Floats,
+    kept_rows: Floats,
+) -> int:
+    """Append rows `start` to n that count; return n, or the row that there is no room for.
+
+    k       (2,)  rows k[0] to k[1] of the buffer are retained
+    kept_*        see windows.RowBuffer; its rows are LABEL, WEIGHT
+    """
+    for i in range(start, labels.shape[0]):
+        if not weights[i] > 0.0:
+            continue
+        last, begin = k[_LAST], indptr[i]
+        entries = indptr[i + 1] - begin
+        if last == kept_rows.shape[0] or kept_starts[last] + entries > kept_indices.shape[0]:
+            return i
+        at = kept_starts[last]
+        for p in range(entries):
+            kept_indices[at + p] = indices[begin + p]
+            kept_values[at + p] = values[begin + p]
+        kept_starts[last + 1] = at + entries
+        kept_rows[last, LABEL], kept_rows[last, WEIGHT] = labels[i], weights[i]
+        k[_LAST] = last + 1
+        if last + 1 - k[_FIRST] > retain:
+            k[_FIRST] += 1
+    return int(labels.shape[0])

@@ -1,0 +1,180 @@
+"""The specification of a portfolio, and of each of its members."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.members import MEMBER_NAME
+from dualstream.solvers.core.spec_fields import (
+    Spec,
+    read_choice,
+    read_kind,
+    read_number,
+    read_whole,
+    refuse_unknown,
+    short_form,
+)
+from dualstream.solvers.features.spec import read_scaling
+from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, Member
+
+MAX_MEMBERS = 64
+"""Of a list, the prior not counted where one is named."""
+
+_NAMES_ALLOWED = "1 to 64 characters of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
+_INPUT = ("scaling", "norm")
+_FUSED_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "prior": (),
+    "dual_ascent": ("loss", "strength", "schedule", *_INPUT),
+    "spg_fixed_total": ("loss", "strength", *_INPUT),
+    "adagrad": ("loss", "eta", *_INPUT),
+    "diagonal_newton": ("loss", "gamma", *_INPUT),
+}
+_LOSSES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "binary": {
+        "logistic": (),
+        "hinge": (),
+        "squared_hinge": (),
+        "smooth_hinge": ("gamma",),
+    },
+    "regression": {"squared": (), "huber": ("delta",)},
+}
+_POSITIVE = "a number in [1e-12, 1e12]"
+_IMPLIED = ("task", "features", "labels")
+
+
+def read_portfolio(spec: Mapping[str, Any], task: str) -> Spec:
+    """The fields of `algorithm: portfolio`; members are read for the features of the whole."""
+    eta = 0.125 if task == "regression" else 0.5
+    return {
+        "members": _members(spec, task),
+        "eta": read_number(spec, "", "eta", eta, 1e-6, 1.0, "a number in [1e-6, 1]"),
+        "share": read_number(spec, "", "share", 0.001, 0.0, 0.5, "a number in [0, 0.5]"),
+        "retain": read_whole(spec, "", "retain", 1000, 1, 100_000),
+    }
+
+
+def _members(spec: Mapping[str, Any], task: str) -> str | list[Member]:
+    names = tuple(REGRESSION_PRESETS if task == "regression" else PRESETS)
+    given = spec.get("members", names[0])
+    allowed = f"one of {', '.join(names)}, or a list of 1 to {MAX_MEMBERS} specs"
+    if isinstance(given, str) and given in names:
+        return given
+    if not isinstance(given, list | tuple) or not 1 <= len(given) <= MAX_MEMBERS:
+        shown = f"{len(given)} specs" if isinstance(given, list | tuple) else given
+        raise InvalidSpec("/members", shown, allowed)
+    members: list[Member] = []
+    for place, one in enumerate(given):
+        owner = f"/members/{place}"
+        if not isinstance(one, Mapping):
+            raise InvalidSpec(owner, one, "an object")
+        taken = [member["name"] for member in members]
+        name = read_name(one, owner, taken)
+        if name in taken:
+            raise InvalidSpec(f"{owner}/name", name, "another name than those before it")
+        body = {field: value for field, value in one.items() if field != "name"}
+        members.append({"name": name} | read_member(body, spec, owner))
+    return members
+
+
+def read_name(member: Mapping[str, Any], owner: str, taken: list[str]) -> str:
+    """A member's `name`; left out, its kind and the first number that is free."""
+    name = member.get("name")
+    if name is None:
+        kind = member.get("kind", member.get("algorithm", "dual_ascent"))
+        number = 1
+        while f"{kind}-{number}" in taken:
+            number += 1
+        return f"{kind}-{number}"
+    if not isinstance(name, str) or not MEMBER_NAME.fullmatch(name):
+        raise InvalidSpec(f"{owner}/name", name, _NAMES_ALLOWED)
+    return name
+
+
+def read_member(member: Mapping[str, Any], whole: Mapping[str, Any], owner: str) -> Member:
+    """A member without its name, every default written out; `whole` is the portfolio's spec.
+
+    With `kind` it is one of the kinds that presets.py names, else the specification of a model,
+    of which task, features and labels are the portfolio's.
+    """
+    task = "regression" if whole.get("task") == "regression" else "binary"
+    try:
+        return _read_fused(member, task) if _is_fused(member) else _read_model(member, whole, task)
+    except InvalidSpec as error:
+        if not owner:
+            raise
+        raise error.under(owner) from None
+
+
+def _is_fused(member: Mapping[str, Any]) -> bool:
+    """O-DCA with a schedule is one without `kind`, too; other algorithms have their own."""
+    if "kind" in member:
+        return True
+    return "schedule" in member and member.get("algorithm", "dual_ascent") == "dual_ascent"
+
+
+def _read_fused(member: Mapping[str, Any], task: str) -> Member:
+    if "kind" not in member:
+        body = {field: value for field, value in member.items() if field != "algorithm"}
+        member = {"kind": "dual_ascent"} | body
+    kind = read_choice(member, "kind", "", tuple(_FUSED_FIELDS))
+    own = _FUSED_FIELDS[kind]
+    takes = own if task == "binary" else ("base", *own)
+    refuse_unknown(member, "", ("kind", *takes))
+    losses = _LOSSES[task]
+    if kind == "diagonal_newton" and task == "binary":
+        losses = {"logistic": ()}
+    readers: dict[str, Any] = {
+        "base": lambda: read_choice(member, "base", "mean", ("mean", "last")),
+        "loss": lambda: _read_loss(member, losses),
+        "strength": lambda: _read_positive(member, "strength", 30.0),
+        "schedule": lambda: read_choice(
+            member, "schedule", "constant", ("constant", "inverse_sqrt")
+        ),
+        "eta": lambda: _read_positive(member, "eta", 0.5),
+        "gamma": lambda: read_number(member, "", "gamma", 1.0, 0.0, 1.0, "a number in [0, 1]"),
+        "scaling": lambda: read_scaling({"scaling": member.get("scaling", "balanced")}),
+        "norm": lambda: read_choice(member, "norm", "none", ("none", "row", "running")),
+    }
+    return {"kind": kind} | {name: readers[name]() for name in takes}
+
+
+def _read_loss(member: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> str | Spec:
+    loss = read_kind(member, "loss", next(iter(known)), known)
+    if len(known[loss["kind"]]):
+        (name,) = known[loss["kind"]]
+        loss[name] = read_number(loss, "/loss", name, 1.0, 1e-12, 1e12, _POSITIVE)
+    return short_form(loss)
+
+
+def _read_positive(member: Mapping[str, Any], name: str, default: float) -> float:
+    return read_number(member, "", name, default, 1e-12, 1e12, _POSITIVE)
+
+
+def _read_model(member: Mapping[str, Any], whole: Mapping[str, Any], task: str) -> Member:
+    # The other way round spec.py reads portfolios.
+    from dualstream.solvers.spec.resolve import resolve_spec
+
+    if member.get("algorithm") == "portfolio":
+        raise InvalidSpec("/algorithm", "portfolio", "one that is no portfolio itself")
+    if member.get("algorithm") == "semiparametric":
+        allowed = "another: members are not refitted, and it learns by that alone"
+        raise InvalidSpec("/algorithm", "semiparametric", allowed)
+    if member.get("guard") not in (None, "off"):
+        raise InvalidSpec("/guard", member["guard"], "left out: the portfolio has one, or none")
+    implied = {"task": task, "features": whole["features"]}
+    for name, value in implied.items():
+        if name in member and member[name] != value:
+            raise InvalidSpec(f"/{name}", member[name], f"left out, or the portfolio's: {value}")
+    if member.get("labels") is not None:
+        raise InvalidSpec("/labels", member["labels"], "left out: they are the portfolio's")
+    if member.get("refit") is not None:
+        raise InvalidSpec("/refit", member["refit"], "left out: members are not refitted")
+    algorithm = {"algorithm": "dual_ascent"} | dict(member) | implied
+    resolved = resolve_spec(algorithm)
+    return {name: value for name, value in resolved.items() if name not in _IMPLIED}
+
+
+def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:
+    """The specification of the model that a resolved member without `kind` is."""
+    body = {field: value for field, value in member.items() if field != "name"}
+    return body | {"task": whole["task"], "features": dict(whole["features"])}

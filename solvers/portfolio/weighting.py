@@ -1,0 +1,282 @@
+"""What a portfolio knows of its members: shares, calibrations, losses, and how they compare."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.errors import CorruptState
+from dualstream.solvers.core.learner import State, check_arrays
+from dualstream.solvers.core.members import MemberView
+from dualstream.solvers.core.served_form import (
+    ClassMixture,
+    Form,
+    Linear,
+    NumberMixture,
+    Part,
+    ScoreForm,
+)
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.portfolio import weighting_kernels as _rule
+from dualstream.solvers.portfolio.weighting_kernels import (
+    COUNTED,
+    ETA,
+    IS_ACTIVE,
+    LAST_BASE,
+    MEAN_BASE,
+    MEMBER,
+    MOST_LOG_LOSS,
+    MOST_SQUARE,
+    N_OUT,
+    N_RULE,
+    N_SCRATCH,
+    N_SHARED,
+    NO_BASE,
+    NOT_IN_IT,
+    PRIOR,
+    RECENT,
+    ROLE,
+    SHARE,
+    V_BEFORE,
+    A,
+    B,
+    V,
+)
+
+
+class Rule:
+    """The numbers of the rule of `_rule.py`; `classes`: labels are -1 and 1, else numbers."""
+
+    def __init__(
+        self, members: Sequence[Mapping[str, Any]], eta: float, share: float, *, classes: bool
+    ) -> None:
+        n = len(members)
+        self.classes = classes
+        self.roles = np.array([_role_of(member) for member in members], np.int64).reshape(n, 2)
+        self.r = np.zeros((N_RULE, n))
+        for place in range(n):
+            self._start(place)
+        self.r[V] = 1.0 / n
+        self.g = np.zeros(N_SHARED)
+        self.g[ETA], self.g[SHARE] = eta, share
+        self.recent = np.full((RECENT, 2 * n), NOT_IN_IT)
+        self.pairs = np.zeros((3 * n, n))
+        self.scratch = np.zeros((N_SCRATCH, n))
+
+    def _start(self, place: int) -> None:
+        self.r[:, place] = 0.0
+        self.r[IS_ACTIVE, place] = 1.0
+        _rule.start_calibration(self.r, place)
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return len(self.roles)
+
+    @property
+    def shares(self) -> Floats:
+        """(K,): v; 0 of all but the promoted one, where there is one."""
+        shares: Floats = self.r[V].copy()
+        return shares
+
+    def is_active(self, place: int) -> bool:
+        """Whether the member learns; it does not while another one is promoted."""
+        return bool(self.r[IS_ACTIVE, place])
+
+    def count(self, scores: Floats, labels: Floats, weights: Floats) -> Floats:
+        """The rule for rows of raw scores (n, K); what it gives for each, (n, N_OUT)."""
+        out = np.empty((len(scores), N_OUT))
+        _rule.rule_rows(
+            scores, labels, weights, self.classes, self.roles, self.r, self.g, self.recent,
+            self.pairs, self.scratch, out,
+        )  # fmt: skip
+        return out
+
+    def mix(self, scores: Floats) -> Floats:
+        """(n,): the score of each row of raw scores (n, K), by the shares as they are."""
+        out = np.empty(len(scores))
+        _rule.mix_rows(scores, self.classes, self.roles, self.r, self.g, self.scratch, out)
+        return out
+
+    def form(self, names: Sequence[str], forms: Sequence[Form | None], dim: int) -> Form:
+        """See served_form: what `mix` does with members of these forms (None: a prior)."""
+        odds = (self.g[_rule.POSITIVE] + 0.5) / (self.g[_rule.NEGATIVE] + 0.5)
+        prior = max(min(math.log(odds), _rule._LARGEST_SCORE), -_rule._LARGEST_SCORE)
+        parts = []
+        for place, (name, form) in enumerate(zip(names, forms, strict=True)):
+            r = self.r[:, place]
+            if not self.is_active(place) or r[V] == 0.0:
+                continue
+            a, b = float(r[A]), float(r[B])
+            if not self.classes:
+                a, b = 1.0, float(_rule.base_of(int(self.roles[place, _rule.BASE]), self.g))
+            elif form is None:
+                a, b = 0.0, a * prior + b
+            parts.append(Part(name, float(r[V]), a, b, form))
+        return Form(dim, (), (self._mixture(tuple(parts)),))
+
+    def _mixture(self, parts: tuple[Part, ...]) -> ScoreForm:
+        if self.classes:
+            return ClassMixture(parts, _rule._LARGEST_SCORE, _rule._LARGEST_LOG_ODDS)
+        if self.g[_rule.ROWS_SEEN] == 0.0:
+            return Linear.of(np.empty(0), 0.0)
+        low, high = float(self.g[_rule.LOW]), float(self.g[_rule.HIGH])
+        beyond = _rule._BEYOND * (high - low)
+        return NumberMixture(parts, float(self.g[_rule.MEAN]), low - beyond, high + beyond)
+
+    def view(self, place: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
+        """Where a member stands; a share is 0 while another one is promoted."""
+        r, is_active = self.r[:, place], self.is_active(place)
+        rows, held = int(r[_rule.ROWS]), min(int(self.g[COUNTED]), RECENT)
+        recent = self.recent[:held, [place, self.size + place]]
+        recent = recent[recent[:, 0] != NOT_IN_IT]
+        return MemberView(
+            name=member["name"],
+            spec={field: value for field, value in member.items() if field != "name"},
+            weight=float(r[V]) if is_active else 0.0,
+            active=is_active,
+            rows=rows,
+            loss=_mean(r[_rule.LOSS], rows),
+            error_rate=_mean(r[_rule.MISTAKES], rows) if self.classes else None,
+            rolling_rows=len(recent),
+            rolling_loss=_mean(math.fsum(recent[:, 0]), len(recent)),
+            rolling_error_rate=(
+                _mean(math.fsum(recent[:, 1]), len(recent)) if self.classes else None
+            ),
+            resets=int(r[_rule.RESETS]),
+            calibration=(float(r[A]), float(r[B])) if self.classes else None,
+            has_certificate=has_certificate,
+        )
+
+    @property
+    def most(self) -> float:
+        """The largest loss that a member is charged for a row."""
+        return MOST_LOG_LOSS if self.classes else MOST_SQUARE
+
+    def difference(self, a: int, b: int) -> tuple[int, float, float]:
+        """Rows that both members were in, the sum of their differences in loss, and of squares."""
+        n, sign = self.size, 1.0 if a < b else -1.0
+        i, j = min(a, b), max(a, b)
+        rows, total, squares = (float(self.pairs[part * n + j, i]) for part in range(3))
+        return int(rows), sign * total, squares
+
+    # -- changing the list -----------------------------------------------------------------------
+
+    def begin_anew(self, place: int) -> None:
+        """Count that a member began anew, and take it at its word again."""
+        _rule.start_calibration(self.r, place)
+        self.r[_rule.RESETS, place] += 1.0
+
+    def joined(
+        self, member: Mapping[str, Any], scores: Floats, rows: Batch, anew: Sequence[int]
+    ) -> "Rule":
+        """The same with one more member, calibrated on its scores (n,) of these rows.
+
+        It begins with `share`, which the others give up. `anew`: rows behind which it began anew.
+        """
+        n = self.size
+        more = self._copied([*range(n), None])
+        more.roles[n] = _role_of(member)
+        share = float(self.g[SHARE])
+        more.r[V, :n] *= 1.0 - share
+        more.r[V, n] = share
+        if self.classes and more.roles[n, ROLE] == MEMBER:
+            done = 0
+            for row in anew:
+                more._calibrate(n, scores[done : row + 1], rows[done : row + 1])
+                more.begin_anew(n)
+                done = row + 1
+            more._calibrate(n, scores[done:], rows[done:])
+        return more
+
+    def _calibrate(self, place: int, scores: Floats, rows: Batch) -> None:
+        own, scratch = np.ascontiguousarray(self.r[:, place : place + 1]), np.empty((N_SCRATCH, 1))
+        _rule.calibrate_rows(scores, rows.labels, rows.weights, own, scratch)
+        self.r[:, place : place + 1] = own
+
+    def without(self, place: int) -> "Rule":
+        """The same without one member; the others have its share as theirs are to each other.
+
+        Where they had none left, as can be while `share` is 0, they have equal ones.
+        """
+        kept: list[int | None] = [j for j in range(self.size) if j != place]
+        fewer = self._copied(kept)
+        total = float(fewer.r[V].sum())
+        fewer.r[V] = fewer.r[V] / total if total > 0.0 else 1.0 / fewer.size
+        return fewer
+
+    def _copied(self, places: Sequence[int | None]) -> "Rule":
+        """Members as they stand, by their places; None: one that begins."""
+        eta, share = float(self.g[ETA]), float(self.g[SHARE])
+        other = Rule([{}] * len(places), eta, share, classes=self.classes)
+        other.g[:] = self.g
+        held = [(new, old) for new, old in enumerate(places) if old is not None]
+        for new, old in held:
+            other.roles[new], other.r[:, new] = self.roles[old], self.r[:, old]
+            for part in range(2):
+                column = self.recent[:, part * self.size + old]
+                other.recent[:, part * len(places) + new] = column
+        for new_a, old_a in held:
+            for new_b, old_b in held:
+                for part in range(3):
+                    cell = self.pairs[part * self.size + old_a, old_b]
+                    other.pairs[part * len(places) + new_a, new_b] = cell
+        return other
+
+    def promote(self, place: int) -> None:
+        """One member alone learns and predicts; the shares of all are kept aside."""
+        self.r[V_BEFORE] = self.r[V]
+        self.r[V] = self.r[IS_ACTIVE] = 0.0
+        self.r[V, place] = self.r[IS_ACTIVE, place] = 1.0
+
+    def demote(self) -> None:
+        """All members again, with the shares that they had."""
+        self.r[V] = self.r[V_BEFORE]
+        self.r[V_BEFORE] = 0.0
+        self.r[IS_ACTIVE] = 1.0
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """All of it, as copies; of `recent` as many rows as were counted."""
+        return {
+            "roles": self.roles.copy(),
+            "members": self.r.copy(),
+            "shared": self.g.copy(),
+            "recent": self.recent[: min(int(self.g[COUNTED]), RECENT)].copy(),
+            "pairs": self.pairs.copy(),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Be in this state. Raises CorruptState, and then nothing has changed."""
+        check_arrays(state, {"shared": self.g.shape})
+        held = min(int(state["shared"][COUNTED]), RECENT)
+        check_arrays(
+            state,
+            {
+                "roles": self.roles.shape,
+                "members": self.r.shape,
+                "recent": (held, self.recent.shape[1]),
+                "pairs": self.pairs.shape,
+            },
+        )
+        roles: Ints = state["roles"].astype(np.int64)
+        if not np.array_equal(roles, self.roles) or not state["members"][IS_ACTIVE].any():
+            raise CorruptState("the roles of the members are damaged")
+        self.r[:], self.g[:] = state["members"], state["shared"]
+        self.pairs[:] = state["pairs"]
+        self.recent[:] = NOT_IN_IT
+        self.recent[:held] = state["recent"]
+
+
+def _mean(total: float, rows: int) -> float | None:
+    return float(total) / rows if rows else None
+
+
+def _role_of(member: Mapping[str, Any]) -> tuple[int, int]:
+    """ROLE and BASE; a model by itself corrects nothing."""
+    bases = {"mean": MEAN_BASE, "last": LAST_BASE, None: NO_BASE}
+    return PRIOR if member.get("kind") == "prior" else MEMBER, bases[member.get("base")]

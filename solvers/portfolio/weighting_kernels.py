@@ -1,0 +1,416 @@
+"""The rule that makes one prediction of many: exponential weights, row by row.
+
+Shares v_k are multiplied by exp(-eta times the loss), normalised, and then mixed with 1 / K by
+`share` (Herbster and Warmuth, "Tracking the best expert", 1998).
+
+Classes. Member k with the raw score m_k (in [-40, 40]) says p_k = sigmoid(a_k m_k + b_k), the
+portfolio p = sum_k v_k p_k; its score is the log odds of p. After the label
+    q_k = max(p_k or 1 - p_k, 1e-4),  v_k <- v_k q_k^(eta c), normalised and mixed,
+and a_k, b_k take a step of online Newton on the log-loss with a diagonal A_k, B_k. As the log-loss
+of a mixture of probabilities is exact for eta c <= 1 (Cesa-Bianchi and Lugosi, "Prediction,
+learning, and games", 2006, section 3.3), with c = 1
+    sum -ln sum_k v_k q_k  <=  min_k sum -ln q_k + (1/eta) (ln K + T ln(1 / (1 - share)));
+beyond eta c = 1 a heavy row counts as one of weight 1 / eta in v. The prior says the log odds of
+the labels so far and is calibrated like the others. A member whose score is not a number says 1/2
+in this row, and its calibration begins anew.
+
+Numbers. Members correct a base, the mean mu of the targets or the last one (a member that is a
+model by itself corrects nothing and learns y as it is); errors are measured in
+S, the running root mean square of the portfolio's own errors, so that y -> a y + b gives
+p -> a p + b from row 2 on. With lo and hi the least and the largest target so far, e a twentieth of
+their distance, and f_k the member's own score:
+    z_k = base_k + f_k, within [lo - e, hi + e] (mu where f_k is not a number)
+    p = mu + sum_k v_k (z_k - mu)
+    y' = y, within 50 S of p: it stands for y from here on
+    l_k = min(((y' - z_k) / S)^2, 32),  v_k <- v_k exp(-eta c l_k), normalised and mixed
+    member k learns y' - base_k
+    S^2 += max(1/n, 0.01) ((y' - p)^2 - S^2), n rows before this one;  then mu, last, lo, hi.
+Row 1 is predicted as 0, and sets mu, last, lo and hi alone. As long as S = 0 no share moves. By the
+definition of v,
+    sum -(1/eta) ln sum_k v_k e^(-eta c l_k) <= min_k sum c l_k + (1/eta)(ln K + T ln 1/(1-share));
+where all |y' - z_k| are within 2 S, ((y' - p)/S)^2 is no more than the left-hand term for c = 1
+and eta = 1/8, as the squared loss is exp-concave there (the same book, section 3.3).
+
+In every kernel
+    roles   (K, 2)  ROLE and BASE of each member
+    r       (N_RULE, K), g (N_SHARED,)  the numbers of each member, and those of all, see below
+    recent  (RECENT, 2 K)  in row t mod RECENT the losses of all members in row t, then mistakes
+    pairs   (3 K, K)  for members a < b in rows b, b + K, b + 2 K: the rows that both were in, the
+            sum of their differences in loss, the sum of the squares of these
+    scratch (6, K)   of one row: see M to TARGET below
+    out     (4,)     see SCORE to LEARNS below
+"""
+
+import math
+
+import numpy as np
+
+from dualstream.solvers.core.scalar import clip, exp_of, log_of, sigmoid_of
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    RO_F8,
+    RO_I8_2D,
+    Floats,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    void,
+)
+
+ROLE, BASE = range(2)
+MEMBER, PRIOR = range(2)
+MEAN_BASE, LAST_BASE, NO_BASE = range(3)
+
+# IS_ACTIVE: 1.0 for members that learn and are listened to, else 0.0.
+V, V_BEFORE, IS_ACTIVE, A, B, CURVATURE_A, CURVATURE_B, ROWS, LOSS, MISTAKES, RESETS = range(11)
+N_RULE = 11
+# Of all members together: what the specification says, rows counted, then of classes the weight
+# of the rows of each, and of numbers what stands at the top.
+ETA, SHARE, COUNTED, POSITIVE, NEGATIVE = range(5)
+ROWS_SEEN, WEIGHT_SEEN, MEAN, LAST, LOW, HIGH, SQUARE = range(3, 10)
+N_SHARED = 10
+RECENT = 1000
+"""Rows in the rolling view."""
+NOT_IN_IT = -1.0
+"""Stands in `recent` where a member was not active."""
+
+# Of one row and each member: score, prediction, gain of its share, loss, mistake, what it learns.
+M, OWN, GAIN, COST, WRONG, TARGET = range(6)
+N_SCRATCH = 6
+# What the rule gives for a row: S (infinite while it is 0), and whether members learn the row.
+SCORE, ROW_LOSS, SCALE, LEARNS = range(4)
+N_OUT = 4
+BEGAN_ANEW = 2.0
+"""Stands at LEARNS where the step of some member was not finite, after the row was counted."""
+
+_LARGEST_SCORE, _LARGEST_LOG_ODDS, _LEAST = 40.0, 12.0, 1e-4
+_REACH, _BEYOND, _RATE = 50.0, 0.05, 0.01
+MOST_LOG_LOSS = -math.log(_LEAST)
+"""The largest loss that a member is charged for a row of classes, in nats ..."""
+MOST_SQUARE = 32.0
+"""... and of numbers, in S^2."""
+
+
+@kernel(void(F8_2D, i8))
+def start_calibration(r: Floats, j: int) -> None:
+    """Member j is taken at its word again."""
+    r[A, j], r[B, j] = 1.0, 0.0
+    r[CURVATURE_A, j] = r[CURVATURE_B, j] = 10.0
+
+
+@kernel(void(F8, F8, F8, F8, F8), inline=True, apart=True)
+def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, own: Floats) -> None:
+    """m: the scores, clipped; own: sigmoid(a m + b), 1/2 where there is no score."""
+    for j in range(scores.shape[0]):
+        x = max(min(scores[j], _LARGEST_SCORE), -_LARGEST_SCORE)
+        is_known = scores[j] == scores[j]
+        z = max(min(a[j] * x + b[j], _LARGEST_LOG_ODDS), -_LARGEST_LOG_ODDS)
+        m[j] = x if is_known else np.nan
+        own[j] = sigmoid_of(z) if is_known else 0.5
+
+
+@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D), inline=True)
+def mixed_class(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
+    """p for the raw scores (K,) of one row; sets M (NaN where there is no score) and OWN."""
+    for j in range(roles.shape[0]):
+        if roles[j, ROLE] == PRIOR:
+            scores[j] = math.log((g[POSITIVE] + 0.5) / (g[NEGATIVE] + 0.5))
+    calibrated(scores, r[A], r[B], scratch[M], scratch[OWN])
+    p = 0.0
+    for j in range(roles.shape[0]):
+        p += r[IS_ACTIVE, j] * r[V, j] * scratch[OWN, j]
+    return 0.5 if abs(p - 0.5) < 1e-12 else p
+
+
+@kernel(f8(i8, RO_F8), inline=True)
+def base_of(base: int, g: Floats) -> float:
+    """What a member's score is added to."""
+    if base == NO_BASE:
+        return 0.0
+    return float(g[LAST] if base == LAST_BASE else g[MEAN])
+
+
+@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D), inline=True)
+def mixed_number(scores: Floats, roles: Ints, r: Floats, g: Floats, scratch: Floats) -> float:
+    """p for the raw scores (K,) of one row; sets M (NaN where there is no score) and OWN."""
+    if g[ROWS_SEEN] == 0.0:
+        for j in range(roles.shape[0]):
+            scratch[M, j], scratch[OWN, j] = scores[j], 0.0
+        return 0.0
+    beyond = _BEYOND * (g[HIGH] - g[LOW])
+    apart = 0.0
+    for j in range(roles.shape[0]):
+        m = 0.0 if roles[j, ROLE] == PRIOR else scores[j]
+        own = g[MEAN]
+        if abs(m) < np.inf:
+            own = clip(base_of(roles[j, BASE], g) + m, g[LOW] - beyond, g[HIGH] + beyond)
+        else:
+            m = np.nan
+        scratch[M, j], scratch[OWN, j] = m, own
+        apart += r[IS_ACTIVE, j] * r[V, j] * (own - g[MEAN])
+    return float(g[MEAN] + apart)
+
+
+@kernel(void(f8, f8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def calibrate(
+    positive: float,
+    c: float,
+    m: Floats,
+    own: Floats,
+    is_active: Floats,
+    a: Floats,
+    b: Floats,
+    curvature_a: Floats,
+    curvature_b: Floats,
+) -> None:
+    """One step of a_k and b_k of every active member that has a score."""
+    for j in range(m.shape[0]):
+        x = m[j] if m[j] == m[j] else 0.0
+        share = c * is_active[j]
+        slope = share * (own[j] - positive)
+        curvature = share * (own[j] * (1.0 - own[j]) + 1e-3)
+        ca, cb = curvature_a[j] + curvature * x * x, curvature_b[j] + curvature
+        step = slope / (1.0 + curvature * (x * x / ca + 1.0 / cb))
+        a[j] = max(1e-3, a[j] - step * x / ca)
+        b[j] -= step / cb
+        curvature_a[j], curvature_b[j] = ca, cb
+
+
+@kernel(void(RO_F8, F8_2D), inline=True)
+def begin_calibrations(m: Floats, r: Floats) -> None:
+    """Members without a score in this row begin anew."""
+    for j in range(m.shape[0]):
+        if m[j] != m[j]:
+            start_calibration(r, j)
+            r[RESETS, j] += 1.0
+
+
+@kernel(void(F8, F8, F8, f8), inline=True, apart=True)
+def share_out(v: Floats, gain: Floats, is_active: Floats, share: float) -> None:
+    """v_k <- v_k gain_k, normalised and mixed, over the active members."""
+    total = active = 0.0
+    for j in range(v.shape[0]):
+        total += is_active[j] * v[j] * gain[j]
+        active += is_active[j]
+    keep, mix = (1.0 - share) / total, share / active
+    for j in range(v.shape[0]):
+        v[j] = keep * v[j] * gain[j] + mix if is_active[j] > 0.0 else v[j]
+
+
+@kernel(void(F8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def add_losses(
+    cost: Floats,
+    wrong: Floats,
+    is_active: Floats,
+    rows: Floats,
+    losses: Floats,
+    mistakes: Floats,
+    recent_losses: Floats,
+    recent_mistakes: Floats,
+) -> None:
+    """Count a row for every active member."""
+    for j in range(cost.shape[0]):
+        rows[j] += is_active[j]
+        losses[j] += is_active[j] * cost[j]
+        mistakes[j] += is_active[j] * wrong[j]
+        recent_losses[j] = cost[j] if is_active[j] > 0.0 else NOT_IN_IT
+        recent_mistakes[j] = wrong[j] if is_active[j] > 0.0 else NOT_IN_IT
+
+
+@kernel(void(i8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def add_pairs(
+    j: int, cost: Floats, is_active: Floats, rows: Floats, totals: Floats, squares: Floats
+) -> None:
+    """Count a row for member j and every one before it."""
+    for i in range(j):
+        both = is_active[i] * is_active[j]
+        apart = both * (cost[i] - cost[j])
+        rows[i] += both
+        totals[i] += apart
+        squares[i] += apart * apart
+
+
+@kernel(void(F8_2D, F8_2D, F8_2D, F8, F8_2D), inline=True)
+def count_losses(r: Floats, recent: Floats, pairs: Floats, g: Floats, scratch: Floats) -> None:
+    """Count COST and WRONG of a row for every active member."""
+    n = r.shape[1]
+    line = recent[int(g[COUNTED]) % recent.shape[0]]
+    g[COUNTED] += 1.0
+    add_losses(
+        scratch[COST], scratch[WRONG], r[IS_ACTIVE], r[ROWS], r[LOSS], r[MISTAKES],
+        line[:n], line[n:],
+    )  # fmt: skip
+    for j in range(1, n):
+        add_pairs(j, scratch[COST], r[IS_ACTIVE], pairs[j], pairs[n + j], pairs[2 * n + j])
+
+
+@kernel(void(f8, f8, f8, F8, F8, F8, F8, F8), inline=True, apart=True)
+def charge(
+    y: float,
+    positive: float,
+    exponent: float,
+    own: Floats,
+    gain: Floats,
+    cost: Floats,
+    wrong: Floats,
+    target: Floats,
+) -> None:
+    """What each member's prediction costs it."""
+    for j in range(own.shape[0]):
+        q = max(own[j] if y > 0.0 else 1.0 - own[j], _LEAST)
+        cost[j] = -log_of(q)
+        gain[j] = math.sqrt(q)
+        wrong[j] = abs((1.0 if own[j] >= 0.5 else 0.0) - positive)
+        target[j] = y
+    if exponent != 0.5:
+        for j in range(own.shape[0]):
+            gain[j] = exp_of(-exponent * cost[j])
+
+
+@kernel(
+    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8),
+    inline=True,
+)  # fmt: skip
+def classify_row(
+    scores: Floats,
+    y: float,
+    c: float,
+    roles: Ints,
+    r: Floats,
+    g: Floats,
+    recent: Floats,
+    pairs: Floats,
+    scratch: Floats,
+    out: Floats,
+) -> None:
+    """Predict a row of raw scores (K,), then learn its label y (-1 or 1) with the weight c.
+
+    A score that is NaN is of a member that begins anew.
+    """
+    p = mixed_class(scores, roles, r, g, scratch)
+    out[SCORE] = math.log(p / (1.0 - p))
+    out[ROW_LOSS] = -math.log(p if y > 0.0 else 1.0 - p)
+    out[SCALE], out[LEARNS] = 1.0, 1.0
+    if c == 0.0:
+        return
+    positive = 1.0 if y > 0.0 else 0.0
+    calibrate(
+        positive, c, scratch[M], scratch[OWN], r[IS_ACTIVE], r[A], r[B], r[CURVATURE_A],
+        r[CURVATURE_B],
+    )  # fmt: skip
+    begin_calibrations(scratch[M], r)
+    charge(
+        y, positive, min(g[ETA] * c, 1.0), scratch[OWN], scratch[GAIN], scratch[COST],
+        scratch[WRONG], scratch[TARGET],
+    )  # fmt: skip
+    share_out(r[V], scratch[GAIN], r[IS_ACTIVE], g[SHARE])
+    count_losses(r, recent, pairs, g, scratch)
+    g[POSITIVE if y > 0.0 else NEGATIVE] += c
+
+
+@kernel(
+    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8),
+    inline=True,
+)  # fmt: skip
+def regress_row(
+    scores: Floats,
+    y: float,
+    c: float,
+    roles: Ints,
+    r: Floats,
+    g: Floats,
+    recent: Floats,
+    pairs: Floats,
+    scratch: Floats,
+    out: Floats,
+) -> None:
+    """Predict a row of raw scores (K,), then learn its target y with the weight c."""
+    p = mixed_number(scores, roles, r, g, scratch)
+    out[SCORE], out[ROW_LOSS] = p, 0.5 * (y - p) * (y - p)
+    scale = math.sqrt(g[SQUARE])
+    out[SCALE] = scale if scale > 0.0 else np.inf
+    out[LEARNS] = 1.0 if g[ROWS_SEEN] > 0.0 else 0.0
+    if c == 0.0:
+        return
+    near = clip(y, p - _REACH * scale, p + _REACH * scale) if scale > 0.0 else y
+    least = MOST_SQUARE
+    for j in range(roles.shape[0]):
+        if scratch[M, j] != scratch[M, j]:
+            r[RESETS, j] += 1.0
+        scratch[TARGET, j] = near - base_of(roles[j, BASE], g)
+        if scale > 0.0:
+            error = (near - scratch[OWN, j]) / scale
+            scratch[COST, j] = min(error * error, MOST_SQUARE)
+            scratch[WRONG, j] = 0.0
+            if r[IS_ACTIVE, j] > 0.0 and r[V, j] > 0.0:
+                least = min(least, scratch[COST, j])
+    if scale > 0.0:
+        for j in range(roles.shape[0]):
+            behind = max(0.0, scratch[COST, j] - least)
+            scratch[GAIN, j] = math.exp(-g[ETA] * c * behind)
+        share_out(r[V], scratch[GAIN], r[IS_ACTIVE], g[SHARE])
+        count_losses(r, recent, pairs, g, scratch)
+    n = g[ROWS_SEEN]
+    if n > 0.0:
+        g[SQUARE] += max(1.0 / n, _RATE) * ((near - p) * (near - p) - g[SQUARE])
+    else:
+        g[LOW] = g[HIGH] = g[MEAN] = near
+    g[WEIGHT_SEEN] += c
+    g[MEAN] += c / g[WEIGHT_SEEN] * (near - g[MEAN])
+    g[LAST], g[LOW], g[HIGH] = near, min(g[LOW], near), max(g[HIGH], near)
+    g[ROWS_SEEN] = n + 1.0
+
+
+@kernel(
+    void(F8_2D, RO_F8, RO_F8, b1, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D)
+)  # fmt: skip
+def rule_rows(
+    scores: Floats,
+    labels: Floats,
+    weights: Floats,
+    classes: bool,
+    roles: Ints,
+    r: Floats,
+    g: Floats,
+    recent: Floats,
+    pairs: Floats,
+    scratch: Floats,
+    out: Floats,
+) -> None:
+    """The rule for rows whose raw scores (n, K) are all known; out (n, N_OUT)."""
+    for i in range(labels.shape[0]):
+        y, c = labels[i], weights[i]
+        if classes:
+            classify_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+        else:
+            regress_row(scores[i], y, c, roles, r, g, recent, pairs, scratch, out[i])
+
+
+@kernel(void(F8, RO_F8, RO_F8, F8_2D, F8_2D))
+def calibrate_rows(
+    scores: Floats, labels: Floats, weights: Floats, r: Floats, scratch: Floats
+) -> None:
+    """Calibrate one member, r (N_RULE, 1), on rows that it scored (n,); nothing else counts."""
+    for i in range(scores.shape[0]):
+        calibrated(scores[i : i + 1], r[A], r[B], scratch[M], scratch[OWN])
+        calibrate(
+            1.0 if labels[i] > 0.0 else 0.0, weights[i], scratch[M], scratch[OWN],
+            r[IS_ACTIVE], r[A], r[B], r[CURVATURE_A], r[CURVATURE_B],
+        )  # fmt: skip
+        begin_calibrations(scratch[M], r)
+
+
+@kernel(void(F8_2D, b1, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8))
+def mix_rows(
+    scores: Floats, classes: bool, roles: Ints, r: Floats, g: Floats, scratch: Floats, out: Floats
+) -> None:
+    """out (n,): the portfolio's score for raw scores (n, K); nothing is learned."""
+    for i in range(out.shape[0]):
+        if classes:
+            p = mixed_class(scores[i], roles, r, g, scratch)
+            out[i] = math.log(p / (1.0 - p))
+        else:
+            out[i] = mixed_number(scores[i], roles, r, g, scratch)

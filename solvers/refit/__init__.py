@@ -1,0 +1,1 @@
+"""Refits: the optimum of a window, and how it enters a learner."""

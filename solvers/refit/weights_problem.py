@@ -1,0 +1,292 @@
+"""Solving the problem of a learner whose state is its weights, on rows that it has learned.
+
+    min over w of  (1/n) sum_i c_i Q(h_i.w; y_i) + rho R(w)
+
+h_i are n rows of weight c_i > 0 as the stages in front of the learner show them now, so that what
+is found is best for what they show next, and Q, R and rho are those whose steps the learner takes:
+
+| algorithm                     | Q                          | R         | rho     |
+|-------------------------------|----------------------------|-----------|---------|
+| sgd, spg                      | its loss                   | w^2 / 2   | rho     |
+| asset                         | hinge                      | w^2 / 2   | lambda  |
+| truncated_gradient, fobos     | its loss                   | norm 1    | lambda  |
+| passive_aggressive, pa1, pa2  | hinge, squared hinge       | w^2 / 2   | 1/(C n) |
+
+PA has no objective in print; its step on a row is the first dual step on it in the problem of
+|w|^2 / 2 + C sum of the losses (Shalev-Shwartz and Singer, "A primal-dual perspective of online
+learning algorithms", 2007), and so this is the problem that it takes one pass over.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.certificate import relative_gap
+from dualstream.solvers.core.errors import RefitError, SolverError
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.core.losses import NONSMOOTH_LOSSES
+from dualstream.solvers.core.refit_methods import takes_weights
+from dualstream.solvers.core.refit_weights import taking_weights
+from dualstream.solvers.core.weight_table import loss_of
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline import Progress, Solution, solve
+from dualstream.solvers.offline.problem import Problem
+from dualstream.solvers.offline.row_kernels import sum_terms
+from dualstream.solvers.spec.resolve import make_learner
+
+LEAST_DOUBT = 1e-3
+"""A gap below this share of the objective counts as this much of it, where a step follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Q, R and rho of the table above."""
+
+    loss: str | Mapping[str, Any]
+    rho: float
+    intercept: str
+    """`none`, `penalized` or `free`, of box `most`."""
+    regularizer: str = "l2"
+    most: float = math.inf
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], rows: int) -> "Objective":
+        """That of a resolved specification, over so many rows of weight above 0."""
+        assert takes_weights(spec)
+        algorithm = spec["algorithm"]
+        intercept = "penalized" if spec["intercept"] else "none"
+        if algorithm == "asset":
+            bound = spec["bound"]
+            if bound is not None:
+                return cls("hinge", spec["lambda"], "free", most=bound)
+            return cls("hinge", spec["lambda"], intercept)
+        if algorithm == "passive_aggressive":
+            loss = "hinge" if spec["variant"] == "pa1" else "squared_hinge"
+            return cls(loss, 1.0 / (spec["C"] * rows), intercept)
+        if algorithm in ("truncated_gradient", "fobos"):
+            return cls(spec["loss"], spec["lambda"], intercept, "l1")
+        return cls(spec["loss"], spec["rho"], intercept)
+
+    @property
+    def is_smooth(self) -> bool:
+        loss = self.loss if isinstance(self.loss, str) else self.loss["kind"]
+        return loss not in NONSMOOTH_LOSSES
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """The best weights of one problem, and how far they may be from the best there are."""
+
+    weights: Floats
+    """(width,), the intercept last."""
+    primal: float
+    """The learner's objective at these weights ..."""
+    dual: float
+    """... the least that it can be ..."""
+    before: float
+    """... and what it is at the weights that the learner serves."""
+    reach: float
+    """How far they may be from the best weights for what comes; 0 where R says nothing of it."""
+    is_converged: bool
+
+
+class Refitting:
+    """A refit under way; see refit.RefitRun. `spec` and `state` are of the whole learner.
+
+    rows        rows that it has learned, of which those count that have a weight and a score
+    tol         the relative gap to come down to
+    max_epochs  so many visits to each row at most
+
+    Raises RefitError where no row counts.
+    """
+
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        state: State,
+        rows: Batch,
+        method: str,
+        tol: float,
+        max_epochs: int,
+    ) -> None:
+        learner = make_learner(spec)
+        learner.restore(state)
+        own = taking_weights(learner)
+        counts = (rows.weights > 0.0) & np.isfinite(learner.predict(rows))
+        self._rows, self._labels = own.window(rows.take(np.flatnonzero(counts)))
+        self._served = own.served()
+        if not len(self._rows):
+            raise RefitError("no row that it has learned is in the kept journal")
+        self._objective = Objective.of(spec, len(self._rows))
+        self._loss = loss_of({"loss": self._objective.loss})
+        self._method, self._tol, self._max_epochs = method, tol, max_epochs
+        self._solved: list[Solved] = []
+        self.rows, self.epochs = len(self._rows), 0
+        self.relative_gap_before: float | None = None
+        self.relative_gap: float | None = None
+        self.dual_before: float | None = None
+        self.dual: float | None = None
+        self.converged: bool | None = None
+
+    def run(
+        self,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        on_look: "Callable[[Refitting], None]" = lambda refitting: None,
+    ) -> bool:
+        """Solve all problems; False where it was cancelled.
+
+        Raises RefitError where the method cannot, or what the learner serves is better.
+        """
+        for labels, served in zip(self._labels, self._served, strict=True):
+            found = self._solve(self._rows.with_labels(labels), served, is_cancelled, on_look)
+            if found is None:
+                return False
+            self._solved.append(found)
+        # Of several, the first is none of the known classes, which is not served.
+        counted = self._solved[1:] or self._solved
+        primal = sum(one.primal for one in counted)
+        before = sum(one.before for one in counted)
+        self.dual = sum(one.dual for one in counted)
+        self.relative_gap = relative_gap(max(primal - self.dual, 0.0), primal, self.dual)
+        self.relative_gap_before = relative_gap(max(before - self.dual, 0.0), before, self.dual)
+        self.converged = all(one.is_converged for one in self._solved)
+        on_look(self)
+        if not primal < before:
+            raise RefitError(
+                f"the weights have an objective of {before} on the window already, "
+                f"and what was found one of {primal}"
+            )
+        return True
+
+    def _solve(
+        self,
+        rows: Batch,
+        served: Floats,
+        is_cancelled: Callable[[], bool],
+        on_look: "Callable[[Refitting], None]",
+    ) -> Solved | None:
+        objective, n = self._objective, len(rows)
+        # The mean there is over the sum of the weights, and not over the rows.
+        share = float(rows.weights.sum()) / n
+        epochs = self.epochs
+
+        def look(progress: Progress) -> bool:
+            self.epochs = epochs + math.ceil(progress.epochs)
+            self.relative_gap, self.dual = progress.relative_gap, progress.dual * share
+            on_look(self)
+            return is_cancelled()
+
+        is_l1 = objective.regularizer == "l1"
+        asked: dict[str, Any] = {
+            "loss": objective.loss,
+            "regularizer": objective.regularizer,
+            "rho": objective.rho / share,
+            "tol": self._tol,
+            "max_epochs": self._max_epochs,
+            "callback": look,
+            # Without a free intercept |w|_1 has none that is penalised: there it is a feature.
+            "intercept": "none" if is_l1 else objective.intercept,
+        }
+        has_one = is_l1 and objective.intercept == "penalized"
+        if objective.is_smooth:
+            # At a kink of the loss weights do not tell dual variables: 0 is as good a start.
+            asked["weights"] = served if has_one else served[:-1] if is_l1 else served
+        try:
+            found = solve(_with_ones(rows) if has_one else rows, self._method, **asked)
+        except SolverError as error:
+            raise RefitError(f"{self._method} cannot solve the window: {error}") from error
+        if found.status == "cancelled":
+            return None
+        self.epochs = epochs + math.ceil(found.epochs)
+        return self._told(found, rows, served, has_one, share)
+
+    def _told(
+        self, found: Solution, rows: Batch, served: Floats, has_one: bool, share: float
+    ) -> Solved:
+        most = self._objective.most
+        # The feature 1 is the intercept.
+        weights = found.weights if has_one else np.append(found.weights, found.intercept)
+        weights[-1] = min(max(weights[-1], -most), most)
+        primal = self._at(weights, rows)
+        dual = found.dual * share
+        reach = 0.0
+        if self._objective.regularizer == "l2":
+            # rho |w - w*|^2 / 2 is at most the gap. Rows to come know nothing of one that is much
+            # smaller than what they change: with it a step would be too short to follow them.
+            doubt = max(primal - dual, LEAST_DOUBT * primal, 1e-300)
+            reach = math.sqrt(2.0 * doubt / self._objective.rho)
+        before = self._at(served, rows)
+        # A box that the intercept was beyond leaves a gap of its own.
+        is_within = abs(found.intercept) <= self._objective.most
+        return Solved(weights, primal, dual, before, reach, found.converged and is_within)
+
+    def _at(self, w: Floats, rows: Batch) -> float:
+        """The learner's objective at these weights."""
+        objective = self._objective
+        intercept = "penalized" if objective.intercept == "free" else objective.intercept
+        problem = Problem(rows, rows.labels, self._loss, objective.rho, intercept)
+        sums, scores = np.empty(3), problem.scores(w)
+        columns = rows.labels, rows.weights, self._loss.numbers
+        sum_terms(scores, np.zeros(len(rows)), *columns, sums)
+        penalised = w[:-1] if objective.intercept == "free" else w
+        size = np.abs(penalised) if objective.regularizer == "l1" else 0.5 * penalised**2
+        return float(sums[0] / len(rows) + objective.rho * size.sum())
+
+    def refitted(self) -> "Refitted":
+        """What was computed."""
+        return Refitted(
+            np.stack([one.weights for one in self._solved]),
+            np.array([one.reach for one in self._solved]),
+            self.rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Refitted:
+    """What a refit has computed, of the rows as they were."""
+
+    weights: Floats
+    """(problems, width)"""
+    reach: Floats
+    """(problems,)"""
+    rows: int
+
+    @property
+    def arrays(self) -> Mapping[str, npt.NDArray[np.float64]]:
+        """What is journalled: the weights that are not 0, problem by problem."""
+        owners, places = np.nonzero(self.weights)
+        counts = np.bincount(owners, minlength=len(self.weights))
+        return {
+            "rows": np.array([float(self.rows)]),
+            "reach": self.reach,
+            "width": np.array([float(self.weights.shape[1])]),
+            "counts": counts.astype(np.float64),
+            "places": places.astype(np.float64),
+            "weights": self.weights[owners, places],
+        }
+
+    @property
+    def dropped(self) -> None:
+        """A linear model has no named functions."""
+
+    @property
+    def coefficients_are_unique(self) -> None:
+        """As `dropped`."""
+
+
+def _with_ones(rows: Batch) -> Batch:
+    """The same rows with a last feature 1."""
+    ends, n = rows.indptr[1:], len(rows)
+    return Batch.from_csr(
+        rows.indptr + np.arange(n + 1),
+        np.insert(rows.indices, ends, rows.dim),
+        np.insert(rows.values, ends, 1.0),
+        rows.labels,
+        rows.weights,
+        dim=rows.dim + 1,
+    )

@@ -1,0 +1,99 @@
+"""Kernels: the functions of the basis at a row, and the mean that is served before any refit.
+
+The functions are those of `offline.semiparametric.basis`, here row by row: numpy's sines may have
+other bits for a row in a batch than for the row alone.
+"""
+
+import math
+
+import numpy as np
+
+from dualstream.solvers.jit import (
+    B1,
+    F8,
+    RO_F8,
+    RO_F8_2D,
+    RO_I4,
+    RO_I8,
+    Flags,
+    Floats,
+    Indices,
+    Ints,
+    f8,
+    kernel,
+    void,
+)
+
+FEATURE, POWER, PERIOD, SHIFT, N_COLUMNS = range(5)
+"""The columns of `terms`: x_feature to a power, or where there is a period a sine of it."""
+MEAN, WEIGHT = range(2)
+
+
+@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8_2D, RO_F8, F8))
+def add_basis(
+    indptr: Ints, indices: Indices, values: Floats, terms: Floats, beta: Floats, out: Floats
+) -> None:
+    """out[i] += sum_k beta_k psi_k(x_i); a term of which beta is 0 is not looked at.
+
+    terms (K, N_COLUMNS);  beta (K,);  out (n,)
+    """
+    for i in range(out.shape[0]):
+        total = 0.0
+        for k in range(beta.shape[0]):
+            if beta[k] == 0.0:
+                continue
+            x, feature = 0.0, int(terms[k, FEATURE])
+            for p in range(indptr[i], indptr[i + 1]):
+                if indices[p] == feature:
+                    x = values[p]
+            if terms[k, PERIOD] > 0.0:
+                # Whole periods go first: sin of a large number would lose its digits.
+                turns = np.fmod(x, terms[k, PERIOD]) / terms[k, PERIOD]
+                psi = math.sin(2.0 * math.pi * (turns + terms[k, SHIFT]))
+            elif terms[k, POWER] == 0.0:
+                psi = 1.0
+            elif terms[k, POWER] == 1.0:
+                psi = x
+            else:
+                psi = x * x
+            total += beta[k] * psi
+        out[i] += total
+
+
+@kernel(void(RO_F8, RO_F8, f8, F8, F8, B1, F8))
+def learn_mean(
+    labels: Floats,
+    weights: Floats,
+    epsilon: float,
+    scores: Floats,
+    losses: Floats,
+    updated: Flags,
+    f: Floats,
+) -> None:
+    """Score each row by the weighted mean of all labels before it, and take its label in.
+
+    scores, losses, updated  (n,) written; the flags come in as False
+    f (2,)                   MEAN and WEIGHT, the sum of the weights
+    """
+    mean, total = f[MEAN], f[WEIGHT]
+    for i in range(labels.shape[0]):
+        scores[i] = mean
+        losses[i] = max(0.0, abs(labels[i] - mean) - epsilon)
+        if weights[i] > 0.0:
+            total += weights[i]
+            moved = mean + (weights[i] / total) * (labels[i] - mean)
+            updated[i] = moved != mean
+            mean = moved
+    f[MEAN], f[WEIGHT] = mean, total
+
+
+@kernel(void(RO_F8, f8, F8, F8, B1))
+def judge(labels: Floats, epsilon: float, scores: Floats, losses: Floats, rejected: Flags) -> None:
+    """The loss of each score; a row whose score or loss is not finite is rejected."""
+    for i in range(labels.shape[0]):
+        loss = max(0.0, abs(labels[i] - scores[i]) - epsilon)
+        if abs(scores[i]) < math.inf and loss < math.inf:
+            losses[i] = loss
+        else:
+            scores[i] = losses[i] = np.nan
+            rejected[i] = True

@@ -1,0 +1,143 @@
+"""Solving the window of a semiparametric model, on a copy of its state.
+
+    min over w, beta of  |w|^2 / 2 + C sum_i c_i max(0, |y_i - h(x_i)| - epsilon)
+
+with c_i the weight of row i; see `offline.semiparametric`. Its kernels release the GIL.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.core.errors import InvalidSpec, RefitError
+from dualstream.solvers.core.learner import State
+from dualstream.solvers.jit import Floats
+from dualstream.solvers.offline import semiparametric as offline
+from dualstream.solvers.offline.semiparametric.basis import Constant
+from dualstream.solvers.offline.solution import Progress
+from dualstream.solvers.semiparametric.learner import Semiparametric
+
+
+@dataclass(frozen=True, slots=True)
+class Refitted:
+    """A solution of the window as it was."""
+
+    arrays: Mapping[str, npt.NDArray[np.float64]]
+    """See `Semiparametric.take_solution`."""
+    dropped: list[str]
+    """Functions that at these rows are zero or depend on earlier ones."""
+    coefficients_are_unique: bool
+    """Whether the rows off their bounds pin the coefficients of the others down."""
+
+
+class Refitting:
+    """A refit under way; `problems` hold one copy of a state, which is its own from now on.
+
+    Raises RefitError where no rows are retained.
+    """
+
+    def __init__(
+        self, problems: Sequence[tuple[Mapping[str, Any], State]], tol: float, method: str
+    ) -> None:
+        [(spec, state)] = problems
+        learner = Semiparametric(spec)
+        learner.restore(state)
+        self._spec, self._tol, self._method = spec, tol, method
+        self._basis = [_offline(term) for term in spec["basis"]]
+        self._window, self._prints, duals = learner.window()
+        self.rows = len(self._window)
+        if not self.rows:
+            raise RefitError("no row is retained")
+        found = learner.coefficients()
+        self._start: tuple[Floats, dict[str, float]] | None = None
+        if found is not None:
+            self._start = duals, {one.name: one.value for one in found.terms}
+        self.epochs = 0
+        """Working sets solved for, or interior point runs."""
+        self.relative_gap: float | None = None
+        self.dual: float | None = None
+        # Not known: what the window's dual variables are worth beta has to be solved for first.
+        self.relative_gap_before: float | None = None
+        self.dual_before: float | None = None
+        self._answer: offline.Semiparametric | None = None
+
+    @property
+    def converged(self) -> bool | None:
+        """Whether the relative gap has come down to the tolerance; None as long as it runs."""
+        return None if self._answer is None else self._answer.converged
+
+    def run(
+        self,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        on_look: "Callable[[Refitting], None]" = lambda refitting: None,
+    ) -> bool:
+        """Solve; False where it was cancelled. `on_look` is told of each look at the gap.
+
+        Raises RefitError for a window with which the problem cannot be solved.
+        """
+
+        def look(progress: Progress) -> bool:
+            size = max(abs(progress.primal), abs(progress.dual))
+            if np.isfinite(progress.gap) and size > 0.0:
+                self.relative_gap = max(progress.gap, 0.0) / size
+                self.dual = progress.dual
+            on_look(self)
+            return is_cancelled()
+
+        spec = self._spec
+        try:
+            # Weights and labels at the ends of the range: what comes out is looked at.
+            with np.errstate(all="ignore"):
+                self._answer = offline.solve_semiparametric(
+                    self._window, None, self._basis, spec["gamma"], spec["loss"]["epsilon"],
+                    spec["C"], self._method, tol=self._tol, start=self._start, callback=look,
+                )  # fmt: skip
+        except InvalidSpec as error:
+            raise RefitError(f"the window cannot be solved: {error}") from error
+        answer = self._answer
+        if answer.status == "cancelled":
+            return False
+        if not (len(answer.support) or np.any(answer.beta) or answer.converged):
+            raise RefitError(f"{self._method} came to no answer")
+        self.epochs = answer.outer
+        self.relative_gap, self.dual = answer.relative_gap, answer.dual
+        on_look(self)
+        return True
+
+    def refitted(self) -> Refitted:
+        """What was computed."""
+        answer = self._answer
+        assert answer is not None
+        names = [term["name"] for term in self._spec["basis"]]
+        own = answer.coefficients
+        support = answer.support
+        return Refitted(
+            {
+                "prints": self._prints,
+                "duals": answer.delta,
+                "beta": np.array([own.get(name, 0.0) for name in names]),
+                "dropped": np.array([float(name not in own) for name in names]),
+                "unique": np.array([float(answer.beta_is_unique)]),
+                "indptr": support.indptr.astype(np.float64),
+                "indices": support.indices.astype(np.float64),
+                "values": support.values,
+            },
+            list(answer.dropped),
+            answer.beta_is_unique,
+        )
+
+
+def _offline(term: Mapping[str, Any]) -> offline.Term:
+    """A term of the specification, whose features count from 1."""
+    kind, name = term["kind"], term["name"]
+    if kind == "constant":
+        return Constant(name)
+    feature = term["feature"] - 1
+    if kind in ("linear", "quadratic"):
+        make = offline.linear if kind == "linear" else offline.quadratic
+        return make(feature, name)
+    wave = offline.sine if kind == "sine" else offline.cosine
+    return wave(feature, term["period"], name)

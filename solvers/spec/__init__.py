@@ -1,0 +1,1 @@
+"""Specifications: what a user may write, with defaults, and the learner it describes."""

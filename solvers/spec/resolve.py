@@ -1,0 +1,155 @@
+"""A model specification: what a user may write, with its defaults, and the learner it describes."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from dualstream.solvers import jit as _jit
+from dualstream.solvers.core.errors import InvalidSpec
+from dualstream.solvers.core.learner import Learner
+from dualstream.solvers.core.refit_methods import (
+    METHODS,
+    refit_methods,
+    why_not_method,
+    why_not_refit,
+)
+from dualstream.solvers.core.spec_cache import FixedSpec, worked_out_once
+from dualstream.solvers.core.spec_fields import (
+    Spec,
+    read_choice,
+    read_flag,
+    read_whole,
+    refuse_unknown,
+)
+from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
+from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
+from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
+
+# Of every model, in the order of a resolved specification: before the algorithm's own fields ...
+_FIRST = ("algorithm", "task")
+# ... and after them: those of a learner behind stages, and those of one that has its own.
+_LAST = ("features", "map", "scaling", "norm", "intercept", "seed", "labels")
+_LAST_OF_OWN_STAGES = ("features", "labels")
+# A specification of these alone leaves the choice of the algorithm to us.
+_OF_ANY_PORTFOLIO = ("task", "labels", "members", "eta", "share", _GUARD)
+
+
+def resolve_spec(spec: Mapping[str, Any]) -> Spec:
+    """The same specification with every default written out, in one order.
+
+    Raises InvalidSpec, naming the field, its value and what it may be.
+    """
+    if not isinstance(spec, Mapping):
+        raise InvalidSpec("", spec, "an object")
+    if "compare_windows" in spec:
+        allowed = "left out: create a portfolio whose members differ in `window`"
+        raise InvalidSpec("/compare_windows", spec["compare_windows"], allowed)
+    choice = "portfolio" if all(name in _OF_ANY_PORTFOLIO for name in spec) else "dual_ascent"
+    algorithm = read_choice(spec, "algorithm", choice, tuple(ALGORITHMS))
+    stages_are_own = ALGORITHMS[algorithm].stages_are_own
+    last = _LAST_OF_OWN_STAGES if stages_are_own else _LAST
+    fields = (*_FIRST, *ALGORITHMS[algorithm].fields, *last)
+    refuse_unknown(spec, "", (*fields, _GUARD))
+    task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
+    guard = read_guard(spec, algorithm, task)
+    if stages_are_own:
+        spec = {"features": "hashed"} | dict(spec)
+    features = read_features(spec)
+    resolved = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task) | {
+        "algorithm": algorithm,
+        "task": task,
+        "features": features,
+        "labels": _labels(spec, task),
+    }
+    if not stages_are_own:
+        resolved |= {
+            "map": read_map(spec, features),
+            "scaling": read_scaling(spec),
+            "norm": read_choice(spec, "norm", "none", ("none", "row", "running")),
+            "intercept": read_flag(spec, "intercept", True),
+            "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
+        }
+    resolved = {name: resolved[name] for name in fields if name in resolved}
+    if resolved.get("refit") is not None:
+        resolved["refit"]["method"] = _refit_method(resolved)
+    # A guard is about a served model: nothing that its learner knows of.
+    return resolved | ({} if guard is None else {_GUARD: guard})
+
+
+def _refit_method(resolved: Spec) -> str:
+    """The method by which the model is refitted by itself."""
+    if (why_not := why_not_refit(resolved)) is not None:
+        raise InvalidSpec("/refit", resolved["refit"], f"left out, as {why_not}")
+    methods, method = refit_methods(resolved), resolved["refit"]["method"]
+    if not method:
+        return methods[0]
+    if (why_not := why_not_method(resolved, method)) is not None:
+        raise InvalidSpec("/refit/method", method, f"one of {', '.join(methods)}, as {why_not}")
+    return str(method)
+
+
+def make_learner(spec: Mapping[str, Any]) -> Learner:
+    """A learner with no rows yet. Raises InvalidSpec."""
+    return _maker(spec)()
+
+
+@worked_out_once
+def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
+    """What makes the learners of a specification. Raises InvalidSpec."""
+    resolved = FixedSpec(resolve_spec(spec))
+    if not has_stages(resolved):
+        return _maker_of_core(resolved)
+    # Imported when needed, as its kernels are compiled then.
+    module: Any = importlib.import_module("dualstream.solvers.features.build")
+    return partial(module.make_staged, resolved, _make_core)
+
+
+def _make_core(resolved: Spec) -> Learner:
+    """The learner itself, of a specification without stages."""
+    return _maker_of_core(resolved)()
+
+
+def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
+    if resolved["task"] == "multiclass":
+        module: Any = importlib.import_module("dualstream.solvers.online.multiclass")
+        return partial(module.make_multiclass, resolved, _make_core)
+    algorithm = ALGORITHMS[resolved["algorithm"]]
+    return partial(getattr(_load(algorithm), algorithm.maker), resolved)
+
+
+def warm(*algorithms: str) -> int:
+    """Load these algorithms (every one, if none is named) and compile all that they need.
+
+    Returns how many kernels there are. After it, no call compiles anything.
+    """
+    for name in algorithms or ALGORITHMS:
+        _load(ALGORITHMS[name])
+    for name in (
+        "dualstream.solvers.evaluation.class_progressive",
+        "dualstream.solvers.features.build",
+        "dualstream.solvers.evaluation.guard.monitor",
+    ):
+        importlib.import_module(name)
+    if not algorithms:
+        for name in ("window_problem", "weights_problem", *(f"offline.{m}" for m in METHODS)):
+            importlib.import_module(f"solvers.{name}")
+    return _jit.warm()
+
+
+def _load(algorithm: Algorithm) -> Any:
+    return importlib.import_module(algorithm.module)
+
+
+def _labels(spec: Mapping[str, Any], task: str) -> list[str] | None:
+    labels = spec.get("labels")
+    if labels is None:
+        return None
+    allowed = "two different strings, [negative, positive]"
+    if task != "binary":
+        raise InvalidSpec("/labels", labels, "left out unless the task is binary")
+    if not isinstance(labels, list | tuple) or len(labels) != 2 or labels[0] == labels[1]:
+        raise InvalidSpec("/labels", labels, allowed)
+    if not all(isinstance(label, str) for label in labels):
+        raise InvalidSpec("/labels", labels, allowed)
+    return list(labels)

@@ -1,0 +1,326 @@
+"""A kernel that reads records of CSV, as long as they are of the usual form.
+
+A field is bytes without a quote, or bytes without a quote between two of them. What looks like a
+number but is not read exactly, and what looks like one with more around it, is not usual.
+"""
+
+import numpy as np
+
+from dualstream.solvers.jit import (
+    F8,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    RO_U1,
+    U1,
+    Bytes,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    i8,
+    kernel,
+)
+from dualstream.solvers.text.tokens import (
+    LONGEST_NAME,
+    NO_LABELS,
+    NUMBERS,
+    finish_row,
+    forget_names,
+    hash_bytes,
+    json_number,
+    label_slot,
+    tell_name,
+)
+
+_MOST = 1e100
+_COMMA, _QUOTE, _FEED = 44, 34, 10
+
+# What a column holds.
+FEATURE, LABEL, WEIGHT, NOTHING = range(4)
+# What a field may be.
+_TEXT, _TRUE, _FALSE, _NUMERAL, _STRANGE = range(5)
+# What a byte is to a field without quotes: a part, one not of ASCII, its end, or not usual.
+_PLAIN, _BEYOND_ASCII, _FIELD_END, _STRANGE_BYTE = range(4)
+_KIND = np.zeros(256, np.uint8)
+_KIND[128:] = _BEYOND_ASCII
+_KIND[:32] = _KIND[_QUOTE] = _STRANGE_BYTE
+_KIND[9] = _PLAIN
+_KIND[[_COMMA, _FEED, 13]] = _FIELD_END
+
+
+@kernel(i8(RO_U1, i8))
+def past_blanks(text: Bytes, p: int) -> int:
+    """The next place that is neither a space nor a tab."""
+    while text[p] == 32 or text[p] == 9:
+        p += 1
+    return p
+
+
+@kernel(i8(RO_U1, i8, b1))
+def field_end(text: Bytes, p: int, ascii_only: bool) -> int:
+    """Where the field at p ends, behind its first quote if it has one; -1 if it is not usual."""
+    if text[p] == _QUOTE:
+        p += 1
+        while text[p] != _QUOTE:
+            if text[p] < 32 or (ascii_only and text[p] > 127):
+                return -1
+            p += 1
+        return p
+    # A place that is never negative: nothing has to be added to it before it is used.
+    q = np.uint64(p)
+    one = np.uint64(1)
+    while True:
+        kind = _KIND[text[q]]
+        if kind == _STRANGE_BYTE or (kind == _BEYOND_ASCII and ascii_only):
+            return -1
+        if kind == _FIELD_END:
+            return int(q)
+        q += one
+
+
+@kernel(i8(RO_U1, i8, i8))
+def form_of(text: Bytes, start: int, end: int) -> int:
+    """What text[start:end], which is not empty, looks like."""
+    first, last = text[start], text[end - 1]
+    if first == 32 or first == 9 or last == 32 or last == 9:
+        return _NUMERAL
+    if end - start == 4 and first == 116:
+        if text[start + 1] == 114 and text[start + 2] == 117 and last == 101:
+            return _TRUE
+    if end - start == 5 and first == 102:
+        if text[start + 1] == 97 and text[start + 2] == 108 and text[start + 3] == 115:
+            if last == 101:
+                return _FALSE
+    if first == 45 or 48 <= first <= 57:
+        return _NUMERAL
+    return _TEXT
+
+
+@kernel(i8(RO_U1, i8, i8))
+def form_of_no_number(text: Bytes, start: int, end: int) -> int:
+    """Whether what began like a number is certainly a text."""
+    first, last = text[start], text[end - 1]
+    if first == 32 or first == 9 or last == 32 or last == 9:
+        return _STRANGE
+    for p in range(start, end):
+        c = text[p]
+        if c == 43 or c == 45:
+            # A sign stands first, or behind the e of an exponent.
+            if p > start and text[p - 1] | 32 != 101:
+                return _TEXT
+        elif not (48 <= c <= 57 or c == 46 or c | 32 == 101):
+            return _TEXT
+    return _STRANGE
+
+
+@kernel(
+    i8(
+        RO_U1, i8, b1, i8, i8, b1, RO_F8,
+        I4, F8, F8, F8, i8, i8,
+        RO_I4, RO_I4, RO_I8, RO_U1,
+        RO_I4, I4, I4, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, U1,
+    ),
+    inline=True,
+)  # fmt: skip
+def read_record(
+    text: Bytes,
+    p: int,
+    ascii_only: bool,
+    dim: int,
+    label_kind: int,
+    is_telling: bool,
+    powers: Floats,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    row: int,
+    nnz: int,
+    kinds: Indices,
+    column_places: Indices,
+    header_ends: Ints,
+    header: Bytes,
+    told: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    label_slots: Indices,
+    label_ends: Ints,
+    label_text: Bytes,
+    buffer: Bytes,
+) -> int:
+    """Read the record at p into `row`; the place of its line feed, or -1.
+
+    counts[1] entries are there afterwards.
+    """
+    labels[row] = 0.0
+    weights[row] = 1.0
+    has_label = False
+    column = 0
+    while True:
+        if column >= kinds.shape[0]:
+            return -1
+        start = p
+        end = p = field_end(text, p, ascii_only)
+        if p < 0:
+            return -1
+        if text[start] == _QUOTE:
+            start += 1
+            p += 1
+        kind = kinds[column]
+        if kind == LABEL and label_kind != NO_LABELS:
+            if start == end:
+                return -1
+            has_label = True
+            if label_kind == NUMBERS:
+                x, q = json_number(text, start, powers)
+                if q != end or not abs(x) <= _MOST or (x == 0.0 and text[start] == 45):
+                    return -1
+                labels[row] = x
+            else:
+                slot = label_slot(text, start, end, label_slots, label_ends, label_text)
+                if label_slots[slot] < 0:
+                    counts[2], counts[3] = start, end
+                    return -1
+                labels[row] = label_slots[slot]
+        elif kind == WEIGHT and start < end:
+            x, q = json_number(text, start, powers)
+            if q != end or not x <= _MOST or text[start] == 45:
+                return -1
+            weights[row] = x
+        elif kind == FEATURE and start < end:
+            form = form_of(text, start, end)
+            x = 1.0
+            if form == _NUMERAL:
+                x, q = json_number(text, past_blanks(text, start), powers)
+                if q < 0 or past_blanks(text, q) != end:
+                    form = form_of_no_number(text, start, end)
+                    x = 1.0
+            elif form == _FALSE:
+                x = 0.0
+            if form == _STRANGE or (form == _TEXT and (dim >= 0 or end - start > LONGEST_NAME)):
+                return -1
+            place = column_places[column]
+            if form == _TEXT or is_telling:
+                length = 0
+                for q in range(header_ends[column], header_ends[column + 1]):
+                    buffer[length] = header[q]
+                    length += 1
+                if form == _TEXT:
+                    buffer[length] = 61
+                    length += 1
+                    for q in range(start, end):
+                        buffer[length] = text[q]
+                        length += 1
+                    place = hash_bytes(buffer, length) & (-dim - 1)
+                if is_telling and not tell_name(
+                    told, seen, place, buffer, length, name_places, name_ends, names, counts
+                ):
+                    return -1
+            indices[nnz] = place
+            values[nnz] = x
+            nnz += 1
+        column += 1
+        if text[p] == _COMMA:
+            p += 1
+            continue
+        if text[p] == 13:
+            p += 1
+        if text[p] != _FEED or column != kinds.shape[0]:
+            return -1
+        if label_kind != NO_LABELS and not has_label:
+            return -1
+        counts[1] = nnz
+        return p
+
+
+@kernel(
+    i8(
+        RO_U1, b1, i8, i8, b1, RO_F8,
+        RO_I4, RO_I4, RO_I8, RO_U1,
+        I8, I4, F8, F8, F8, I8, I4, F8,
+        RO_I4, I4, I4, I8, U1, I8,
+        RO_I4, RO_I8, RO_U1, U1, I8,
+    )
+)  # fmt: skip
+def read_records(
+    text: Bytes,
+    ascii_only: bool,
+    dim: int,
+    label_kind: int,
+    is_telling: bool,
+    powers: Floats,
+    kinds: Indices,
+    column_places: Indices,
+    header_ends: Ints,
+    header: Bytes,
+    indptr: Ints,
+    indices: Indices,
+    values: Floats,
+    labels: Floats,
+    weights: Floats,
+    places: Ints,
+    spare: Indices,
+    held: Floats,
+    told: Indices,
+    seen: Indices,
+    name_places: Indices,
+    name_ends: Ints,
+    names: Bytes,
+    counts: Ints,
+    label_slots: Indices,
+    label_ends: Ints,
+    label_text: Bytes,
+    buffer: Bytes,
+    at: Ints,
+) -> int:
+    """Read records until one is not of the usual form, or there is no other; 1 for the former.
+
+    kinds, column_places (columns,) int32    what each column holds; the place of its numbers
+    header_ends (columns + 1,), header (bytes,)   names of columns, of at most LONGEST_NAME bytes
+
+    The other arguments are those of `read_samples`.
+    """
+    p, line, place, row = at[0], at[1], at[2], at[3]
+    told_here = counts[0]
+    stopped = 0
+    while p < text.shape[0]:
+        start = p
+        q = past_blanks(text, p)
+        if text[q] == 13:
+            q = past_blanks(text, q + 1)
+        if text[q] == _FEED:
+            p = q + 1
+            line += 1
+            continue
+        counts[2] = counts[3] = 0
+        p = read_record(
+            text, p, ascii_only, dim, label_kind, is_telling, powers,
+            indices, values, labels, weights, row, indptr[row],
+            kinds, column_places, header_ends, header,
+            told, seen, name_places, name_ends, names, counts,
+            label_slots, label_ends, label_text, buffer,
+        )  # fmt: skip
+        end = -1
+        if p >= 0:
+            end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, held)
+        if end < 0:
+            p = start
+            stopped = 1
+            forget_names(seen, name_places, counts, told_here)
+            break
+        told_here = counts[0]
+        indptr[row + 1] = end
+        places[row] = place
+        row += 1
+        place += 1
+        line += 1
+        p += 1
+    at[0], at[1], at[2], at[3] = p, line, place, row
+    return stopped

@@ -1,0 +1,266 @@
+"""What rows of a stream repeat: names, one behind the other, and texts that are their values.
+
+A row's features come mostly in the order of the row before, and most texts have been there. So a
+reader remembers each name where it stands in the text, with the name that came behind it last time,
+and each name's texts with their places: what is there again is compared, eight bytes at a time, and
+neither hashed nor told a second time.
+
+A memo is one array of whole numbers, zeros to begin with, and good for one text: STEPS steps from
+name to name, of which step 0 is the beginning of a row, then a table of names, then one of texts.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.extending import intrinsic
+
+from dualstream.solvers.jit import (
+    DISABLED,
+    I8,
+    RO_U1,
+    U1,
+    Bytes,
+    Ints,
+    b1,
+    i8,
+    kernel,
+    types,
+    void,
+)
+from dualstream.solvers.text.tokens import LONGEST_NAME
+
+# A step: where a name and what leads to its value stand (`"name": `), how many bytes that and the
+# name alone take, the place of the name as it is (below 0 while unknown), and the next step.
+LEAD, LEAD_BYTES, NAME_BYTES, PLACE, NEXT, STEP_NUMBERS = range(6)
+STEPS = 1024
+LAST_STEP = STEPS - 1
+"""Stands for any name that there is no room for; it is never remembered."""
+_NAME_SLOTS = 4096
+_TEXT_SLOTS = 4096
+SHORT = 24
+"""Texts of fewer bytes are remembered."""
+# A text: its step and its length in one number, its bytes in three, its place.
+_WHICH, _TEXT_PLACE, _TEXT_NUMBERS = 0, 4, 5
+
+_COUNT = STEPS * STEP_NUMBERS
+"""Where it stands how many steps there are beside step 0."""
+CHANGES = _COUNT + 1
+"""Where it stands how often something was remembered."""
+_NAMES = CHANGES + 1
+_TEXTS = _NAMES + _NAME_SLOTS
+MEMO_NUMBERS = _TEXTS + _TEXT_SLOTS * _TEXT_NUMBERS
+
+_ONES = 0x0101010101010101
+_HIGH_BITS = -0x7F7F7F7F7F7F7F80
+_QUOTES, _SLASHES, _SPACES = 0x22 * _ONES, 0x5C * _ONES, 0x20 * _ONES
+_FACTOR, _SECOND, _THIRD = 0x2545F4914F6CDD1D, 0x1B873593CC9E2D51, 0x369DEA0F31A53F85
+
+
+def _word_at(typing: Any, text: Any, place: Any) -> Any:
+    """Eight bytes of a text as one number, the first one lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        first = builder.gep(array.data, [arguments[1]])
+        i64 = ir.IntType(64)
+        word = builder.load(builder.bitcast(first, i64.as_pointer()))
+        word.align = 1
+        return word
+
+    return i8(text, i8), generate
+
+
+def _plain_word_at(text: Bytes, place: int) -> Any:
+    assert 0 <= place <= len(text) - 8
+    return np.frombuffer(text[place : place + 8].tobytes(), "<i8")[0]
+
+
+def _trailing_zeros(typing: Any, word: Any) -> Any:
+    """Bits below the lowest one that is set; 64 where none is."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return i8(i8), generate
+
+
+def _plain_trailing_zeros(word: int) -> int:
+    word = int(word)
+    return (word & -word).bit_length() - 1 if word else 64
+
+
+word_at: Any = _plain_word_at if DISABLED else intrinsic(_word_at)
+trailing_zeros: Any = _plain_trailing_zeros if DISABLED else intrinsic(_trailing_zeros)
+
+
+@kernel(i8(i8, b1))
+def first_stop(word: int, ascii_only: bool) -> int:
+    """The first of eight bytes that ends a string or makes it unusual; 8 where none does.
+
+    A quote, a backslash, a control character; with `ascii_only` what is beyond ASCII. The bits of
+    the first one are right; bits above it need not be.
+    """
+    quotes, slashes = word ^ _QUOTES, word ^ _SLASHES
+    found = (quotes - _ONES) & ~quotes | (slashes - _ONES) & ~slashes | (word - _SPACES) & ~word
+    if ascii_only:
+        found |= word
+    return int(trailing_zeros(found & _HIGH_BITS) >> 3)
+
+
+@kernel(types.UniTuple(i8, 2)(RO_U1, i8, b1), inline=True)
+def string_end(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int]:
+    """Where the string ends whose first byte is at `start`, and a number made of its bytes.
+
+    Its quote, or -1: strings with escapes, of more than LONGEST_NAME bytes, near the text's end, or
+    beyond ASCII where only that is known to be good, are left to others.
+    """
+    p = start
+    most = min(start + LONGEST_NAME, text.shape[0] - 8)
+    mixed: Any = np.int64(0)
+    while p <= most:
+        word = word_at(text, p)
+        k = first_stop(word, ascii_only)
+        if k < 8:
+            p += k
+            if text[p] != 34 or p - start > LONGEST_NAME:
+                return -1, 0
+            mixed = (mixed ^ (word & ((np.int64(1) << (8 * k)) - 1))) * _FACTOR
+            return p, int(mixed ^ (mixed >> 52))
+        mixed = (mixed ^ word) * _FACTOR
+        mixed ^= mixed >> 32
+        p += 8
+    return -1, 0
+
+
+@kernel(b1(RO_U1, i8, i8, i8), inline=True)
+def is_same(text: Bytes, a: int, b: int, count: int) -> bool:
+    """Whether the same bytes stand at a as at b, before it; False near the text's end."""
+    if a + count + 8 > text.shape[0]:
+        return False
+    while count >= 8:
+        if word_at(text, a) != word_at(text, b):
+            return False
+        a += 8
+        b += 8
+        count -= 8
+    differing = word_at(text, a) ^ word_at(text, b)
+    return bool(differing & ((np.int64(1) << (8 * count)) - 1) == 0)
+
+
+@kernel(i8(RO_U1, i8, b1, i8, I8))
+def find_step(text: Bytes, p: int, ascii_only: bool, before: int, memo: Ints) -> int:
+    """The step of the name whose quote is at p, which came behind step `before`; -1 for no name.
+
+    Its lead is where it stands here.
+    """
+    end, mixed = string_end(text, p + 1, ascii_only)
+    if end < 0:
+        return -1
+    size = end - p - 1
+    slot: Any = _NAMES + (mixed & (_NAME_SLOTS - 1))
+    step = memo[slot]
+    while step > 0:
+        at = step * STEP_NUMBERS
+        if memo[at + NAME_BYTES] == size and is_same(text, p, memo[at + LEAD], size + 2):
+            break
+        slot = slot + 1 if slot + 1 < _TEXTS else _NAMES
+        step = memo[slot]
+    after = end + 1
+    while text[after] == 32 or text[after] == 9 or text[after] == 13:
+        after += 1
+    if text[after] != 58:
+        return -1
+    after += 1
+    while text[after] == 32 or text[after] == 9 or text[after] == 13:
+        after += 1
+    if step == 0:
+        step = memo[_COUNT] + 1
+        if step < LAST_STEP:
+            memo[_COUNT] = memo[slot] = step
+            memo[CHANGES] += 1
+        else:
+            step = LAST_STEP
+        memo[step * STEP_NUMBERS + PLACE] = -1
+    at = step * STEP_NUMBERS
+    memo[at + LEAD], memo[at + LEAD_BYTES], memo[at + NAME_BYTES] = p, after - p, size
+    memo[before * STEP_NUMBERS + NEXT] = step
+    return int(step)
+
+
+@kernel(i8(RO_U1, i8, b1, i8, I8), inline=True)
+def next_step(text: Bytes, p: int, ascii_only: bool, before: int, memo: Ints) -> int:
+    """As `find_step`, sooner where the name is the one that came behind `before` last time."""
+    step = memo[before * STEP_NUMBERS + NEXT]
+    if 0 < step < LAST_STEP:
+        at = step * STEP_NUMBERS
+        if is_same(text, p, memo[at + LEAD], memo[at + LEAD_BYTES]):
+            return int(step)
+    return int(find_step(text, p, ascii_only, before, memo))
+
+
+@kernel(i8(i8, i8), inline=True)
+def first_bytes(word: int, count: int) -> int:
+    """The first `count` of eight bytes, zeros for the others; none below 0, all from 8 on."""
+    kept = min(max(count, 0), 8)
+    return int(word & ((np.int64(1) << (8 * (kept & 7))) - 1)) if kept < 8 else word
+
+
+@kernel(types.UniTuple(i8, 4)(RO_U1, i8, b1), inline=True)
+def short_text(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int, int, int]:
+    """How long the string is that begins at `start`, and its bytes as three numbers.
+
+    SHORT for whatever is as long or longer. No way that is taken here depends on the text: which
+    of many texts comes next no processor can foresee.
+    """
+    if start + SHORT > text.shape[0]:
+        return SHORT, 0, 0, 0
+    a, b, c = word_at(text, start), word_at(text, start + 8), word_at(text, start + 16)
+    size = first_stop(a, ascii_only)
+    size += first_stop(b, ascii_only) if size == 8 else 0
+    size += first_stop(c, ascii_only) if size == 16 else 0
+    return size, first_bytes(a, size), first_bytes(b, size - 8), first_bytes(c, size - 16)
+
+
+@kernel(i8(i8, i8, i8, i8, i8, I8), inline=True)
+def text_slot(step: int, size: int, a: int, b: int, c: int, memo: Ints) -> int:
+    """Where the memo has that text of a step, or would have it in place of another one."""
+    mixed: Any = np.int64(a) * _FACTOR + np.int64(b) * _SECOND + np.int64(c) * _THIRD
+    mixed = (mixed ^ (mixed >> 32)) * _FACTOR + (np.int64(step) << 16 | size) * _SECOND
+    return int(_TEXTS + (mixed >> 40 & (_TEXT_SLOTS - 1)) * _TEXT_NUMBERS)
+
+
+@kernel(i8(i8, i8, i8, i8, i8, i8, I8), inline=True)
+def known_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: Ints) -> int:
+    """The place of that text of a step, -1 where it is not remembered."""
+    differing = memo[slot + _WHICH] ^ (step << 16 | size)
+    differing |= memo[slot + 1] ^ a | memo[slot + 2] ^ b | memo[slot + 3] ^ c
+    return int(memo[slot + _TEXT_PLACE]) if differing == 0 else -1
+
+
+@kernel(void(i8, i8, i8, i8, i8, i8, i8, I8))
+def know_text(
+    step: int, size: int, a: int, b: int, c: int, slot: int, place: int, memo: Ints
+) -> None:
+    """Remember the place of a text, in place of another one."""
+    if step < LAST_STEP:
+        memo[slot + _WHICH] = step << 16 | size
+        memo[slot + 1], memo[slot + 2], memo[slot + 3] = a, b, c
+        memo[slot + _TEXT_PLACE] = place
+        memo[CHANGES] += 1
+
+
+@kernel(i8(RO_U1, i8, i8, U1, i8))
+def copy_bytes(text: Bytes, start: int, end: int, out: Bytes, at: int) -> int:
+    """out[at:] = text[start:end]; where it ends there."""
+    for k in range(end - start):
+        out[at + k] = text[start + k]
+    return at + end - start
+
+
+@kernel(void(I8, i8))
+def forget_since(memo: Ints, changes: int) -> None:
+    """Begin anew if there were more changes: the names of a row that was not usual are not told."""
+    if memo[CHANGES] > changes:
+        for k in range(memo.shape[0]):
+            memo[k] = 0

@@ -1,0 +1,381 @@
+"""What kernels that read rows from text share: numbers, names, labels, and the end of a row.
+
+A reader takes the usual forms alone. Whatever else comes, it leaves the line to a slow and exact
+reader, so that nothing here has to say what is wrong with it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from dualstream.solvers.jit import (
+    F8,
+    I4,
+    I8,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    RO_U1,
+    U1,
+    Bytes,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    types,
+    u1,
+    void,
+)
+
+# A double holds these exactly, as it does whole numbers up to 2^53: the product or quotient of
+# two such numbers is rounded once, which is what float() does (Clinger, 1990).
+POWERS_OF_TEN = np.array([float(f"1e{n}") for n in range(23)])
+EXACT = 2**53
+
+LONGEST_NAME = 1024
+"""Bytes of a name, and of a text value, that readers take; longer ones are left to others."""
+NO_LABELS, NUMBERS, PLACES = 0, 1, 2
+"""What a reader makes of labels: nothing; numbers; places in a table of labels as written."""
+LABELS = 4096
+"""Labels, as they are written, that a table holds."""
+
+_MOST = 1e100  # no number of a row is beyond this
+_FEW = 6  # entries that are sorted sooner one by one
+_MASK = 0xFFFFFFFF
+_C1, _C2, _C3 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
+_F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
+
+
+@kernel(i8(u1))
+def digit(byte: int) -> int:
+    """What a decimal digit counts; other bytes come out below 0 or above 9."""
+    return int(byte) - 48
+
+
+@kernel(f8(f8, f8, f8))
+def product_error(a: float, b: float, product: float) -> float:
+    """a b - product, exactly, where product is a b rounded (Dekker, 1971)."""
+    t = 134_217_729.0 * a
+    a_high = t - (t - a)
+    t = 134_217_729.0 * b
+    b_high = t - (t - b)
+    a_low, b_low = a - a_high, b - b_high
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+@kernel(types.Tuple((f8, b1))(i8, i8, RO_F8))
+def scaled(mantissa: int, exponent: int, powers: Floats) -> tuple[float, bool]:
+    """mantissa 10^exponent, and whether it is certain to be rounded as float() does.
+
+    For mantissa < 10^18 and |exponent| <= 22. The number is computed as x + rest to about 100
+    bits: x is right unless rest is within rounding of half a unit in the last place of x.
+    """
+    a = float(mantissa)
+    b = float(mantissa - int(a))
+    power = powers[abs(exponent)]
+    if exponent < 0:
+        x = a / power
+        product = x * power
+        more = (((a - product) - product_error(x, power, product)) + b) / power
+    else:
+        x = a * power
+        more = product_error(a, power, x) + b * power
+    total = x + more
+    rest = more - (total - x)
+    return total, total + rest * (1.0 + 1e-9) == total
+
+
+@kernel(types.Tuple((f8, i8))(RO_U1, i8, RO_F8))
+def json_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int]:
+    """The JSON number at place p and where it ends; -1 where it cannot be read exactly.
+
+    [-] (0 | 1-9 digits) [. digits] [e [+-] digits]. The byte behind it is not looked at.
+    """
+    negative = text[p] == 45
+    if negative:
+        p += 1
+    first = p
+    mantissa = 0
+    significant = 0
+    exponent = 0
+    while 0 <= digit(text[p]) <= 9:
+        if significant < 18:
+            mantissa = mantissa * 10 + digit(text[p])
+        significant += mantissa != 0
+        p += 1
+    if p == first or (text[first] == 48 and p - first > 1):
+        return 0.0, -1
+    if text[p] == 46:
+        p += 1
+        first = p
+        while 0 <= digit(text[p]) <= 9:
+            if significant < 18:
+                mantissa = mantissa * 10 + digit(text[p])
+                exponent -= 1
+            significant += mantissa != 0
+            p += 1
+        if p == first:
+            return 0.0, -1
+    if text[p] | 32 == 101:
+        p += 1
+        downwards = text[p] == 45
+        if downwards or text[p] == 43:
+            p += 1
+        first = p
+        shift = 0
+        while 0 <= digit(text[p]) <= 9:
+            shift = min(shift * 10 + digit(text[p]), 100_000)
+            p += 1
+        if p == first:
+            return 0.0, -1
+        exponent += -shift if downwards else shift
+    if significant > 18 or not -22 <= exponent <= 22:
+        return 0.0, -1
+    if mantissa <= EXACT:
+        x = float(mantissa)
+        x = x * powers[exponent] if exponent >= 0 else x / powers[-exponent]
+    else:
+        x, is_certain = scaled(mantissa, exponent, powers)
+        if not is_certain:
+            return 0.0, -1
+    return (-x if negative else x), p
+
+
+@kernel(i8(U1, i8))
+def hash_bytes(text: Bytes, length: int) -> int:
+    """MurmurHash3 x86 32, seed 0, of the first bytes of `text`: in [0, 2^32).
+
+    Products wrap modulo 2^64, which leaves their low 32 bits right.
+    """
+    h: Any = np.int64(0)
+    tail = length // 4 * 4
+    for p in range(0, tail, 4):
+        k: Any = np.int64(text[p]) | np.int64(text[p + 1]) << 8
+        k |= np.int64(text[p + 2]) << 16 | np.int64(text[p + 3]) << 24
+        k = (k * _C1) & _MASK
+        k = ((k << 15) | (k >> 17)) & _MASK
+        h ^= (k * _C2) & _MASK
+        h = ((h << 13) | (h >> 19)) & _MASK
+        h = (h * 5 + _C3) & _MASK
+    k = np.int64(0)
+    for p in range(length - 1, tail - 1, -1):
+        k = k << 8 | np.int64(text[p])
+    if tail < length:
+        k = (k * _C1) & _MASK
+        k = ((k << 15) | (k >> 17)) & _MASK
+        h ^= (k * _C2) & _MASK
+    h ^= length
+    h = ((h ^ h >> 16) * _F1) & _MASK
+    h = ((h ^ h >> 13) * _F2) & _MASK
+    return int(h ^ h >> 16)
+
+
+@kernel(i8(RO_I4, i8))
+def slot_of(table: Indices, place: int) -> int:
+    """Where `place` stands in an open table of them, or would stand.
+
+    table (2^k,) int32, never full. A slot holds ~place, an empty one 0: so memory that is not
+    touched need not be made ready.
+    """
+    last = table.shape[0] - 1
+    slot: Any = (np.int64(place) * 0x9E3779B1 >> 7) & last
+    while table[slot] != 0 and table[slot] != ~place:
+        slot = (slot + 1) & last
+    return int(slot)
+
+
+@kernel(void(I4, RO_I8))
+def add_places(table: Indices, places: Ints) -> None:
+    """Let an open table hold these places, too."""
+    for i in range(places.shape[0]):
+        table[slot_of(table, places[i])] = ~places[i]
+
+
+@kernel(b1(RO_I4, I4, i8, U1, i8, I4, I8, U1, I8))
+def tell_name(
+    told: Indices,
+    seen: Indices,
+    place: int,
+    name: Bytes,
+    length: int,
+    places: Indices,
+    ends: Ints,
+    text: Bytes,
+    count: Ints,
+) -> bool:
+    """Keep a name whose place was neither told nor seen before; False where there is no room.
+
+    told   (2^k,) int32   places whose names stand in the journal
+    seen   (2^k,) int32   those met in this text; updated
+    name   (m,)   uint8   its first `length` bytes are the name
+    places, ends (n,), text (bytes,)      the names kept; name i ends at ends[i + 1]
+    count  (1,)   int64   how many there are
+    """
+    if told[slot_of(told, place)] != 0:
+        return True
+    slot = slot_of(seen, place)
+    if seen[slot] != 0:
+        return True
+    n = count[0]
+    start = ends[n]
+    if n >= places.shape[0] or start + length > text.shape[0]:
+        return False
+    seen[slot] = ~place
+    for i in range(length):
+        text[start + i] = name[i]
+    places[n] = place
+    ends[n + 1] = start + length
+    count[0] = n + 1
+    return True
+
+
+@kernel(void(I4, I4, I8, i8))
+def forget_names(seen: Indices, places: Indices, count: Ints, kept: int) -> None:
+    """Take the names back that came last, all but the first `kept`."""
+    while count[0] > kept:
+        count[0] -= 1
+        seen[slot_of(seen, places[count[0]])] = 0
+
+
+@kernel(i8(RO_U1, i8, i8, RO_I4, RO_I8, RO_U1))
+def label_slot(text: Bytes, start: int, end: int, slots: Indices, ends: Ints, labels: Bytes) -> int:
+    """Where the label text[start:end] stands in a table of labels as written, or would stand.
+
+    slots (2^k,) int32   the number of a label, -1 for none
+    ends  (n + 1,) int64, labels (bytes,) uint8   label i is labels[ends[i]:ends[i + 1]]
+    """
+    last = slots.shape[0] - 1
+    h: Any = end - start
+    for p in range(start, end):
+        h = (h * 31 + np.int64(text[p])) & 0xFFFFFF
+    slot = h & last
+    while slots[slot] >= 0:
+        k = slots[slot]
+        begin = ends[k]
+        if ends[k + 1] - begin == end - start:
+            same = 0
+            while same < end - start and labels[begin + same] == text[start + same]:
+                same += 1
+            if same == end - start:
+                return int(slot)
+        slot = (slot + 1) & last
+    return int(slot)
+
+
+@kernel(void(I4, F8, i8, i8, I4, F8))
+def sort_by_rank(
+    indices: Indices, values: Floats, start: int, end: int, spare: Indices, held: Floats
+) -> None:
+    """As `sort_stably`, of up to 64 entries, by counting for each those that stand before it.
+
+    Nothing depends on a comparison but a number that is counted, several at a time. Cost O(k^2).
+    held  (k,)   as long as the row and 15 more
+    """
+    n = end - start
+    padded = (n + 15) // 16 * 16
+    for p in range(n):
+        held[p] = 64.0 * indices[start + p] + p  # exact, and no two are equal
+    for p in range(n, padded):
+        held[p] = np.inf
+    for p in range(n):
+        x = held[p]
+        rank = 0
+        for q in range(padded):
+            rank += 1 if held[q] < x else 0
+        spare[rank] = p
+    for p in range(n):
+        indices[start + p] = int(held[spare[p]]) >> 6
+    for p in range(n):
+        held[p] = values[start + p]
+    for p in range(n):
+        values[start + p] = held[spare[p]]
+
+
+@kernel(void(I4, F8, i8, i8, I4, F8))
+def sort_stably(
+    indices: Indices, values: Floats, start: int, end: int, spare: Indices, held: Floats
+) -> None:
+    """Sort entries `start` to `end` of a row by index, in place, equal ones in their order.
+
+    spare, held (k,)   scratch, at least as long as the row. Cost O(k log k).
+    """
+    run = 32
+    for first in range(start, end, run):
+        stop = min(first + run, end)
+        if stop - first > _FEW and held.shape[0] >= run:
+            sort_by_rank(indices, values, first, stop, spare, held)
+            continue
+        for p in range(first + 1, stop):
+            j, x = indices[p], values[p]
+            q = p - 1
+            while q >= first and indices[q] > j:
+                indices[q + 1], values[q + 1] = indices[q], values[q]
+                q -= 1
+            indices[q + 1], values[q + 1] = j, x
+    while run < end - start:
+        for first in range(start, end - run, 2 * run):
+            middle, last = first + run, min(first + 2 * run, end)
+            if indices[middle - 1] <= indices[middle]:
+                continue
+            for p in range(first, middle):
+                spare[p - first], held[p - first] = indices[p], values[p]
+            left, right, p = 0, middle, first
+            while left < run:
+                if right < last and indices[right] < spare[left]:
+                    indices[p], values[p] = indices[right], values[right]
+                    right += 1
+                else:
+                    indices[p], values[p] = spare[left], held[left]
+                    left += 1
+                p += 1
+        run *= 2
+
+
+@kernel(i8(I4, F8, i8, i8, b1, I4, F8))
+def finish_row(
+    indices: Indices,
+    values: Floats,
+    start: int,
+    end: int,
+    sums: bool,
+    spare: Indices,
+    held: Floats,
+) -> int:
+    """Make a row of entries in their order of arrival; return where it ends, -1 if it is none.
+
+    Sorted by index, without zeros; with `sums` what stands at one index is added in order of
+    arrival, else an index that stands twice makes it no row. Nor does one hold a number beyond
+    1e100, or one that is none.
+    """
+    is_sorted, is_tidy = True, True
+    previous = -1
+    for p in range(start, end):
+        x = values[p]
+        if not abs(x) <= _MOST:
+            return -1
+        is_sorted = is_sorted and indices[p] > previous
+        is_tidy = is_tidy and x != 0.0
+        previous = indices[p]
+    if is_sorted and is_tidy:
+        return end
+    if not is_sorted:
+        sort_stably(indices, values, start, end, spare, held)
+    written = start
+    p = start
+    while p < end:
+        j, x = indices[p], values[p]
+        p += 1
+        while p < end and indices[p] == j:
+            if not sums:
+                return -1
+            x += values[p]
+            p += 1
+        if not abs(x) <= _MOST:
+            return -1
+        if x != 0.0:
+            indices[written], values[written] = j, x
+            written += 1
+    return written

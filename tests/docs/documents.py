@@ -1,0 +1,66 @@
+"""The commands that README.md and docs/*.md show, run as they are written there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from dualstream.client import Client
+from dualstream.service.cli.demo.server_process import ServerProcess
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+_BLOCK = re.compile(r"^(<!-- not run: [^>]+ -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(text: str) -> list[tuple[bool, str, str]]:
+    """Of each fenced block: whether it is to be run, its language, and its lines."""
+    return [(not why, language, lines) for why, language, lines in _BLOCK.findall(text)]
+
+
+def session(text: str) -> str:
+    """The commands of a document, one after the other, but for those marked `not run`."""
+    return "".join(lines for is_run, language, lines in blocks(text) if is_run and language == "sh")
+
+
+class Shell:
+    """A server on a store of its own, and commands that speak to it in the folder of a document."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = f"sqlite:///{folder / 'documents.db'}"
+        self.server = ServerProcess(self.store)
+
+    def run(self, script: str, folder: Path) -> tuple[list[dict], str]:
+        """The objects that came back, and all that was said. Models are deleted afterwards."""
+        script = script.replace("curl -s", "curl -sf -w '\\n'")
+        script = script.replace("localhost:8000", self.server.url.removeprefix("http://"))
+        script = f'dualstream() {{ {sys.executable} -m service "$@"; }}\n{script}'
+        try:
+            done = subprocess.run(
+                ["bash", "-e", "-o", "pipefail", "-c", script],
+                capture_output=True,
+                text=True,
+                timeout=100,
+                cwd=folder,
+                env=os.environ
+                | {
+                    "DUALSTREAM_STORE": self.store,
+                    "DUALSTREAM_URL": self.server.url,
+                    "PYTHONPATH": str(ROOT),
+                },
+            )
+        finally:
+            self.forget()
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"]
+        return told, done.stdout
+
+    def forget(self) -> None:
+        with Client(self.server.url) as client:
+            for model in client.models():
+                client.delete(model.id)

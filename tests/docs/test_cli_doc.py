@@ -1,0 +1,80 @@
+"""docs/CLI.md has every command and every flag, and its commands run as they are written there."""
+
+import re
+import shlex
+import subprocess
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from dualstream.service.cli import app
+from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.docs.documents import ROOT, session
+
+CLI = (ROOT / "docs" / "CLI.md").read_text()
+COMMANDS = {
+    name: command
+    for name, command in typer.main.get_command(app).commands.items()
+    if not command.hidden
+}
+# `serve` runs until it is stopped: tests/service/cli/test_cli.py. The demo: tests/service/cli/test_demo.py.
+ELSEWHERE = {"serve", "demo"}
+
+
+def test_every_command_has_its_section_its_help_and_its_example():
+    assert set(re.findall(r"^## (\S+)$", CLI, re.MULTILINE)) == set(COMMANDS)
+    for name, command in COMMANDS.items():
+        assert f"dualstream {name}" in command.help, name
+        flags = [flag for parameter in command.params for flag in parameter.opts]
+        assert ("--json" in flags) == (name not in ("serve", "dump", "restore")), name
+    codes = re.findall(r"^\| (\d+) \| (\w+)", CLI, re.MULTILINE)
+    assert len(codes) == 6 and all(f"{code} {means}" in app.info.epilog for code, means in codes)
+
+
+def test_the_commands_run_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("DUALSTREAM_STORE", "sqlite:///dualstream.db")
+    ran = []
+    with ServerProcess("sqlite:///dualstream.db") as server:
+        monkeypatch.setenv("DUALSTREAM_URL", server.url)
+        for script in statements(session(CLI)):
+            before, found, line = script.rpartition("dualstream ")
+            if not found:
+                subprocess.run(["bash", "-e", "-c", script], check=True)
+                continue
+            done = run_line(before.strip().removesuffix("|"), line)
+            assert done.exit_code == 0, (script, done.output)
+            ran.append(line.split()[0])
+    assert set(ran) == set(COMMANDS) - ELSEWHERE
+    scores = (tmp_path / "scores.csv").read_text().splitlines()
+    assert scores[0] == "score,label,probability" and len(scores) == 3
+
+
+def statements(text: str) -> list[str]:
+    """The commands of a session; what is written to a file by `<<'END'` belongs to its command."""
+    found = re.findall(r"^.*<<'END'\n(?:.*\n)*?END$|^.+$", text, re.MULTILINE)
+    assert len(found) > 10
+    return found
+
+
+def run_line(before: str, line: str) -> Result:
+    """Run `dualstream LINE` in this process, behind a pipe; what stands behind > is a file."""
+    given = subprocess.run(["bash", "-c", before], capture_output=True, check=True).stdout
+    line, _, place = line.partition(" > ")
+    done = CliRunner().invoke(app, shlex.split(line), input=given)
+    if place:
+        with open(place, "w") as file:
+            file.write(done.stdout)
+    return done
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_completes_commands_and_models(shell, tmp_path):
+    words = {"COMP_WORDS": "dualstream cert", "COMP_CWORD": "1"}
+    words |= {"_TYPER_COMPLETE_ARGS": "dualstream cert", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = CliRunner().invoke(
+        app, [], prog_name="dualstream", env={"_DUALSTREAM_COMPLETE": f"complete_{shell}", **words}
+    )
+    assert "certificate" in done.output and "create" not in done.output

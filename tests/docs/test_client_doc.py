@@ -1,0 +1,31 @@
+"""The blocks of docs/CLIENT.md run as they are written there, and print what they say."""
+
+import re
+import subprocess
+import sys
+
+from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.docs.documents import ROOT
+
+CLIENT = (ROOT / "docs" / "CLIENT.md").read_text()
+
+
+def test_the_blocks_run_as_written(tmp_path):
+    program = "".join(re.findall(r"```python\n(.*?)```", CLIENT, re.DOTALL))
+    told = re.findall(r"print\(.*\)  # (.*)", program)
+    with ServerProcess(f"sqlite:///{tmp_path / 'client.db'}") as server:
+        program = program.replace("http://127.0.0.1:8000", server.url)
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        )
+    assert done.returncode == 0, done.stderr
+    lines = iter(done.stdout.splitlines())
+    for expected in told:
+        beginning = expected.removesuffix("...")
+        assert any(line.startswith(beginning) for line in lines), (expected, done.stdout)
+    assert "3,000 rows" in done.stderr

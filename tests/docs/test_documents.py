@@ -1,0 +1,183 @@
+"""Every command of README.md and docs/*.md runs as it is written, and does what is said of it.
+
+A document's commands run in their order, in a folder of their own, against a server that has no
+models. A block is left out by `<!-- not run: REASON -->` in the line above it.
+"""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from dualstream.service.cli import app
+from dualstream.solvers.jit import DISABLED
+from tests.docs.documents import DOCUMENTS, ROOT, Shell, blocks, session
+
+# Documents whose commands need something else, and who runs them there.
+ELSEWHERE = {
+    "docs/CLI.md": "test_cli_doc.py",
+    "docs/FORMATS.md": "test_formats_doc.py",
+    "docs/EXAMPLES.md": "test_examples.py",
+    "docs/REDIS_INPUT.md": "test_redis_input.py",
+    "docs/RUNNING.md": "test_backup.py",
+}
+LONG = {"docs/PORTFOLIO.md", "docs/STREAMING.md"}
+RUN_HERE = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            DISABLED and name in LONG, reason="too many rows without a compiler"
+        ),
+    )
+    for name, text in DOCUMENTS.items()
+    if session(text) and name not in ELSEWHERE
+]
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    shell = Shell(tmp_path_factory.mktemp("documents"))
+    with shell.server:
+        yield shell
+
+
+@pytest.mark.parametrize("name", RUN_HERE)
+def test_the_commands_run_as_written(shell, tmp_path, name):
+    answers, said = shell.run(session(DOCUMENTS[name]), tmp_path)
+    if name in SAID:
+        SAID[name](answers, said)
+
+
+@pytest.mark.parametrize(("name", "test"), ELSEWHERE.items())
+def test_commands_that_are_run_elsewhere_are(name, test):
+    text = (Path(__file__).parent / test).read_text()
+    assert name.removeprefix("docs/") in text and session(DOCUMENTS[name])
+
+
+def test_no_command_hides_in_a_block_of_another_kind():
+    commands = re.compile(
+        r"^(\$ )?(curl|dualstream|make|docker|pip|redis-cli|python3?) ", re.MULTILINE
+    )
+    hidden = [
+        (name, found.group())
+        for name, text in DOCUMENTS.items()
+        for is_run, language, lines in blocks(text)
+        if is_run and language not in {"sh", "python", "json"}
+        for found in [commands.search(lines)]
+        if found
+    ]
+    assert hidden == []
+
+
+def test_every_document_is_a_page_of_the_site():
+    site = (ROOT / "mkdocs.yml").read_text()
+    pages = re.findall(r"^ +- [^:]+: (\S+\.md)$", site, re.MULTILINE)
+    made = re.findall(r'^    "(\w+\.md)": "', (ROOT / "docs" / "site_hooks.py").read_text(), re.M)
+    written = [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert sorted(pages) == sorted([*written, *made, "API.md"])
+
+
+def test_what_is_named_in_passing_exists():
+    """`dualstream serve --adopt`, `make chaos`, `python -m load_tests latency` in running text."""
+    known = typer.main.get_command(app).commands
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for name, text in DOCUMENTS.items():
+        for span in re.findall(r"`((?:dualstream|make|python -m) [^`]+)`", _BLOCKS.sub("", text)):
+            program, *words = shlex.split(span.replace("\n", " "))
+            where = f"{name}: {span}"
+            if program == "make":
+                assert {word for word in words if "=" not in word} <= targets, where
+            elif program == "python":
+                place = ROOT / words[1].replace(".", "/")
+                assert place.is_dir() or place.with_suffix(".py").exists(), where
+            elif words[0] in known:
+                flags = {flag for option in known[words[0]].params for flag in option.opts}
+                used = {word.partition("=")[0] for word in words if word.startswith("--")}
+                assert used <= flags | {"--help"}, where
+            else:
+                assert words[0].startswith("--") or words[0].isupper() or "|" in words, where
+
+
+_BLOCKS = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+def of_readme(answers: list[dict], said: str) -> None:
+    created, first, second, one, many, metrics, members, weights = answers[:8]
+    numbered, third, certificate = answers[8:]
+    assert (created["id"], created["spec"]["members"]) == ("clicks", "eight")
+    # The answer that the README shows is the one that comes back.
+    shown = re.search(
+        r"```json\n(\{\"model\": \"clicks\".*?\})\n```", DOCUMENTS["README.md"], re.DOTALL
+    ).group(1)
+    assert first == json.loads(shown)
+    assert (second["seq"], second["count"]) == (3, 2)
+    assert one["label"] == 1 and one["seq"] == 3
+    assert len(many["scores"]) == 2
+    assert metrics["samples"] == 3 and len(members["members"]) == 9
+    assert "site=news" in [weight["name"] for weight in weights["weights"]]
+    assert numbered["id"] == "numbered" and third["seq"] == 2 and certificate["rows"] == 2
+    assert "dualstream_samples_total" in said
+
+
+def of_portfolio(answers: list[dict], said: str) -> None:
+    assert answers[1]["learned"] == 2000
+    compared = [answer for answer in answers if "low" in answer]
+    assert [answer["a"] for answer in compared] == ["recent", "dual-3"]
+    assert compared[0]["rows"] == 2000 and compared[1]["rows"] == 4000
+    assert answers[-1]["member"] == "dual-30" and answers[-1]["gap"] >= 0.0
+    promoted = next(answer for answer in answers if answer.get("name") == "dual-3")
+    assert promoted["weight"] == 1.0
+
+
+def of_versions(answers: list[dict], said: str) -> None:
+    _, _, monday, _, listed, by_monday, undone, read, redone, what_if = answers
+    assert listed["versions"] == [monday] and listed["kept_from"] == 1
+    assert by_monday["seq"] == monday["seq"] == 1
+    assert (undone["seq"], undone["to_seq"], read["samples"]) == (3, 1, 1)
+    assert (redone["seq"], redone["to_seq"]) == (4, 2)
+    assert "clicks at seq 2, from " in said
+    assert what_if["left_out_rollbacks"] == 2 and what_if["spec"]["rho"] == 0.01
+
+
+def of_streaming(answers: list[dict], said: str) -> None:
+    _, first, again, *lines = answers
+    chunks = {"chunks": 2, "duplicate_chunks": 0, "duplicate_rows": 0}
+    assert {
+        "seq": 60000,
+        "count": 60000,
+    }.items() <= first.items() and chunks.items() <= first.items()
+    assert again == first | {"duplicate": True, "duplicate_chunks": 2}
+    assert [line.get("chunk") for line in lines] == [0, 1, None]
+    assert (lines[-1]["seq"], lines[-1]["count"]) == (120000, 60000)
+    assert "event: progress\nid: 120000-" in said
+
+
+def of_guard_rails(answers: list[dict], said: str) -> None:
+    created, good, bad, model, timeline, resumed = answers
+    assert created["spec"]["guard"]["mode"] == "pause" and created["paused"] is None
+    assert (good["learned"], bad["count"], bad["learned"]) == (3000, 500, 200)
+    assert bad["errors"][0]["reason"].startswith("paused: ")
+    assert model["paused"]["since"] == 3200 == timeline["events"][-1]["seq"]
+    assert (resumed["rows"], resumed["learned"], resumed["since"]) == ("drop", 0, 3200)
+
+
+def of_late_labels(answers: list[dict], said: str) -> None:
+    _, served, labelled, again, by_default = answers
+    assert served["remembered"] == 2 and len(served["scores"]) == 2
+    assert (labelled["seq"], labelled["count"], labelled["rejected"]) == (1, 1, 1)
+    assert [error["index"] for error in labelled["errors"]] == [1]
+    assert again["duplicates"] == [{"index": 0, "seq": 1}] and again["duplicate"]
+    assert by_default["remembered"] == 1
+
+
+SAID = {
+    "README.md": of_readme,
+    "docs/PORTFOLIO.md": of_portfolio,
+    "docs/VERSIONS.md": of_versions,
+    "docs/STREAMING.md": of_streaming,
+    "docs/LATE_LABELS.md": of_late_labels,
+    "docs/GUARD_RAILS.md": of_guard_rails,
+}

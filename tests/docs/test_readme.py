@@ -1,0 +1,40 @@
+"""The README is short, and documents say of the portfolio what is so."""
+
+import re
+
+from dualstream.solvers.portfolio.fused_members import Blueprint
+from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, preset
+from tests.docs.documents import DOCUMENTS, ROOT
+
+PORTFOLIO = DOCUMENTS["docs/PORTFOLIO.md"]
+
+
+def test_every_member_of_a_list_is_described():
+    regression = DOCUMENTS["docs/REGRESSION.md"]
+    for lists, text in ((PRESETS, PORTFOLIO), (REGRESSION_PRESETS, regression)):
+        for members in lists.values():
+            for member in members:
+                assert f"| `{member['name']}` |" in text, member["name"]
+
+
+def test_memory_of_a_feature_is_what_the_document_says():
+    said = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \|$", PORTFOLIO, re.MULTILINE)
+    assert len(said) == 4
+    for name, members, seconds, memory in said:
+        plan = Blueprint([member for member in preset(name) if member["kind"] != "prior"])
+        assert (len(plan.what), len(plan.starts)) == (int(members), int(seconds))
+        assert 8 * plan.width + 20 == int(memory)
+
+
+def test_every_file_that_cites_a_paper_is_listed_where_the_formulas_are():
+    listed = re.findall(r"`(solvers/[\w/]+\.py)`", DOCUMENTS["docs/FORMULAS.md"])
+    assert all((ROOT / file).is_file() for file in listed)
+    cites = re.compile(r"\b(19|20)\d\d\b|\bthesis\b")
+    for path in (ROOT / "solvers").rglob("*.py"):
+        says = re.match(r'"""(.*?)"""', path.read_text(), re.DOTALL)
+        if says and cites.search(says.group(1)):
+            assert str(path.relative_to(ROOT)) in listed, path
+
+
+def test_readme_is_short():
+    assert len(DOCUMENTS["README.md"].splitlines()) <= 150

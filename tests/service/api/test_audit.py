@@ -1,0 +1,156 @@
+"""Every change that is asked for over HTTP is in the log, with the key that asked."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import dualstream.service.jobs.refit
+from dualstream.client import Client
+from dualstream.service import cli
+from dualstream.service.api.access import NEEDS
+from dualstream.service.api.api_keys import KeyScope, new_key
+from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.service.conftest import SPEC, assert_problem
+
+KEYS = {
+    "owner": new_key("owner", "admin"),
+    "ads": new_key("ads-owner", "admin", ("ads-*",)),
+    "learn": new_key("producer", "learn"),
+}
+LINES = ";".join(key.line() for _, key in KEYS.values())
+OF_MODEL = "/models/{model_id}"
+PORTFOLIO = {
+    "algorithm": "portfolio",
+    "members": [{"name": "a", **SPEC}, {"name": "b", **SPEC, "rho": 0.5}],
+    "features": SPEC["features"],
+}
+
+
+def by(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {KEYS[name][0]}"}
+
+
+class Asking:
+    """Asks an application, and notes which routes have changed something."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self.routes = client, set()
+
+    def __call__(self, method: str, route: str, **given: Any) -> Any:
+        places = {"model_id": given.pop("model", "m"), **given.pop("places", {})}
+        self.routes.add((method, route))
+        answer = self._client.request(
+            method, route.format(**places), headers=by("owner") | given.pop("headers", {}), **given
+        )
+        assert answer.status_code < 300, (method, route, answer.text)
+        return answer.json() if answer.content else None
+
+
+@pytest.fixture
+def keyed(serve):
+    return serve(keys=LINES)
+
+
+def changes(client: Any, model: str, name: str = "owner", **asked: Any) -> list[dict]:
+    answer = client.get("/audit", params={"model": model, **asked}, headers=by(name))
+    assert answer.status_code == 200, answer.text
+    return answer.json()["changes"]
+
+
+def test_each_route_that_changes_a_model_is_told_of_with_the_key_that_asked(keyed, monkeypatch):
+    ask = Asking(keyed)
+    ask("PUT", OF_MODEL, json=SPEC)
+    for id_ in ("s", "t"):
+        sample = {"x": [1, 0, 0, 0, 0], "y": 1, "id": id_}
+        keyed.post("/models/m/learn", json=sample, headers=by("learn"))
+    for _ in range(2):
+        ask("POST", f"{OF_MODEL}/versions", json={"name": "v"})
+    key = {"idempotency-key": "once"}
+    for _ in range(2):
+        ask("POST", f"{OF_MODEL}/rollback", json={"version": "v"}, headers=key)
+    ask("DELETE", f"{OF_MODEL}/versions/{{name}}", places={"name": "v"})
+    job = ask("POST", f"{OF_MODEL}/refit", json={"tol": 0.1})["job"]
+    deadline = time.monotonic() + 60
+    while keyed.get(f"/models/m/refits/{job}", headers=by("owner")).json()["status"] != "done":
+        assert time.monotonic() < deadline
+    monkeypatch.setattr(dualstream.service.jobs.refit, "_solve", lambda *given: given[-1].wait())
+    long = ask("POST", f"{OF_MODEL}/refit")["job"]
+    ask("DELETE", f"{OF_MODEL}/refits/{{job}}", places={"job": long})
+    ask("DELETE", f"{OF_MODEL}/samples/{{sample_id}}", places={"sample_id": "s"})
+    ask("PUT", OF_MODEL, json=SPEC | {"rho": 0.5}, headers={"if-match": "*"})
+    ask("DELETE", OF_MODEL)
+    found = changes(keyed, "m")
+    told = [(one["action"], one["seq"]) for one in found]
+    assert told == [
+        ("create", 0), ("version", 2), ("rollback", 3), ("version_delete", 3), ("refit_begin", 3),
+        ("refit", 4), ("refit_begin", 4), ("refit_cancel", 4), ("unlearn", 5),
+        ("replace", 0), ("delete", 0),
+    ]  # fmt: skip
+    owner = KEYS["owner"][1]
+    assert {(one["by"], one["key"], one["key_id"]) for one in found} == {
+        ("request", "owner", owner.digest.hex()[:16])
+    }
+    assert found[2]["detail"]["version"] == "v" and found[-2]["detail"]["algorithm"]
+    assert KEYS["owner"][0] not in json.dumps(found)
+
+    ask("PUT", OF_MODEL, model="p", json=PORTFOLIO)
+    member, named = f"{OF_MODEL}/members", {"name": "b"}
+    ask("POST", member, model="p", json={"name": "c", "algorithm": "sgd"})
+    ask("POST", f"{member}/{{name}}/promote", model="p", places=named)
+    ask("DELETE", f"{OF_MODEL}/promotion", model="p")
+    ask("DELETE", f"{member}/{{name}}", model="p", places=named)
+    found = changes(keyed, "p")
+    actions = ["create", "member_add", "promote", "demote", "member_remove"]
+    assert [one["action"] for one in found] == actions
+    assert found[1]["detail"]["name"] == "c" and found[1]["detail"]["algorithm"] == "sgd"
+
+    tight = {"mode": "pause", "every": 2, "after": 10, "patience": 1}
+    ask("PUT", OF_MODEL, model="g", json=SPEC | {"guard": tight})
+    rows = [{"x": [2, 0, 0, 0, 0], "y": int(n < 30)} for n in range(40)]
+    keyed.post("/models/g/learn", json={"samples": rows}, headers=by("learn"))
+    ask("POST", f"{OF_MODEL}/resume", model="g", params={"rows": "drop"})
+    found = changes(keyed, "g")
+    told = [(one["action"], one["by"], one["seq"]) for one in found]
+    assert told == [("create", "request", 0), ("pause", "server", 41), ("resume", "request", 42)]
+    assert found[1]["detail"].keys() == {"since", "seq", "digest"}
+    assert found[2]["detail"] == {"since": found[1]["detail"]["since"], "rows": "drop"}
+    changing = {
+        (method, route)
+        for route, methods in NEEDS.items()
+        for method, scope in methods.items()
+        if scope is KeyScope.ADMIN and method != "GET"
+    }
+    assert ask.routes == changing, "of a route that is new: let it be told of, here too"
+
+
+def test_who_may_read_the_log_sees_the_models_that_it_may_see(keyed):
+    for model in ("ads-1", "news-1", "ads-2"):
+        assert keyed.put(f"/models/{model}", json=SPEC, headers=by("owner")).status_code == 201
+    assert_problem(keyed.get("/audit", headers=by("learn")), 403, "forbidden")
+    for model in ("news-1", "news-2"):  # one is there
+        answer = keyed.get(f"/audit?model={model}", headers=by("ads"))
+        assert_problem(answer, 404, "unknown-model")
+    assert_problem(keyed.get("/audit?model=news-2", headers=by("owner")), 404, "unknown-model")
+    assert_problem(keyed.get("/audit?after=x", headers=by("owner")), 422, "invalid-request")
+    first = keyed.get("/audit?limit=1", headers=by("ads")).json()
+    rest = keyed.get("/audit", params={"after": first["next"]}, headers=by("ads")).json()
+    models = [one["model"] for one in first["changes"] + rest["changes"]]
+    assert models == ["ads-1", "ads-2"] and rest["next"] is None
+    assert changes(keyed, "ads-1", after=first["next"]) == []
+
+
+def test_without_keys_nobody_is_named_and_the_command_tells_of_it(shared_server: ServerProcess):
+    with Client(shared_server.url) as client:
+        client.create("told", SPEC)
+        client.delete("told")
+        found = client.audit("told")
+        assert [(one.action, one.by, one.key) for one in found] == [
+            ("create", "request", None),
+            ("delete", "request", None),
+        ]
+        assert client.audit("told", after=found[0].place) == found[1:]
+    done = CliRunner().invoke(cli.app, ["audit", "told", "--url", shared_server.url])
+    assert done.exit_code == 0 and "create" in done.output and "told" in done.output

@@ -1,0 +1,328 @@
+"""What is exported scores rows elsewhere as the model does here, to 1e-6."""
+
+import json
+import re
+from typing import get_args
+
+import numpy as np
+import onnxruntime
+import pytest
+from scipy.sparse import csr_matrix
+from scipy.special import expit
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.utils import murmurhash3_32
+from vowpalwabbit import Workspace
+
+from dualstream.service.api.export import FormatName
+from dualstream.solvers import NotExpressible
+from dualstream.solvers.export import FORMATS
+from tests.docs.documents import ROOT
+from tests.service.api import numpy_scores
+from tests.service.api.exported import (
+    BALANCED,
+    COUNTS,
+    DIM,
+    INDEXED,
+    batch_of,
+    exported,
+    rows,
+    source_of,
+    trained,
+)
+from tests.service.conftest import assert_problem
+
+X = rows(1000, 3)
+LINEAR = {
+    "averaged": {"algorithm": "dual_ascent", "loss": "hinge", "features": INDEXED},
+    "elastic": {
+        "algorithm": "dual_ascent",
+        "loss": "logistic",
+        "regularizer": {"kind": "elastic_net", "delta": 1.0},
+        "window": {"kind": "sliding", "length": 100},
+        "average": None,
+        "features": INDEXED,
+    },
+    "entropy": {"algorithm": "dual_ascent", "regularizer": "entropy", "features": INDEXED},
+    "counts": {"algorithm": "sgd", "loss": "logistic", "scaling": COUNTS, "features": INDEXED},
+    "numbers": {"algorithm": "sgd", "loss": "squared", "task": "regression", "features": INDEXED},
+    "rda": {"algorithm": "rda", "features": INDEXED},
+    "fobos": {"algorithm": "fobos", "intercept": False, "features": INDEXED},
+    "asset": {"algorithm": "asset", "features": INDEXED},
+    "alma": {"algorithm": "alma", "features": INDEXED},
+    "romma": {"algorithm": "romma", "features": INDEXED},
+    "dc": {"algorithm": "dc", "features": INDEXED},
+    "classes": {
+        "algorithm": "sgd",
+        "loss": "logistic",
+        "task": "multiclass",
+        "features": INDEXED,
+    },
+}
+CURVED = {
+    "balanced": {"algorithm": "sgd", "scaling": "balanced", "features": INDEXED},
+    "normed": {"algorithm": "rda", "scaling": BALANCED, "norm": "running", "features": INDEXED},
+    "fourier": {
+        "algorithm": "dual_ascent",
+        "map": {"kind": "fourier", "components": 30},
+        "norm": "row",
+        "features": INDEXED,
+    },
+    "nystroem": {
+        "algorithm": "dual_ascent",
+        "task": "multiclass",
+        "scaling": "balanced",
+        "map": {"kind": "nystroem", "components": 20},
+        "features": INDEXED,
+    },
+    "twelve": {"algorithm": "portfolio", "members": "twelve", "features": INDEXED},
+    "ten": {"task": "regression", "algorithm": "portfolio", "features": INDEXED},
+    "guests": {
+        "algorithm": "portfolio",
+        "members": [
+            {"name": "map", "algorithm": "sgd", "map": {"kind": "fourier", "components": 20}},
+            {"name": "rising", "kind": "dual_ascent", "schedule": "inverse_sqrt"},
+            {"kind": "prior"},
+        ],
+        "features": INDEXED,
+    },
+    "one-vs-rest": {"algorithm": "portfolio", "task": "multiclass", "features": INDEXED},
+}
+ALL = LINEAR | CURVED
+
+
+@pytest.fixture(scope="module")
+def learners():
+    """Each model, once it has learned."""
+    return {name: trained(spec) for name, spec in ALL.items()}
+
+
+def served(learner, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Scores and probabilities, (n,) or (n, classes), as the server has them."""
+    batch = batch_of(x)
+    if learner.spec["task"] == "multiclass":
+        told = learner.predict_classes(batch)
+        return told.scores, told.probabilities
+    scores = learner.predict(batch)
+    return scores, learner.probabilities(scores)
+
+
+def assert_same(told: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(told, expected, rtol=1e-6, atol=1e-6)
+    assert np.ptp(expected) > 0.01, "the rows are told apart"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_onnx_runtime_scores_as_the_model_does(name, learners):
+    session = onnxruntime.InferenceSession(exported("onnx", learners[name]))
+    names = [one.name for one in session.get_outputs()]
+    told = dict(zip(names, session.run(names, {"x": X}), strict=True))
+    scores, probabilities = served(learners[name], X)
+    assert_same(told["scores"], scores)
+    assert ("probabilities" in told) == (probabilities is not None)
+    if probabilities is not None:
+        assert_same(told["probabilities"], probabilities)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_numpy_scores_the_json_as_the_model_does(name, learners):
+    told = json.loads(exported("json", learners[name]))
+    expected, probabilities = served(learners[name], X)
+    found = numpy_scores.scores(told["form"], X).reshape(expected.shape)
+    assert_same(found, expected)
+    assert told["has_probabilities"] == (probabilities is not None)
+    if probabilities is not None:
+        own = expit(found)
+        assert_same(own / own.sum(axis=1, keepdims=True) if own.ndim == 2 else own, probabilities)
+    classes = {"multiclass": expected.shape[-1], "binary": 2, "regression": 0}
+    assert len(told["classes"] or ()) == classes[told["task"]]
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_scikit_learn_scores_as_the_model_does(name, learners):
+    told = json.loads(exported("sklearn-coef", learners[name]))
+    matrix = told["coef_"]
+    parts = (matrix["data"], matrix["indices"], matrix["indptr"])
+    coefficients = csr_matrix(parts, matrix["shape"])
+    scores, probabilities = served(learners[name], X)
+    if told["estimator"] == "SGDRegressor":
+        estimator = SGDRegressor()
+        estimator.coef_ = coefficients.toarray()[0]
+        estimator.intercept_ = np.array(told["intercept_"])
+        assert_same(estimator.predict(X), scores)
+        return
+    estimator = SGDClassifier(loss=told["loss"])
+    estimator.classes_ = np.array(told["classes_"])
+    estimator.coef_, estimator.intercept_ = coefficients.toarray(), np.array(told["intercept_"])
+    assert_same(estimator.decision_function(X), scores)
+    if probabilities is not None:
+        found = estimator.predict_proba(X)
+        assert_same(found if probabilities.ndim == 2 else found[:, 1], probabilities)
+
+
+def in_vw(tmp_path, body: bytes, lines: list[str]) -> np.ndarray:
+    (tmp_path / "model.vw").write_bytes(body)
+    workspace = Workspace(f"-t -i {tmp_path / 'model.vw'} --quiet")
+    found = np.array([workspace.predict(line) for line in lines])
+    workspace.finish()
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(set(LINEAR) - {"classes"}))
+def test_vowpal_wabbit_scores_as_the_model_does(name, learners, tmp_path):
+    lines = [
+        "| " + " ".join(f"{j + 1}:{v!r}" for j, v in enumerate(row) if v) for row in X.tolist()
+    ]
+    found = in_vw(tmp_path, exported("vw", learners[name]), lines)
+    # Its numbers are float32, in sums of terms up to this large.
+    scores, learner = served(learners[name], X)[0], learners[name]
+    if name != "counts":
+        size = np.abs(X) @ np.abs(learner.weights) + abs(learner.intercept)
+        np.testing.assert_allclose(found, scores, rtol=0.0, atol=1e-6 * max(1.0, size.max()))
+    assert_same(found / np.abs(scores).max(), scores / np.abs(scores).max())
+
+
+def test_formats_are_those_of_the_route():
+    assert set(get_args(FormatName)) == set(FORMATS)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_same_state_gives_the_same_bytes(format, learners):
+    learner = learners["counts"]
+    again = trained(LINEAR["counts"])
+    assert exported(format, learner) == exported(format, again)
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "reason"),
+    [
+        ("vw", "balanced", "moments"),
+        ("sklearn-coef", "normed", "moments"),
+        ("sklearn-coef", "fourier", "map"),
+        ("vw", "guests", "name one of them as `member`"),
+        ("vw", "classes", "one a class"),
+    ],
+)
+def test_what_a_format_cannot_say_is_refused(format, name, reason, learners):
+    with pytest.raises(NotExpressible, match=reason):
+        FORMATS[format].write(source_of(learners[name]))
+
+
+def test_a_kernel_expansion_is_refused_by_all():
+    spec = {"algorithm": "semiparametric", "task": "regression", "features": INDEXED}
+    with pytest.raises(NotExpressible, match="kernel expansion"):
+        source_of(trained(spec, 20))
+
+
+def test_models_that_know_nothing_yet_are_refused_or_zero():
+    with pytest.raises(NotExpressible, match="landmarks"):
+        source_of(trained(CURVED["nystroem"] | {"task": "binary"}, 5))
+    with pytest.raises(NotExpressible, match="no class yet"):
+        source_of(trained(LINEAR["classes"], 0))
+    for format in FORMATS:
+        assert exported(format, trained(LINEAR["averaged"], 0))
+    for name in ("twelve", "ten"):
+        session = onnxruntime.InferenceSession(exported("onnx", trained(CURVED[name], 0)))
+        assert np.all(session.run(["scores"], {"x": X[:3]})[0] == 0.0)
+
+
+HASHED = {"algorithm": "sgd", "loss": "logistic", "features": {"kind": "hashed", "bits": 12}}
+WORDS = ["age", "city=Oslo", "city=Rome", "17", "größe"]
+
+
+@pytest.fixture
+def named(client):
+    """A client whose server holds `m` of features by name, one of them a number."""
+    assert client.put("/models/m", json=HASHED).status_code == 201
+    rng = np.random.default_rng(4)
+    told = [{word: float(rng.standard_normal()) for word in WORDS} for _ in range(60)]
+    samples = [{"x": x, "y": int(x["age"] > x["17"])} for x in told]
+    assert client.post("/models/m/learn", json={"samples": samples}).status_code == 200
+    answer = client.post("/models/m/predict", json={"samples": [{"x": x} for x in told]}).json()
+    return client, told, np.array(answer["scores"])
+
+
+def test_hashed_features_are_found_by_name_elsewhere(named, tmp_path):
+    client, told, scores = named
+    get = {name: client.get(f"/models/m/export?format={name}") for name in FORMATS}
+    assert {answer.status_code for answer in get.values()} == {200}
+
+    lines = ["| " + " ".join(f"{word}:{value!r}" for word, value in x.items()) for x in told]
+    np.testing.assert_allclose(in_vw(tmp_path, get["vw"].content, lines), scores, atol=1e-6)
+
+    session = onnxruntime.InferenceSession(get["onnx"].content)
+    about = session.get_modelmeta().custom_metadata_map
+    names = json.loads(about["names"])
+    columns = [names[str(index)] for index in json.loads(about["indices"])]
+    assert sorted(columns) == sorted(WORDS)
+    x = np.array([[row[word] for word in columns] for row in told])
+    np.testing.assert_allclose(session.run(["scores"], {"x": x})[0], scores, atol=1e-9)
+
+    coef = get["sklearn-coef"].json()
+    weights = dict(zip(coef["coef_"]["indices"], coef["coef_"]["data"], strict=True))
+    places = {word: murmurhash3_32(word, positive=True) % 2**12 for word in WORDS}
+    found = [sum(weights[places[word]] * v for word, v in x.items()) for x in told]
+    np.testing.assert_allclose(np.array(found) + coef["intercept_"][0], scores, atol=1e-9)
+    assert get["json"].json()["names"] == {str(places[word] + 1): word for word in WORDS}
+
+
+def test_a_file_has_the_model_s_etag_and_a_name(named):
+    client, _, _ = named
+    answer = client.get("/models/m/export?format=onnx")
+    etag = client.get("/models/m").headers["etag"]
+    assert answer.headers["etag"] == etag
+    assert answer.headers["content-disposition"] == 'attachment; filename="m.onnx"'
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert answer.content == client.get("/models/m/export?format=onnx").content
+    known = {"if-none-match": etag}
+    assert client.get("/models/m/export?format=onnx", headers=known).status_code == 304
+    assert_problem(client.get("/models/m/export?format=pickle"), 422, "invalid-request")
+    assert_problem(client.get("/models/x/export?format=json"), 404, "unknown-model")
+    assert_problem(client.get("/models/m/export?format=json&member=a"), 404, "no-members")
+
+
+def test_one_member_of_a_portfolio(client, tmp_path):
+    members = [{"name": "raw", "algorithm": "sgd"}, {"name": "b", "kind": "dual_ascent"}]
+    spec = {"algorithm": "portfolio", "members": members, "features": INDEXED}
+    client.put("/models/m", json=spec)
+    y = (X[:200, 0] > 0).astype(int).tolist()
+    assert client.post("/models/m/learn", json={"x": X[:200].tolist(), "y": y}).status_code == 200
+    refused = client.get("/models/m/export?format=vw")
+    assert "name one of them" in assert_problem(refused, 409, "not-exportable")["detail"]
+    assert_problem(client.get("/models/m/export?format=vw&member=b"), 409, "not-exportable")
+    assert_problem(client.get("/models/m/export?format=vw&member=c"), 404, "unknown-member")
+    answer = client.get("/models/m/export?format=vw&member=raw")
+    assert answer.headers["content-disposition"] == 'attachment; filename="m.raw.vw"'
+    told = client.get(f"/models/m/weights?member=raw&top={DIM}").json()
+    w = {one["index"]: one["weight"] for one in told["weights"]}
+    lines = ["| " + " ".join(f"{j}:{x[j - 1]!r}" for j in w) for x in X[:50].tolist()]
+    expected = [told["intercept"] + sum(w[j] * x[j - 1] for j in w) for x in X[:50].tolist()]
+    np.testing.assert_allclose(in_vw(tmp_path, answer.content, lines), expected, atol=1e-5)
+
+
+def test_a_missing_package_is_named(model, monkeypatch):
+    onnx = FORMATS["onnx"]
+    absent = type(onnx)(onnx.media_type, onnx.suffix, onnx.module, needs="no_such_package")
+    monkeypatch.setitem(FORMATS, "onnx", absent)
+    told = assert_problem(model.get("/models/m/export?format=onnx"), 501, "not-installed")
+    assert "dualstream[no_such_package]" in told["detail"]
+
+
+def test_the_blocks_of_the_guide_run_as_written(client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = {"algorithm": "sgd", "loss": "logistic", "features": {"kind": "indexed", "dim": 123}}
+    client.put("/models/clicks", json=spec)
+    body = {"samples": [{"x": {"3": 1.0, "7": 0.5}, "y": 1}, {"x": {"9": 2.0}, "y": 0}]}
+    assert client.post("/models/clicks/learn", json=body).status_code == 200
+    for format, suffix in (("onnx", "onnx"), ("sklearn-coef", "coef.json")):
+        answer = client.get(f"/models/clicks/export?format={format}")
+        (tmp_path / f"clicks.{suffix}").write_bytes(answer.content)
+    guide = (ROOT / "docs" / "EXPORT.md").read_text()
+    told: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
+        exec(block, told)
+    x = [{"3": 1.0}, {}]
+    expected = client.post("/models/clicks/predict", json={"samples": [{"x": row} for row in x]})
+    dense = np.zeros((2, 123))
+    dense[0, 2] = 1.0
+    np.testing.assert_allclose(told["model"].decision_function(dense), expected.json()["scores"])
+    np.testing.assert_allclose(told["scores"], expected.json()["scores"][1:])

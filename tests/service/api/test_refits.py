@@ -1,0 +1,478 @@
+"""Refits: computed by one, entered as numbers, the same bits for all, whatever comes in between."""
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.cli.replay import replay
+from dualstream.service.jobs import refit as refits, refit_status as refit_board
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import AppendRequest, CursorMove
+from dualstream.service.journal.record import Control, decode
+from dualstream.service.replica.controls import obey
+from dualstream.service.replica.point_in_time import kept_from
+from tests.service.conftest import assert_problem
+from tests.service.journal.faulty import Fault, FaultyJournal
+from tests.service.replica.test_replica import bits, loaded, replica_of
+
+DIM = 8
+SPEC: dict[str, Any] = {
+    "algorithm": "dual_ascent",
+    "loss": "hinge",
+    "rho": 0.01,
+    "window": {"kind": "sliding", "length": 200},
+    "features": {"kind": "indexed", "dim": DIM},
+}
+# Of this one no machine comes to an end.
+HARD = SPEC | {"loss": "smooth_hinge", "rho": 1e-9}
+NEVER = {"tol": 1e-12, "max_epochs": 1_000_000}
+
+
+@pytest.fixture(autouse=True)
+def beats_fast(monkeypatch):
+    monkeypatch.setattr(refits, "BEAT_S", 0.02)
+
+
+def samples(first: int, last: int) -> dict[str, Any]:
+    x = np.random.default_rng(5).standard_normal((last, DIM))
+    y = (x[:, 0] + 0.7 * np.random.default_rng(6).standard_normal(last) > 0).astype(int)
+    return {
+        "x": x[first:].tolist(),
+        "y": y[first:].tolist(),
+        "ids": [f"row/{i}" for i in range(first, last)],
+    }
+
+
+def learn(client, first: int, last: int) -> dict[str, Any]:
+    answer = client.post("/models/m/learn", json=samples(first, last))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def begin(client, **asked: Any) -> dict[str, Any]:
+    answer = client.post("/models/m/refit", json=asked)
+    assert answer.status_code == 202, answer.text
+    told = answer.json()
+    assert answer.headers["location"] == f"/models/m/refits/{told['job']}"
+    return told
+
+
+def until(client, job: str, *statuses: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while True:
+        answer = client.get(f"/models/m/refits/{job}")
+        told = answer.json()
+        if answer.status_code == 200 and told["status"] in statuses:
+            return told
+        # 503 while the model is loaded anew, as the journal was trimmed behind a clean-up.
+        is_going_on = answer.status_code == 503 or told["status"] in refit_board.UNDER_WAY
+        assert time.monotonic() < deadline and is_going_on, told
+        time.sleep(0.005)
+
+
+def finished(client, job: str) -> dict[str, Any]:
+    return until(client, job, "done", "refused", "superseded", "cancelled", "failed", "lost")
+
+
+def is_computing(client) -> bool:
+    catalog = client.app._catalog
+    return catalog.desk.turn.locked() or any(model.refits.is_busy for model in catalog)
+
+
+def controls(store: str) -> list[Control]:
+    async def read() -> list[Control]:
+        journal = await open_journal(store)
+        try:
+            record = await journal.get("m")
+            after = await kept_from(journal, record) - 1
+            entries = await journal.read("m", record.incarnation, after)
+        finally:
+            await journal.close()
+        blocks = (block for entry in entries for _, block in decode(entry.body))
+        return [block for block in blocks if isinstance(block, Control)]
+
+    return asyncio.run(read())
+
+
+def test_a_refit_is_the_same_for_all_and_can_be_taken_back(serve, store):
+    client, other = serve(store=store), serve(store=store)
+    assert client.put("/models/m", json=SPEC).status_code == 201
+    learn(client, 0, 250)
+    before = client.get("/models/m/certificate").json()
+    weights = client.get("/models/m/weights").json()["weights"]
+    job = begin(client, tol=1e-3)["job"]
+    told = finished(client, job)
+    assert (told["status"], told["seq"], told["rows"], told["retained"]) == ("done", 250, 200, 200)
+    assert told["converged"] and told["entered_seq"] == 251 and told["epochs"] > 1
+    assert told["relative_gap"] <= 1e-3 < told["relative_gap_before"]
+    after = client.get("/models/m/certificate").json()
+    assert after["seq"] == 251 and after["relative_gap"] <= 1e-3
+    assert after["dual"] > before["dual"] and not after["estimate"]
+    # Whoever reads of it, whoever starts now, and a replay have its bits.
+    assert other.get("/models/m/predict?x=1:1&min_seq=251").json()["seq"] == 251
+    assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
+    assert other.get("/models/m/refits").json()["refits"] == [finished(client, job)]
+    assert other.get("/metrics").status_code == 200
+    assert 'dualstream_refits_total{model="m"} 1.0' in client.get("/metrics").text
+    # What another spec makes of the rows is not told by this one's numbers.
+    there = asyncio.run(replay(store, "m", None, {"rho": 0.5}))
+    assert (there.left_out_refits, there.refused_controls) == (1, 0)
+    # And it can be taken back.
+    assert client.post("/models/m/rollback", json={"seq": 250}).status_code == 200
+    assert client.get("/models/m/weights").json()["weights"] == weights
+    learn(client, 250, 260)
+    assert other.get("/models/m/predict?x=1:1&min_seq=262").json()["seq"] == 262
+    assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
+
+
+def test_a_window_that_moves_on_meanwhile(serve, store, monkeypatch):
+    client, other = serve(store=store), serve(store=store)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 230)
+    solve = refits._solve
+
+    def slowly(*given: Any) -> Any:
+        found = solve(*given)
+        learn(other, 230, 260)
+        return found
+
+    monkeypatch.setattr(refits, "_solve", slowly)
+    told = finished(client, begin(client)["job"])
+    assert (told["status"], told["seq"], told["rows"]) == ("done", 230, 200)
+    assert (told["entered_seq"], told["retained"]) == (261, 170)
+    other.get("/models/m/predict?x=1:1&min_seq=261")
+    assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
+    # So many rows that none of them is left.
+    monkeypatch.setattr(refits, "_solve", lambda *given: (solve(*given), learn(other, 300, 550))[0])
+    told = finished(client, begin(client)["job"])
+    assert told["status"] == "refused" and "others" in told["reason"]
+    assert told["entered_seq"] is not None
+    assert replica_of(client).refused_controls == 1
+
+
+def test_an_unlearned_sample_does_not_come_back(serve, store, monkeypatch):
+    client, other = serve(store=store), serve(store=store)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 200)
+    solve = refits._solve
+
+    def unlearn_meanwhile(*given: Any) -> Any:
+        found = solve(*given)
+        answer = other.delete("/models/m/samples/row/150")
+        assert answer.status_code in (200, 202)
+        client.get(f"/models/m/predict?x=1:1&min_seq={answer.json()['seq']}")
+        return found
+
+    monkeypatch.setattr(refits, "_solve", unlearn_meanwhile)
+    before = len(controls(store))
+    told = finished(client, begin(client)["job"])
+    assert told["status"] == "refused" and "unlearned at seq 201" in told["reason"]
+    # Nothing of it has come into the journal, and what had come there would be refused.
+    assert told["entered_seq"] is None and before == 0
+    assert [control.kind for control in controls(store) if control.kind == "refit"] == []
+    monkeypatch.setattr(refits, "_solve", solve)
+    found = finished(client, begin(client)["job"])
+    assert (found["status"], found["rows"]) == ("done", 199)
+    control = controls(store)[-1]
+    replica = replica_of(client)
+    state = bits(replica)
+    stale = Control("refit", control.fields | {"seq": 200}, control.arrays)
+    verdict = obey(replica, stale)
+    assert verdict.refusal is not None and "unlearned at seq 201" in verdict.refusal
+    assert bits(replica) == state
+
+
+def test_it_is_cancelled_from_anywhere(serve, store):
+    client, other = serve(store=store), serve(store=store)
+    client.put("/models/m", json=HARD)
+    learn(client, 0, 200)
+    for who in (client, other):
+        job = begin(client, **NEVER)["job"]
+        until(client, job, "running")
+        problem = assert_problem(who.post("/models/m/refit"), 409, "refit-under-way")
+        assert problem["job"] == job
+        assert who.delete(f"/models/m/refits/{job}").status_code in (200, 202)
+        told = finished(who, job)
+        assert told["status"] == "cancelled" and told["entered_seq"] is None
+        assert who.delete(f"/models/m/refits/{job}").json()["status"] == "cancelled"
+    assert controls(store) == []
+    assert_problem(client.get("/models/m/refits/none"), 404, "unknown-refit")
+    assert_problem(client.delete("/models/m/refits/none"), 404, "unknown-refit")
+
+
+def test_a_model_made_again_meanwhile_is_left_alone(serve, store):
+    client, other = serve(store=store), serve(store=store)
+    client.put("/models/m", json=HARD)
+    learn(client, 0, 200)
+    job = begin(client, **NEVER)["job"]
+    until(client, job, "running")
+    assert other.delete("/models/m").status_code in (200, 204)
+    assert other.put("/models/m", json=SPEC).status_code == 201
+    learn(other, 0, 210)
+    deadline = time.monotonic() + 20
+    while (
+        client.get("/models/m").json().get("seq") != 210 or client.app._catalog.desk.turn.locked()
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert client.get("/models/m/refits").json()["refits"] == []
+    assert finished(client, begin(client)["job"])["status"] == "done"
+    other.get("/models/m/predict?x=1:1&min_seq=211")
+    assert bits(replica_of(other)) == bits(replica_of(client))
+
+
+def test_two_results_for_the_same_window_are_one(serve, store, monkeypatch):
+    client, other = serve(store=store), serve(store=store)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 200)
+    # As if neither saw the other's job.
+    monkeypatch.setattr(refit_board, "LOST_MS", -1)
+    solve = refits._solve
+    began: list[str] = []
+
+    def with_another(*given: Any) -> Any:
+        found = solve(*given)
+        if not began:
+            began.append("")
+            began[0] = other.post("/models/m/refit", json={"tol": 1e-5}).json()["job"]
+            deadline = time.monotonic() + 20
+            while not controls(store):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(refits, "_solve", with_another)
+    client.post("/models/m/refit")
+    deadline = time.monotonic() + 20
+    while is_computing(client) or is_computing(other):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    statuses = sorted(job["status"] for job in client.get("/models/m/refits").json()["refits"])
+    assert statuses == ["done", "superseded"]
+    assert len(controls(store)) == 1
+    assert bits(replica_of(client)) == bits(loaded(store))
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["seen-here", "told-by-the-journal"])
+def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
+    serve, store, monkeypatch, forgets
+):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 200)
+    appending = client.app._catalog.held("m").committer._appending
+    replica = replica_of(client)
+    submit = refits.Refits._submit
+    sent: list[Any] = []
+    known: dict[str, Any] = {}
+
+    async def unseen(self: Any, *given: Any) -> Any:
+        appending._timeout_s = 0.0
+        appending._journal = FaultyJournal(appending._journal, [Fault.UNANSWERED])
+        receipt = await submit(self, *given)
+        sent.append(receipt)
+        known.update(replica.verdicts.state())
+        if forgets:  # as after a rebuild from a snapshot of before verdicts were kept
+            replica.verdicts.restore({})
+        return receipt
+
+    monkeypatch.setattr(refits.Refits, "_submit", unseen)
+    told = finished(client, begin(client)["job"])
+    assert sent[0].placed.duplicate
+    assert (told["status"], told["entered_seq"]) == ("failed" if forgets else "done", 201)
+    assert told.get("retained") == (None if forgets else 200)
+    if forgets:  # it may have been refused there
+        assert "the refit is journalled at seq 201" in told["reason"]
+    assert len(controls(store)) == 1
+    replica.verdicts.restore(known)
+    assert bits(replica_of(client)) == bits(loaded(store))
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"algorithm": "sgd", "rho": 0}, "with rho 0"),
+        ({"algorithm": "rda"}, "sum of all gradients"),
+        ({"algorithm": "romma"}, "accumulates"),
+        ({"algorithm": "portfolio"}, "shares of its members"),
+    ],
+)
+def test_who_cannot_says_why(client, spec, reason):
+    client.put("/models/m", json=spec | {"features": SPEC["features"]})
+    problem = assert_problem(client.post("/models/m/refit"), 409, "cannot-refit")
+    assert reason in problem["detail"]
+
+
+def test_bad_requests_are_refused(model):
+    for asked, detail in (
+        ({"method": "svrg"}, "svrg takes the losses"),
+        ({"rows": 100}, "leave out `rows`"),
+        ({"method": "ipm"}, "ipm is no method for linear models"),
+    ):
+        problem = assert_problem(model.post("/models/m/refit", json=asked), 422, "invalid-refit")
+        assert detail in problem["detail"]
+    problem = assert_problem(model.post("/models/m/refit"), 409, "cannot-refit")
+    assert "no rows" in problem["detail"]
+    for asked in ({"method": "newton"}, {"tol": 0}, {"max_epochs": 0}, {"other": 1}):
+        assert model.post("/models/m/refit", json=asked).status_code == 422
+    for bad in ({"every": 99}, {"method": "x"}, {"tol": 0.0}, {"more": 1}, 7):
+        told = assert_problem(
+            model.put("/models/n", json=SPEC | {"refit": bad}), 422, "invalid-spec"
+        )
+        assert "refit" in told["detail"]
+    member = {"algorithm": "dual_ascent", "refit": {"every": 100}}
+    spec = {"algorithm": "portfolio", "members": [member], "features": SPEC["features"]}
+    told = assert_problem(model.put("/models/n", json=spec), 422, "invalid-spec")
+    assert "members are not refitted" in told["detail"]
+
+
+def test_by_itself_once_for_each_count_however_many_look(serve, store):
+    """Two workers come by each multiple; one of them computes it."""
+    workers = [serve(store=store), serve(store=store)]
+    spec = SPEC | {"refit": {"every": 100, "tol": 0.01}}
+    workers[0].put("/models/m", json=spec)
+    assert workers[0].get("/models/m").json()["spec"]["refit"]["method"] == "sdca"
+    for n in range(0, 420, 20):
+        answer = learn(workers[n // 20 % 2], n, n + 20)
+        for worker in workers:
+            worker.get(f"/models/m/predict?x=1:1&min_seq={answer['seq']}")
+        deadline = time.monotonic() + 20
+        while any(
+            replica_of(w).learner and w.app._catalog.held("m").refits.is_busy for w in workers
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+    jobs = workers[1].get("/models/m/refits").json()["refits"]
+    assert [job["due"] for job in jobs if job["status"] == "done"] == [400, 300, 200, 100]
+    assert [job["status"] for job in jobs] == ["done"] * 4
+    entered = [control.fields["job"] for control in controls(store)]
+    assert entered == [job["job"] for job in reversed(jobs)]
+    assert bits(replica_of(workers[0])) == bits(replica_of(workers[1])) == bits(loaded(store))
+
+
+def age_jobs(store: str) -> None:
+    """As if nobody had told of them for a minute."""
+
+    async def age() -> None:
+        journal = await open_journal(store)
+        try:
+            record = await journal.get("m")
+            where = ("m", record.incarnation)
+            stored = await journal.cursor(*where, refit_board.CURSOR)
+            assert stored is not None
+            jobs = json.loads(stored)
+            for job in jobs:
+                job["updated_ms"] -= 60_000
+            move = CursorMove(refit_board.CURSOR, stored, json.dumps(jobs))
+            await journal.append(AppendRequest(*where, os.urandom(16), record.seq, (), move))
+        finally:
+            await journal.close()
+
+    asyncio.run(age())
+
+
+def test_a_killed_worker_s_refit_is_taken_over(serve, store):
+    """kill -9 in its midst: what is acknowledged stands, and who comes by next computes it."""
+    spec = HARD | {"refit": {"every": 200, "tol": 1e-12}}
+    # Of rows of thousands of entries, and with a search for each step, it takes a while.
+    spec |= {"map": {"kind": "fourier", "components": 2000}, "loss": "logistic"}
+    spec |= {"regularizer": {"kind": "elastic_net", "delta": 0.001}}
+    with ServerProcess(store, stderr=subprocess.DEVNULL) as first:
+        with httpx.Client(base_url=first.url, timeout=60) as client:
+            assert client.put("/models/m", json=spec).status_code == 201
+            learn(client, 0, 210)
+            deadline = time.monotonic() + 20
+            while True:
+                jobs = client.get("/models/m/refits").json()["refits"]
+                if jobs and jobs[0]["status"] == "running" and jobs[0]["epochs"] > 0:
+                    break
+                assert time.monotonic() < deadline, jobs
+                time.sleep(0.01)
+        first.kill()
+    age_jobs(store)
+    client = serve(store=store)
+    told = client.get("/models/m").json()
+    assert told["seq"] == told["samples"] == 210
+    [lost] = client.get("/models/m/refits").json()["refits"]
+    assert lost["status"] == "lost" and "died" in lost["reason"]
+    learn(client, 210, 310)
+    deadline = time.monotonic() + 20
+    while len(jobs := client.get("/models/m/refits").json()["refits"]) < 2:
+        assert time.monotonic() < deadline, jobs
+        time.sleep(0.01)
+    assert [job["due"] for job in jobs] == [200, 200]
+    assert client.delete(f"/models/m/refits/{jobs[0]['job']}").status_code in (200, 202)
+    assert finished(client, jobs[0]["job"])["status"] == "cancelled"
+    digest = client.get("/models/m?digest=true").json()["state_digest"]
+    assert loaded(store).capture().state_digest() == digest
+
+
+def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(serve, store):
+    client = serve(store=store, snapshot_every=100)
+    client.put("/models/m", json=SPEC)
+    assert_problem(client.get("/models/m/certificate?reference=true"), 404, "no-reference")
+    told = [client.post("/models/m/learn?scores=true", json=samples(0, 230)).json()]
+    told += [
+        client.post("/models/m/learn?scores=true", json=samples(n, n + 1)).json()
+        for n in range(230, 250)
+    ]
+    assert "reference" not in client.get("/models/m/certificate").json()
+    plain = client.get("/models/m/certificate").json()
+    answer = client.get("/models/m/certificate?reference=true").json()
+    found = answer.pop("reference")
+    assert answer == plain
+    # The window is sliding: all that counts is retained, so that both speak of one problem.
+    assert found["served"] == pytest.approx(plain["primal"])
+    assert plain["dual"] <= found["lower_bound"] <= found["objective"] <= found["served"]
+    assert found["gap"] >= 0.0 and found["converged"] and found["seq"] == 250
+    finished(client, begin(client, tol=1e-5)["job"])
+    refitted = client.get("/models/m/certificate?reference=true").json()
+    assert refitted["primal"] == pytest.approx(found["objective"], rel=2e-4)
+    assert refitted["reference"]["gap"] <= 2e-4 * refitted["primal"]
+    # The regret: what the last 200 rows cost as they were served, less what they cost there.
+    rows = samples(0, 250)
+    scores = np.concatenate([np.atleast_1d(one["scores"]) for one in told])[-200:]
+    signs = 2.0 * np.array(rows["y"][-200:]) - 1.0
+    served = np.maximum(0.0, 1.0 - signs * scores).sum()
+    body = {"samples": [{"x": x} for x in rows["x"][-200:]]}
+    best = np.array(client.post("/models/m/predict", json=body).json()["scores"])
+    regret = served - np.maximum(0.0, 1.0 - signs * best).sum()
+    assert (found["rows"], found["regret_rows"]) == (200, 200)
+    assert found["regret"] == pytest.approx(regret, abs=0.5) and regret > 1.0
+    # Who starts now has the losses from a snapshot and from the rows behind it.
+    other = serve(store=store)
+    again = other.get("/models/m/certificate?reference=true").json()["reference"]
+    assert again == refitted["reference"]
+    shown = other.get("/metrics").text
+    assert f'dualstream_regret{{model="m"}} {again["regret"]!r}' in shown
+    assert 'dualstream_regret_rows{model="m"} 200.0' in shown
+    assert 'dualstream_reference_age_seconds{model="m"}' in shown
+    # After a rollback the window's rows are others than those that came last.
+    client.post("/models/m/rollback", json={"seq": 240})
+    learn(client, 250, 255)
+    found = client.get("/models/m/certificate?reference=true").json()["reference"]
+    assert (found["rows"], found["regret_rows"]) == (200, 5)
+    answer = client.get("/models/m/certificate?reference=true&member=a")
+    assert_problem(answer, 404, "no-reference")
+    client.put("/models/s", json={"algorithm": "sgd", "features": SPEC["features"]})
+    answer = client.get("/models/s/certificate?reference=true")
+    assert "sgd retains no rows" in assert_problem(answer, 404, "no-reference")["detail"]
+
+
+def test_whoever_computes_gives_way_to_whoever_answers():
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    desk = refits.Desk()
+    try:
+        computing = asyncio.run(desk.run(os.getpriority, os.PRIO_PROCESS, 0))
+    finally:
+        desk.close()
+    assert computing == 19
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before  # it is the thread's alone

@@ -1,0 +1,53 @@
+"""`GET /models/{id}?digest=true`: equal where two states have the same bits, else another one."""
+
+import os
+
+import numpy as np
+
+from dualstream.service.replica.state import BESIDE
+from tests.service.replica.test_replica import SPEC, learn, loaded, replica_of
+
+
+def told(client) -> tuple[str, str]:
+    answer = client.get("/models/m?digest=true")
+    return answer.headers["etag"], answer.json()["state_digest"]
+
+
+def test_workers_and_a_replay_have_one_digest(serve, store):
+    one, other = serve(store=store, snapshot_every=30), serve(store=store)
+    one.put("/models/m", json=SPEC)
+    other.get("/models/m")
+    digests = set()
+    for first in range(0, 90, 10):
+        # One learns its own rows from memory, the other reads them.
+        seq = learn(one, first, first + 10, **{"idempotency-key": f"k{first}"}).json()["seq"]
+        other.get(f"/models/m/predict?x=1:1&min_seq={seq}")
+        assert told(one) == told(other)
+        assert loaded(store).capture().state_digest() == told(one)[1]
+        digests.add(told(one)[1])
+    assert len(digests) == 9
+
+
+def test_one_bit_makes_another_digest(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 50)
+    captured = replica_of(client).capture()
+    digest = captured.state_digest()
+    tried = 0
+    for name, array in captured.arrays.items():
+        if array.size and not name.startswith(BESIDE):
+            bits = array.reshape(-1).view(np.uint8)
+            bits[-1] ^= 1
+            assert captured.state_digest() != digest, name
+            bits[-1] ^= 1
+            tried += 1
+    assert tried > 10 and captured.state_digest() == digest
+
+
+def test_it_is_told_to_those_who_ask(client):
+    assert "state_digest" not in client.put("/models/m", json=SPEC).json()
+    assert "state_digest" not in client.get("/models/m").json()
+    assert "state_digest" not in client.get("/models").json()["models"][0]
+    assert len(client.get("/models/m?digest=true").json()["state_digest"]) == 64
+    assert client.get("/readyz?verbose").json()["process"] == os.getpid()

@@ -1,0 +1,602 @@
+"""DELETE of a sample: the state is without it at once, and soon the store is, whoever dies."""
+
+import asyncio
+import sqlite3
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dualstream.service.api.errors import Problem
+from dualstream.service.codecs import ListedRows
+from dualstream.service.jobs import unlearn_cleanup as clean_up
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import (
+    Conflict,
+    JournalUnavailable,
+    Limits,
+    NotHeld,
+    TooManyVersions,
+    Trimmed,
+    Version,
+)
+from dualstream.service.journal.record import KeyKind, make_key
+from dualstream.service.metrics import Telemetry
+from dualstream.service.models.model import Model
+from dualstream.service.models.registry import Catalog
+from dualstream.service.models.versions import go_back_to_seq, take_version
+from dualstream.service.replica.requests import ControlRequest, Request
+from dualstream.service.settings import Settings
+from tests.service.conftest import assert_problem
+from tests.service.journal.leftovers import is_in, kept_bytes
+from tests.service.replica.test_replica import bits, lose_last_entry, replica_of
+from tests.service.replica.test_retained_ids import unlearning
+
+DIM = 60
+SPEC = {
+    "algorithm": "dual_ascent",
+    "loss": "hinge",
+    "window": "exponential",
+    "features": {"kind": "indexed", "dim": DIM},
+    "retain": 20,
+}
+
+
+def sample(id_: str) -> dict[str, Any]:
+    x = np.random.default_rng(zlib.crc32(id_.encode())).standard_normal(DIM)
+    return {"x": x.tolist(), "y": int(x[0] > 0), "id": id_}
+
+
+def mark(id_: str) -> bytes:
+    """The bytes of the sample's row in any file."""
+    return np.array(sample(id_)["x"]).tobytes()
+
+
+def unlearn(client, id_: str, model: str = "m"):
+    return client.delete(f"/models/{model}/samples/{id_}")
+
+
+def unlearn_wholly(client, id_: str, model: str = "m") -> dict[str, Any]:
+    """Ask until the store is clean."""
+    deadline = time.monotonic() + 20
+    answer = unlearn(client, id_, model)
+    assert answer.status_code in (200, 202), answer.text
+    while answer.status_code == 202:
+        assert answer.json()["status"] == "cleaning" and time.monotonic() < deadline
+        time.sleep(0.005)
+        answer = unlearn(client, id_, model)
+    assert answer.status_code == 200 and answer.json()["status"] == "done"
+    return answer.json()
+
+
+def test_an_unlearned_sample_leaves_state_and_store(serve, store):
+    client, other = serve(store=store, snapshot_every=10), serve(store=store)
+    assert client.put("/models/m", json=SPEC).status_code == 201
+    for i in range(25):
+        client.post("/models/m/learn", json=sample(f"person/{i}"))
+    assert is_in(mark("person/22"), kept_bytes(store))
+    before = replica_of(client).learner.weights
+    told = unlearn_wholly(client, "person/22")
+    assert told == {"model": "m", "sample": "person/22", "seq": 26, "status": "done"}
+    assert not is_in(mark("person/22"), kept_bytes(store))
+    assert is_in(mark("person/23"), kept_bytes(store))
+    assert replica_of(client).learner.retained == 19
+    assert not np.array_equal(replica_of(client).learner.weights, before)
+    # Whoever read of it has the same state, and so has one who starts now.
+    assert other.get("/models/m/predict?x=1:1&min_seq=26").json()["seq"] == 26
+    assert unlearn(other, "person/22").json() == told
+    fresh = serve(store=store)
+    assert fresh.get("/models/m").json()["seq"] == 26
+    assert bits(replica_of(fresh)) == bits(replica_of(other)) == bits(replica_of(client))
+    # A late repetition of the old request is not learned, as its id is still known.
+    again = fresh.post("/models/m/learn", json=sample("person/22")).json()
+    assert again["duplicate"] is True and again["seq"] == 23
+    assert fresh.post("/models/m/learn", json=sample("new")).json()["seq"] == 27
+    assert unlearn_wholly(fresh, "new")["seq"] == 28
+
+
+def test_the_journal_from_before_is_gone(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    for i in range(5):
+        client.post("/models/m/learn", json=sample(str(i)))
+    assert unlearn_wholly(client, "1")["seq"] == 6
+    client.post("/models/m/learn", json=sample("later"))
+
+    async def look() -> None:
+        journal = await open_journal(store)
+        try:
+            record = await journal.get("m")
+            where = ("m", record.incarnation)
+            assert [place.seq for place in await journal.snapshots(*where)] == [6]
+            assert [entry.seq for entry in await journal.read(*where, 6)] == [7]
+            with pytest.raises(Trimmed):
+                await journal.read(*where, 5)
+        finally:
+            await journal.close()
+
+    asyncio.run(look())
+
+
+def test_there_is_no_way_back_to_before(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    for i in range(4):
+        client.post("/models/m/learn", json=sample(str(i)))
+    assert client.post("/models/m/versions", json={"name": "before"}).status_code == 201
+    assert unlearn_wholly(client, "1")["seq"] == 5
+    after = bits(replica_of(client))
+    assert client.post("/models/m/versions", json={"name": "after"}).json()["seq"] == 5
+    client.post("/models/m/learn", json=sample("4"))
+    assert_problem(
+        client.post("/models/m/rollback", json={"version": "before"}), 404, "unknown-version"
+    )
+    for seq in (0, 3, 4):
+        gone = client.post("/models/m/rollback", json={"seq": seq})
+        assert_problem(gone, 410, "not-kept")
+    told = client.get("/models/m/versions").json()
+    assert [version["name"] for version in told["versions"]] == ["after"]
+    assert told["kept_from"] == 6
+    assert client.post("/models/m/rollback", json={"version": "after"}).status_code == 200
+    now = bits(replica_of(client))
+    # Of its state differs what was answered, as to the rollback itself.
+    assert {n.partition(".")[0] for n in after if now[n] != after[n]} <= {"answers", "verdicts"}
+    # What was gone back to knows that the sample was unlearned, too.
+    assert unlearn(client, "1").json()["status"] == "done"
+    assert unlearn_wholly(client, "2")["seq"] == 8
+
+
+def test_what_is_known_to_be_forgotten_is_refused_before_the_journal(serve, store, monkeypatch):
+    monkeypatch.setattr(clean_up.CleanUp, "begin", lambda self, delay_s=0.0: None)
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    for i in range(4):
+        client.post("/models/m/learn", json=sample(str(i)))
+    client.post("/models/m/versions", json={"name": "before"})
+    assert unlearn(client, "1").status_code == 202
+    for to in ({"version": "before"}, {"seq": 2}):
+        for _ in range(2):  # the key is not used
+            given = {"json": to, "headers": {"idempotency-key": str(to)}}
+            told = assert_problem(client.post("/models/m/rollback", **given), 410, "not-kept")
+            assert (told["first"], told["last"]) == (5, 5) and "unlearned at seq 5" in told[
+                "detail"
+            ]
+    assert client.get("/models/m").json()["seq"] == 5
+
+
+class Late:
+    """A journal at which one call arrives after all that is under way."""
+
+    def __init__(self, journal: Any, call: str) -> None:
+        self._journal, self._call = journal, call
+        self.meanwhile: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return self._after_all if name == self._call else getattr(self._journal, name)
+
+    async def _after_all(self, *given: Any, **more: Any) -> Any:
+        await self.meanwhile()
+        return await getattr(self._journal, self._call)(*given, **more)
+
+
+@pytest.mark.parametrize(
+    ("goes_back", "late_call"), [(False, "version_put"), (False, "copy_put"), (True, "copy_put")]
+)
+def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes_back, late_call):
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = await prepared(store, journal)
+            other = catalog_on(journal)
+            late = Late(journal, late_call)
+            model = await catalog.get("m")
+
+            async def unlearned_by_another() -> None:
+                held = await other.get("m")
+                await held.submit(ControlRequest.of(unlearning("2")))
+                held.clean_up.begin()
+                await cleaned(other)
+
+            late.meanwhile = unlearned_by_another
+            where = ("m", model.record.incarnation)
+            if goes_back:
+                with pytest.raises(Problem, match="a sample was unlearned at seq"):
+                    await go_back_to_seq(model, late, model.replica.seq, None, b"")
+                assert (await journal.get("m")).seq == model.replica.retained.unlearned_seq
+            else:
+                with pytest.raises(NotHeld):
+                    await take_version(model, late, "w", "")
+            assert not await journal.versions(*where)
+            assert not await journal.copies(*where, with_partial=True)
+            assert not is_in(mark("2"), kept_bytes(store))
+            await catalog.close()
+            await other.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_version_that_is_one_too_many_leaves_no_copy(store):
+    """But for one that something else names."""
+
+    async def scenario() -> None:
+        journal = await open_journal(store, limits=Limits(max_versions=1))
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            where = ("m", model.record.incarnation)
+            first, _ = await take_version(model, journal, "first", "")
+            with pytest.raises(TooManyVersions):
+                await take_version(model, journal, "second", "")
+            assert [copy.digest for copy in await journal.copies(*where)] == [first.digest]
+            await learn(model, "5")
+            for name, error in (("second", TooManyVersions), ("first", Conflict)):
+                with pytest.raises(error):
+                    await take_version(model, journal, name, "")
+                assert [copy.digest for copy in await journal.copies(*where)] == [first.digest]
+            await catalog.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_rollback_that_does_not_enter_leaves_no_copy(store):
+    """Its key was used for another one."""
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            where, key = ("m", model.record.incarnation), make_key(KeyKind.REQUEST, "key")
+            order, _ = await go_back_to_seq(model, journal, 3, key, b"to 3")
+            for seq, asked in ((3, b"to 3"), (2, b"to 2")):
+                _, receipt = await go_back_to_seq(model, journal, seq, key, asked)
+                assert receipt.placed.duplicate or receipt.placed.conflict
+                assert [copy.digest for copy in await journal.copies(*where)] == [order.digest]
+            await catalog.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_that_was_left_half_written_goes(store):
+    """Its writer died: it may be of a state that has the sample."""
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            where = ("m", model.record.incarnation)
+            data = model.replica.capture().encode().data + bytes(24 << 20)
+            writing = asyncio.create_task(journal.copy_put(*where, data))
+            while not await journal.copies(*where, with_partial=True):
+                await asyncio.sleep(0.001)
+            writing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await writing
+            assert not await journal.copies(*where)
+            await model.submit(ControlRequest.of(unlearning("2")))
+            model.clean_up.begin()
+            await cleaned(catalog)
+            assert not await journal.copies(*where, with_partial=True)
+            assert not is_in(mark("2"), kept_bytes(store))
+            await catalog.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_unlearned_is_refused_with_the_reason(serve, store):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    for i in range(22):
+        client.post("/models/m/learn", json=sample(str(i)))
+    client.post("/models/m/learn", json=sample("weightless") | {"weight": 0})
+    assert_problem(unlearn(client, "never"), 404, "unknown-sample")
+    assert_problem(unlearn(client, "1", "none"), 404, "unknown-model")
+    assert_problem(unlearn(client, "x" * 256), 422, "invalid-sample-id")
+    for id_, seq in (("1", 2), ("weightless", 23)):
+        told = assert_problem(unlearn(client, id_), 409, "sample-not-retained")
+        assert f"at seq {seq}," in told["detail"] and "20 rows" in told["detail"]
+    assert client.get("/models/m").json()["seq"] == 23
+    sgd = {"algorithm": "sgd", "features": SPEC["features"]}
+    for name, spec in (("sgd", sgd), ("balanced", SPEC | {"scaling": "balanced"})):
+        client.put(f"/models/{name}", json=spec)
+        client.post(f"/models/{name}/learn", json=sample("1"))
+        told = assert_problem(unlearn(client, "1", name), 409, "cannot-unlearn")
+        assert name in told["detail"]
+
+
+class Dying:
+    """A journal of a process that dies at its n-th step of a clean-up."""
+
+    STEPS = (
+        "snapshot_put", "snapshot_get", "snapshots_drop", "versions", "version_delete", "trim",
+        "copies", "copy_get", "copy_delete", "scrub", "append",
+    )  # fmt: skip
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+        self.left = 10**9
+        self.done: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._journal, name)
+        if name not in self.STEPS:
+            return method
+
+        async def step(*given: Any, **more: Any) -> Any:
+            if self.left <= 0:
+                raise JournalUnavailable("planted: dead")
+            self.left -= 1
+            self.done.append(name)
+            return await method(*given, **more)
+
+        return step
+
+
+def catalog_on(journal: Any) -> Catalog:
+    return Catalog(journal, Settings(), Telemetry())
+
+
+async def of_five(catalog: Catalog, **more: Any) -> Model:
+    """A model of five samples."""
+    model, _ = await catalog.create("m", SPEC | more)
+    for i in range(5):
+        await learn(model, str(i))
+    return model
+
+
+async def learn(model: Model, id_: str) -> None:
+    given, ids = sample(id_), {0: id_}
+    rows = ListedRows([0, DIM], [*range(DIM)], given["x"], [given["y"]], [1.0], DIM, ids=ids)
+    await model.submit(Request.of(rows, None, None))
+
+
+async def prepared(store: str, journal: Any) -> Catalog:
+    """A model of five samples, with a snapshot, a version and a copy without a name."""
+    catalog = catalog_on(journal)
+    if await journal.count():
+        await catalog.delete("m")
+    model = await of_five(catalog)
+    await model.write_snapshot()
+    where = ("m", model.record.incarnation)
+    snapshot = model.replica.capture().encode()
+    digest = await journal.copy_put(*where, snapshot.data)
+    version = Version("v", snapshot.seq, snapshot.chain, digest, len(snapshot.data))
+    await journal.version_put(*where, version)
+    await journal.copy_put(*where, snapshot.data + b" ")
+    return catalog
+
+
+async def cleaned(catalog: Catalog, seq: int = 6) -> Any:
+    model = await catalog.get("m")
+    for _ in range(1000):
+        if await model.clean_up.is_done(seq):
+            return model
+        await asyncio.sleep(0.005)
+    raise AssertionError("the clean-up is never done")
+
+
+def test_a_death_at_any_step_is_made_good_by_the_next_process(store, monkeypatch):
+    monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
+    monkeypatch.setattr("dualstream.service.models.model.LEFT_TO_OTHERS_S", 0.001)
+
+    async def dies_after(steps: int) -> list[str]:
+        journal = await open_journal(store)
+        dying = Dying(journal)
+        try:
+            catalog = await prepared(store, dying)
+            model = await catalog.get("m")
+            dying.done, dying.left = [], steps + 1  # the control itself comes first
+            await model.submit(ControlRequest.of(unlearning("2")))
+            model.clean_up.begin()
+            if steps < 1000:
+                while dying.left:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.01)
+                assert not await model.clean_up.is_done(6)
+            else:
+                await cleaned(catalog)
+            expected = bits(model.replica)
+            await catalog.close()
+            done = dying.done
+            catalog = catalog_on(journal)
+            model = await cleaned(catalog)
+            assert bits(model.replica) == expected
+            where = ("m", model.record.incarnation)
+            assert not await journal.versions(*where) and not await journal.copies(*where)
+            await catalog.close()
+            assert not is_in(mark("2"), kept_bytes(store))
+            return done
+        finally:
+            await journal.close()
+
+    steps = asyncio.run(dies_after(1000))[1:]
+    assert set(steps) == set(Dying.STEPS)
+    for number in range(len(steps)):
+        asyncio.run(dies_after(number))
+
+
+def test_nothing_goes_before_a_good_snapshot_is_there(store, monkeypatch):
+    monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        damaged = Damaging(journal, 3)
+        try:
+            catalog = await prepared(store, damaged)
+            model = await catalog.get("m")
+            where = ("m", model.record.incarnation)
+            await model.submit(ControlRequest.of(unlearning("2")))
+            model.clean_up.begin()
+            while damaged.left:
+                assert len(await journal.read(*where, 0)) == 6
+                assert len(await journal.versions(*where)) == 1
+                await asyncio.sleep(0.001)
+            await cleaned(catalog)
+            await catalog.close()
+            assert bits((await catalog_on(journal).get("m")).replica) == bits(model.replica)
+            assert not is_in(mark("2"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+class Damaging:
+    """A journal that keeps some snapshots otherwise than they were written, from the second on."""
+
+    def __init__(self, journal: Any, count: int) -> None:
+        self._journal, self.left = journal, count
+        self._is_first = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def snapshot_put(self, *given: Any) -> bool:
+        *place, data, replaces = given
+        if self.left and not self._is_first:
+            self.left -= 1
+            data = data[:-9] + bytes(9)
+        self._is_first = False
+        return await self._journal.snapshot_put(*place, data, replaces)
+
+
+def test_a_clean_up_that_others_overtake_is_done_all_the_same(store, monkeypatch):
+    monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = await prepared(store, journal)
+            model = await catalog.get("m")
+            others = [catalog_on(journal), catalog_on(journal)]
+            for other in others:
+                await other.get("m")
+            await model.submit(ControlRequest.of(unlearning("2")))
+            for one in (catalog, *others):
+                held = await one.get("m")
+                await held.refresh()
+                held.clean_up.begin()
+            for one in (catalog, *others):
+                await cleaned(one)
+            states = [bits((await one.get("m")).replica) for one in (catalog, *others)]
+            assert states[0] == states[1] == states[2]
+            for one in (catalog, *others):
+                await one.close()
+            assert not is_in(mark("2"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_store_is_cleaned_of_what_is_unlearned_by_who_holds_what_it_has_lost(
+    tmp_path, monkeypatch
+):
+    """The control comes with a rebuilding, at a seq that the replica had passed before."""
+    monkeypatch.setattr("dualstream.service.models.model.LEFT_TO_OTHERS_S", 0.001)
+    store, path = f"sqlite:///{tmp_path}/lost.db", tmp_path / "lost.db"
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            for _ in range(2):
+                lose_last_entry(sqlite3.connect(path))
+            receipt = await model.submit(ControlRequest.of(unlearning("1")))
+            assert receipt.placed.seq == model.replica.seq == 4
+            assert model.replica.retained.unlearned_seq == 4
+            await cleaned(catalog, 4)
+            await catalog.close()
+            assert not is_in(mark("1"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_closes_leaves_no_clean_up_behind_that_the_last_group_has_begun(store):
+    """The journal is closed next."""
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            asked = asyncio.create_task(model.submit(ControlRequest.of(unlearning("1"))))
+            await asyncio.sleep(0)
+            await catalog.close()
+            assert (await asked).placed.seq == 6
+            assert not model.clean_up.is_busy
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_guard_would_go_back_to_goes_once_a_sample_is_unlearned(store):
+    """Nobody goes back to before that."""
+    alarm = {"mode": "pause", "loss": 1.0, "norm": 1.0, "deviations": 0.0}
+    alarm |= {"every": 1, "patience": 50, "after": 2, "history": 4}
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog, guard=alarm)
+            guarding = model.replica.guarding
+            assert guarding is not None and guarding.guard.calm_seq < 5
+            await model.submit(ControlRequest.of(unlearning("4")))
+            model.clean_up.begin()
+            await cleaned(catalog)
+            await catalog.close()
+            assert not is_in(mark("4"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_store_is_not_clean_where_it_loses_what_it_is_cleaned_by(tmp_path, monkeypatch):
+    """A failover to a copy that was behind comes before the journal is let go of."""
+    monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
+    store, path = f"sqlite:///{tmp_path}/lost.db", tmp_path / "lost.db"
+
+    async def scenario() -> None:
+        journal = await open_journal(store)
+        try:
+            catalog = catalog_on(journal)
+            model = await of_five(catalog)
+            await model.submit(ControlRequest.of(unlearning("2")))
+            await learn(model, "5")
+            trim, trimmed = journal.trim, []
+
+            async def lose_and_trim(*given: Any, **more: Any) -> None:
+                if not trimmed:
+                    lose_last_entry(sqlite3.connect(path))
+                    with sqlite3.connect(path) as db:
+                        db.execute("DELETE FROM snapshots")
+                trimmed.append(await model.clean_up.is_done(6))
+                await trim(*given, **more)
+
+            monkeypatch.setattr(journal, "trim", lose_and_trim)
+            model.clean_up.begin()
+            await cleaned(catalog)
+            assert trimmed == [False, False] and model.replica.seq == 6
+            await catalog.close()
+            assert not is_in(mark("2"), kept_bytes(store))
+        finally:
+            await journal.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,206 @@
+"""The command: its flags are the settings, and what it refuses it says."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dualstream.service import cli, codecs
+from dualstream.service.api import events
+from dualstream.service.cli import settings_flags
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.journal.protocol import DEFAULT_LIMITS
+from dualstream.service.models import admission as pressure, model, versions
+from dualstream.service.replica import first_responses as answers
+from dualstream.service.settings import (
+    REMOVED,
+    Settings,
+    UnsafeBinding,
+    check_binding,
+    unknown_warnings,
+)
+from dualstream.service.transport import connections
+from tests.docs.documents import ROOT
+
+DOC = (ROOT / "docs" / "SETTINGS.md").read_text()
+SERVE = typer.main.get_command(cli.app).commands["serve"]
+
+
+def table(group: str) -> str:
+    """The rows that docs/SETTINGS.md needs for a group of settings."""
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        if field.json_schema_extra["group"] == group:
+            default = field.default if not isinstance(field.default, bool) else int(field.default)
+            shown = "unset" if default is None else f"`{default}`"
+            rows.append(f"| `{name.upper()}` | {shown} | {field.description} |")
+    return "\n".join(rows)
+
+
+def test_docs_list_the_settings_of_every_group():
+    groups = dict.fromkeys(
+        field.json_schema_extra["group"] for field in Settings.model_fields.values()
+    )
+    for group in groups:
+        assert f"## {group}\n\n{table(group)}\n" in DOC, table(group)
+    listed = re.findall(r"^\| `", DOC.partition("## Memory")[0], re.MULTILINE)
+    assert len(listed) == len(Settings.model_fields) <= 35
+    for name, value in REMOVED.items():
+        assert f"`{name.upper()}` {value}" in DOC.replace("\n", " "), name
+
+
+def test_flags_are_the_settings_with_their_groups_ranges_and_defaults():
+    shown = {option.name: option for option in SERVE.params if not option.hidden}
+    assert set(shown) == set(Settings.model_fields)
+    for name, field in Settings.model_fields.items():
+        assert shown[name].opts == [f"--{name.replace('_', '-')}"]
+        assert shown[name].envvar == f"DUALSTREAM_{name.upper()}"
+        assert shown[name].rich_help_panel == field.json_schema_extra["group"]
+        assert shown[name].default == field.default
+    told = CliRunner().invoke(cli.app, ["serve", "--help"], env={"COLUMNS": "160"}).output
+    for text in ("Network", "[0<=x<=65535]", "[default: 8000]", "[default: (unset)]"):
+        assert text in told
+
+
+def test_removed_settings_have_the_values_that_are_said():
+    fixed = {
+        "max_nonzeros": codecs.MAX_NONZEROS,
+        "max_name_length": codecs.LONGEST_NAME,
+        "max_quarantine": model.MAX_QUARANTINE_RECORDS,
+        "max_quarantine_bytes": model.MAX_QUARANTINE_BYTES,
+        "shed_after_s": pressure.MAX_WAIT_S,
+        "max_head_bytes": connections.MAX_HEAD_BYTES,
+        "head_timeout_s": connections.MAX_HEAD_S,
+        "body_timeout_s": connections.MAX_BODY_STEP_S,
+        "append_timeout_s": model.MAX_APPEND_S,
+        "bare_bytes": 0,
+        "max_listeners": events.MAX_LISTENERS,
+        "max_versions": DEFAULT_LIMITS.max_versions,
+        "versions_held": versions.MAX_LOADED_VERSIONS,
+        "versions_bytes": versions.MAX_LOADED_VERSIONS_BYTES,
+        "max_keys": DEFAULT_LIMITS.max_keys,
+        "max_dead": DEFAULT_LIMITS.max_dead,
+        "max_remembered": DEFAULT_LIMITS.max_remembered,
+        "remembered_bytes": DEFAULT_LIMITS.remembered_bytes,
+        "kept_answers": answers.MAX_KEPT_ANSWERS,
+    }
+    assert {name: format(value, "g" if value < 1e6 else "") for name, value in fixed.items()} == {
+        name: value for name, value in REMOVED.items() if value[0].isdigit()
+    }
+
+
+def test_removed_and_unknown_settings_are_warned_of(monkeypatch):
+    monkeypatch.setenv("DUALSTREAM_MAX_KEYS", "7")
+    monkeypatch.setenv("DUALSTREAM_PROT", "1")
+    # The store is refused, so that the command ends.
+    done = CliRunner().invoke(cli.app, ["serve", "--kept-answers", "3", "--store", "mysql://x"])
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[:3] == [
+        "warning: DUALSTREAM_MAX_KEYS is no longer a setting; its value is fixed at 1000000",
+        "warning: DUALSTREAM_KEPT_ANSWERS is no longer a setting; its value is fixed at 1000",
+        "warning: DUALSTREAM_PROT is not a setting and is ignored; did you mean DUALSTREAM_PORT?",
+    ]
+
+
+def test_no_variable_of_this_repository_is_unknown():
+    files = [ROOT / name for name in ("Makefile", "Dockerfile", "docker-compose.yml")]
+    for folder in ("service", "solvers", "tests", "load_tests", "examples", "deploy"):
+        files += [file for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".sh")]
+    text = "\n".join(file.read_text() for file in files)
+    used = set(re.findall(r"(?<!_)DUALSTREAM_[A-Z0-9_]*[A-Z0-9]", text)) - {
+        "DUALSTREAM_PROT",
+        "DUALSTREAM_XYZ",
+    }
+    assert "DUALSTREAM_DATA" in used
+    assert unknown_warnings(dict.fromkeys(used, "")) == []
+    assert unknown_warnings({"DUALSTREAM_XYZ": "1", "OTHER": "1"}) == [
+        "DUALSTREAM_XYZ is not a setting and is ignored; see docs/SETTINGS.md"
+    ]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])
+def test_other_hosts_are_refused_without_keys(host):
+    with pytest.raises(UnsafeBinding, match="DUALSTREAM_ALLOW_ANONYMOUS=1"):
+        check_binding(Settings(host=host))
+    check_binding(Settings(host=host, allow_anonymous=True))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_keys(host):
+    check_binding(Settings(host=host))
+
+
+def test_unsafe_host_ends_the_command_with_that_sentence(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "serve", "--host", "0.0.0.0"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        # HOME has the compiled kernels.
+        env={"PYTHONPATH": str(ROOT), "HOME": os.environ["HOME"]},
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "refusing to bind 0.0.0.0 without API keys" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_values_are_named():
+    done = CliRunner().invoke(cli.app, ["serve", "--port", "99999"])
+    assert done.exit_code == 2 and "port" in done.output
+    done = CliRunner().invoke(cli.app, ["serve", "--durability", "maybe"])
+    assert done.exit_code == 2 and "durability" in done.output
+    done = CliRunner().invoke(cli.app, ["serve", "--store", "mysql://x"])
+    assert done.exit_code == 2 and "mysql" in done.output
+
+
+def test_environment_is_read_and_flags_win(monkeypatch):
+    monkeypatch.setenv("DUALSTREAM_SNAPSHOT_EVERY", "7")
+    monkeypatch.setenv("DUALSTREAM_PORT", "1234")
+    assert Settings().snapshot_every == 7
+    assert settings_flags.read_settings({"port": 99}).port == 99
+    assert settings_flags.read_settings({"port": 99}).snapshot_every == 7
+
+
+def test_server_says_where_it_is_and_what_it_promises(tmp_path):
+    store = f"sqlite:///{tmp_path / 'said.db'}"
+    with ServerProcess(store, ["--durability", "full"]) as server:
+        assert server.said[0] == f"Dualstream listens on {server.url}"
+        assert server.said[1] == f"ready · store {store} · durability full"
+        answer = httpx.get(f"{server.url}/readyz?verbose").json()
+        assert answer["durability"] == "full" and answer["store"] == store
+    # uvicorn finishes what is under way, then ends by the signal that it was sent.
+    assert server.process.returncode == -signal.SIGTERM
+
+
+def test_durability_that_the_store_lacks_is_not_ready(tmp_path, redis_server):
+    with ServerProcess(redis_server.url, ["--durability", "always"], wait=False) as server:
+        server.wait_until("Dualstream listens")
+        reason = wait_for_reason(server.url)
+        assert "always" in reason
+        refused = httpx.get(f"{server.url}/models")
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        assert httpx.get(f"{server.url}/livez").status_code == 200
+
+
+def wait_for_reason(url: str) -> str:
+    for _ in range(200):
+        answer = httpx.get(f"{url}/readyz")
+        assert answer.status_code == 503
+        if answer.json()["reason"] != "starting":
+            return answer.json()["reason"]
+    raise AssertionError("no reason was given")
+
+
+def test_password_of_the_store_is_never_shown():
+    from dualstream.service.api.health import without_password
+
+    assert without_password("redis://:secret@host:1/0") == "redis://:***@host:1/0"
+    assert without_password("redis://user:secret@host/0") == "redis://user:***@host/0"
+    assert without_password("sqlite:///a.db") == "sqlite:///a.db"

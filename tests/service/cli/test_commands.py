@@ -1,0 +1,200 @@
+"""The other commands of the terminal: models from specs, certificates, watching, measuring."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from dualstream.client import Client
+from dualstream.service.cli import app
+from dualstream.service.cli.bench import Measured, _quantile_ms
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.cli.export import SUFFIXES
+from dualstream.service.cli.watch import table_of
+from dualstream.solvers.export import FORMATS
+from tests.docs.documents import ROOT
+
+SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 3}}
+
+
+@pytest.fixture
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return shared_server
+
+
+@pytest.fixture
+def client(server) -> Iterator[Client]:
+    with Client(server.url) as one:
+        yield one
+        for model in one.models():
+            one.delete(model.id)
+
+
+def run(server: ServerProcess, *args: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(app, [*args, "--url", server.url, "--patience", "0"], input=given)
+
+
+def test_models_are_made_of_specs_files_and_fields(server, client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("spec.json").write_text(json.dumps(SPEC | {"window": "sliding"}))
+    made = run(server, "create", "m", "--spec", "spec.json", "--set", "window.length=50", "--json")
+    assert made.exit_code == 0, made.output
+    spec = json.loads(made.stdout)["spec"]
+    assert spec["window"] == {"kind": "sliding", "length": 50} == client.get("m").spec["window"]
+    given = ["create", "m", "--spec", "-", "--set", "loss=hinge"]
+    other = run(server, *given, given=json.dumps(SPEC))
+    assert other.exit_code == 3 and "another spec" in other.stderr and other.stdout == ""
+    replaced = run(server, *given, "--replace", given=json.dumps(SPEC))
+    assert replaced.exit_code == 0 and "m: dual_ascent, seq 0" in replaced.stdout
+    assert client.get("m").spec["loss"] == "hinge"
+    assert run(server, *given, "--replace", given=json.dumps(SPEC)).exit_code == 0
+    client.create("n")
+    listed = run(server, "models")
+    assert "portfolio eight" in listed.stdout and "dual_ascent" in listed.stdout
+    assert [model["id"] for model in json.loads(run(server, "models", "--json").stdout)] == [
+        "m",
+        "n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "why"),
+    [
+        (["--spec", "none.json"], 2, "none.json: No such file"),
+        (["--spec", "bad.json"], 2, "bad.json: it is no JSON"),
+        (["--spec", "list.json"], 2, "a spec is a JSON object"),
+        (["--set", "rho"], 2, "--set takes PATH=VALUE"),
+        (["--set", "rho=1", "--set", "rho.x=1"], 2, "rho is no object"),
+        (["--set", "eta=-1"], 3, "eta must be"),
+        (["--set", "algorithm=trees"], 3, "trees"),
+    ],
+)
+def test_what_is_no_spec_is_said(server, tmp_path, monkeypatch, given, code, why):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.json").write_text("{")
+    Path("list.json").write_text("[]")
+    done = run(server, "create", "bad", *given)
+    assert done.exit_code == code and why in done.stderr, done.output
+    assert "Traceback" not in done.output and done.stdout == ""
+
+
+def test_a_model_is_deleted_once_that_is_confirmed(server, client):
+    client.create("m", SPEC)
+    assert run(server, "delete", "m", given="n\n").exit_code == 1
+    assert client.get("m").seq == 0
+    assert run(server, "delete", "m", given="y\n").exit_code == 0
+    gone = run(server, "delete", "m", "--yes", "--json")
+    assert gone.exit_code == 3 and json.loads(gone.stdout)["status"] == 404
+
+
+def test_a_certificate_is_told_as_the_api_does(server, client):
+    client.create("m", SPEC)
+    client.learn("m", [[1, 0, 2], [0, 1, 0.5]], [1, 0])
+    told = json.loads(run(server, "certificate", "m", "--json").stdout)
+    assert told["gap"] == client.certificate("m").gap and told["rows"] == 2
+    assert f"{told['gap']:.6g}" in run(server, "certificate", "m").stdout
+    client.create("sgd", SPEC | {"algorithm": "sgd"})
+    none = run(server, "certificate", "sgd")
+    assert none.exit_code == 3 and "has no dual problem" in none.stderr
+
+
+def test_events_of_all_models_are_lines_until_they_are_deleted(server, client):
+    for name in ("m", "n"):
+        client.create(name, SPEC)
+        client.learn(name, [1, 0, 0], 1)
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "service", "watch", "--json", "--every-ms", "100"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "DUALSTREAM_URL": server.url},
+    )
+    first = {(told := json.loads(watching.stdout.readline()))["model"]: told for _ in range(2)}
+    assert {name: told["seq"] for name, told in first.items()} == {"m": 1, "n": 1}
+    client.learn("m", [1, 0, 0], 1)
+    assert json.loads(watching.stdout.readline())["samples"] == 2
+    client.delete("m")
+    client.delete("n")
+    rest, _ = watching.communicate(timeout=60)
+    events = [json.loads(line) for line in rest.splitlines()]
+    assert sorted(told["model"] for told in events if told["event"] == "deleted") == ["m", "n"]
+    assert watching.returncode == 0
+
+
+def test_watching_ends_by_interruption_and_where_there_is_nothing(server, client):
+    assert "no model to watch" in run(server, "watch").stderr
+    assert run(server, "watch", "nobody").exit_code == 3
+    client.create("m", SPEC)
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "service", "watch", "m", "--json", "--url", server.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert json.loads(watching.stdout.readline())["seq"] == 0
+    watching.send_signal(signal.SIGINT)
+    _, said = watching.communicate(timeout=60)
+    assert (watching.returncode, said) == (130, "interrupted\n")
+
+
+def test_the_table_tells_error_and_the_better_baseline():
+    baselines = {"most_frequent": {"error_rate": 0.25}, "last_label": {"error_rate": 0.5}}
+    rolling = {"rows": 10, "loss": 0.125, "error_rate": 0.0625, "baselines": baselines}
+    told = {"m": {"seq": 1234, "samples": 1200, "rows_per_second": 99.6, "rejected": 34}}
+    told["m"]["rolling"] = rolling
+    told["guarded"] = {"seq": 9, "samples": 7, "rows_per_second": 0, "paused": {"since": 8}}
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))
+    with console.file:
+        console.print(table_of(["m", "gone", "silent", "guarded"], told, {"gone"}))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert lines[1] == ["m", "1,234", "1,200", "100", "0.0625", "0.25", "0.125", "34"]
+    assert lines[2:5] == [["gone", "deleted"], ["silent"], ["guarded", "9", "7", "paused"]]
+
+
+def test_a_bench_learns_what_is_acknowledged_and_leaves_nothing(server, client):
+    done = run(server, "bench", "--seconds", "0.2", "--connections", "3", "--rows", "7", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    learn, predict = (Measured(**one) for one in told["measured"])
+    assert told["learned"] == told["acknowledged"] == learn.rows == 7 * learn.requests > 0
+    assert predict.rows == 7 * predict.requests > 0
+    assert 0 < learn.p50_ms <= learn.p99_ms <= learn.longest_ms
+    assert client.models() == []
+
+
+def test_a_quantile_is_the_least_time_that_so_many_do_not_exceed():
+    took = [k / 1000 for k in range(1, 101)]
+    assert [_quantile_ms(took, share) for share in (0.5, 0.99, 1.0)] == [50.0, 99.0, 100.0]
+    assert _quantile_ms([0.002], 0.99) == 2.0
+
+
+def test_a_model_is_exported_to_a_file(server, client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert {name: one.suffix for name, one in FORMATS.items()} == SUFFIXES
+    client.create("m", SPEC)
+    client.learn("m", [[1.0, 0.5, 0.0], [0.0, 0.0, 2.0]], [1, 0])
+    for name in FORMATS:
+        done = run(server, "export", "m", "--format", name, "--json")
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        assert told["file"] == f"m.{SUFFIXES[name]}"
+        written = Path(told["file"]).read_bytes()
+        assert written == client.export("m", name) and len(written) == told["bytes"] > 50
+    piped = run(server, "export", "m", "-o", "-")
+    assert piped.stdout_bytes == Path("m.json").read_bytes()
+    assert json.loads(piped.stdout_bytes)["seq"] == 2
+    for given, code, why in (
+        (["--format", "pickle"], 2, "--format is one of json, onnx"),
+        (["-o", "-", "--json"], 2, "another file than -"),
+        (["-o", "none/m.json"], 2, "none/m.json: No such file"),
+        (["--member", "a"], 3, "has no members"),
+    ):
+        refused = run(server, "export", "m", *given)
+        assert refused.exit_code == code and why in refused.stderr, refused.output

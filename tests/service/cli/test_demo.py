@@ -1,0 +1,98 @@
+"""The demonstration: what it sends is Adult by name, and it runs to its end."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import httpx
+import pytest
+from rich.console import Console
+
+from dualstream.service.cli.demo.adult import ATTRIBUTES, COLUMNS, adult_lines, adult_samples
+from dualstream.service.cli.demo.run import COMPILED_AHEAD, run_demo
+from dualstream.solvers import make_learner
+from dualstream.solvers.core.hashing import hash_names
+from dualstream.solvers.jit import DISABLED
+
+# Rows of UCI's adult.data that have each value.
+COUNTS = {
+    "workclass": {"Private": 22_696, "Self-emp-inc": 1_116, "Never-worked": 7},
+    "education": {"HS-grad": 10_501, "Bachelors": 5_355, "Doctorate": 413, "Preschool": 51},
+    "marital-status": {"Married-civ-spouse": 14_976, "Widowed": 993, "Married-AF-spouse": 23},
+    "occupation": {"Prof-specialty": 4_140, "Sales": 3_650, "Armed-Forces": 9},
+    "relationship": {"Husband": 13_193, "Wife": 1_568, "Other-relative": 981},
+    "race": {"White": 27_816, "Black": 3_124, "Other": 271},
+    "sex": {"Female": 10_771, "Male": 21_790},
+    "capital-gain": {"none": 29_849},
+    "capital-loss": {"none": 31_042},
+    "native-country": {"United-States": 29_170, "Mexico": 643, "Holand-Netherlands": 1},
+}
+
+
+def test_columns_have_the_names_of_the_source():
+    samples = list(adult_samples())
+    assert len(COLUMNS) == 123 and len(samples) == 32_561
+    found = {name: Counter(sample["x"].get(name) for sample in samples) for name in ATTRIBUTES}
+    for name, counts in COUNTS.items():
+        assert {value: found[name][value] for value in counts} == counts
+    # The first row of the source: 39, State-gov, Bachelors, 13 years, ..., 2174, 0, 40 hours.
+    first = samples[0]["x"]
+    assert (first["workclass"], first["education"]) == ("State-gov", "Bachelors")
+    assert (first["occupation"], first["relationship"]) == ("Adm-clerical", "Not-in-family")
+    assert (first["capital-gain"], first["native-country"]) == ("some", "United-States")
+
+
+def test_each_row_has_one_value_of_an_attribute_and_husbands_are_men():
+    years: dict[str, set[str]] = {}
+    sexes = Counter()
+    for line, sample in zip(adult_lines(), adult_samples(), strict=True):
+        assert len(sample["x"]) == len(line.split()) - 1
+        years.setdefault(sample["x"]["education"], set()).add(sample["x"]["education-num"])
+        sexes[sample["x"]["relationship"], sample["x"]["sex"]] += 1
+    # A level of education has one number of years.
+    assert all(len(numbers) == 1 for numbers in years.values())
+    assert sexes["Husband", "Male"] > 1000 * sexes["Husband", "Female"]
+    assert sexes["Wife", "Female"] > 500 * sexes["Wife", "Male"]
+
+
+def test_no_two_columns_share_a_place():
+    names = [f"{attribute}={value}" for attribute, value in COLUMNS]
+    assert len(set(hash_names(names, 18).tolist())) == len(names)
+
+
+def test_what_is_compiled_ahead_is_what_a_model_without_a_spec_needs():
+    make_learner({})
+    assert set(COMPILED_AHEAD) <= set(sys.modules)
+    mine = [name for name in sys.modules if name.startswith("dualstream.solvers.portfolio._")]
+    ahead = (
+        "import sys; from dualstream.service.server.compile_kernels import *; from dualstream.service.cli.demo.run import *;"
+        "compile_here(COMPILED_AHEAD); print(*sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", ahead],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = told.stdout.split()
+    assert set(mine) <= set(found) and "dualstream.solvers.online.dual_ascent.learner" not in found
+
+
+@pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
+def test_the_demonstration_ends_well_and_stays_until_an_interrupt(monkeypatch):
+    said = io.StringIO()
+
+    def interrupt() -> None:
+        url = re.search(
+            r"Its page is at (http://127.0.0.1:\d+)/#/models/adult until", said.getvalue()
+        )
+        assert url is not None and httpx.get(f"{url.group(1)}/models/adult").json()["seq"] == 32_561
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dualstream.service.cli.demo.run._wait_for_ever", interrupt)
+    assert run_demo(Console(file=said, width=120), stay=True) == 0
+    assert "GET /members" in said.getvalue() and "occupation=" in said.getvalue()

@@ -1,0 +1,342 @@
+"""Readers by kernel against the slow and obvious ones: the same rows, names and reasons."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, strategies as st
+
+from dualstream.service.codecs import Door, as_batch, csv as csv_rows, ndjson, vw
+from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly, with_last_end
+from dualstream.service.codecs.row_schema import LONGEST_NAME
+from dualstream.solvers import hash_names, resolve_spec
+from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.text import PlaceTable
+from dualstream.solvers.text.tokens import hash_bytes, sort_stably
+from tests.fuzzing import examples
+from tests.service.codecs.test_formats import HASHED, INDEXED, bits
+
+SPECS = [
+    INDEXED,
+    HASHED,
+    HASHED | {"labels": ["ham", "späm"]},
+    HASHED | {"task": "regression", "loss": "squared"},
+    INDEXED | {"task": "multiclass", "loss": "hinge"},
+    {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 2}},
+]
+DOORS = [Door(resolve_spec(spec)) for spec in SPECS]
+MANY = examples(80)
+
+numbers = st.one_of(
+    st.integers(-(10**20), 10**20).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str),
+    st.sampled_from("0 -0 -0.0 1 -1 1e5 1E-7 1e100 2e100 1e309 0.1e-400 NaN 01 1. .5 + 1e".split()),
+)
+words = st.sampled_from(["true", "false", "null", "tru", "Infinity", "{}", "[]", ""])
+names = st.sampled_from(
+    ["", "a", "b", "city", "1", "2", "5", "6", "05", "é", "x", "y", "a=b", "a:b", "n" * 40]
+    + ["n" * n for n in (LONGEST_NAME - 1, LONGEST_NAME, LONGEST_NAME + 1)]
+)
+quoted = st.one_of(
+    names.map(lambda s: json.dumps(s, ensure_ascii=False)), st.text(max_size=4).map(json.dumps)
+)
+values = st.one_of(numbers, numbers, quoted, words)
+flags = st.booleans()
+spaces = st.sampled_from(["", "", "", " ", "\t ", "\r"])
+
+
+@st.composite
+def objects(draw, keys, what, most):
+    """The JSON of an object, or nearly so."""
+    pairs = draw(st.lists(st.tuples(keys, what), max_size=most))
+    space = draw(spaces)
+    return "{" + f",{space}".join(f"{space}{k}{space}:{space}{v}{space}" for k, v in pairs) + "}"
+
+
+def labels_of(door: Door) -> list[str]:
+    """Texts that the model takes as labels."""
+    if door.class_names:
+        return list(door.class_names)
+    return ["1", "-2.5", "3e2", "0"] if door.task == "regression" else ["1", "0", "-1"]
+
+
+good_numbers = st.floats(-1e6, 1e6).map(repr) | st.integers(-9, 9).map(str) | st.just("0.1")
+good_names = st.sampled_from(["1", "2", "3", "4", "5"])
+hashed_names = st.sampled_from(["a", "city", "é", "a=b", "", "n" * 30]) | good_names
+
+
+@st.composite
+def good_samples(draw, door):
+    """A sample that most models take."""
+    keys = hashed_names if door.is_hashed else good_names
+    what = good_numbers | st.sampled_from(["true", "false"])
+    what = what | quoted if door.is_hashed else what
+    pairs = draw(st.lists(st.tuples(keys, what), max_size=5, unique_by=lambda pair: pair[0]))
+    space = draw(spaces)
+    x = f",{space}".join(f"{space}{json.dumps(k)}{space}:{space}{v}" for k, v in pairs)
+    y = draw(st.sampled_from(labels_of(door)))
+    y = json.dumps(y, ensure_ascii=False) if door.class_names else y
+    weight = draw(st.sampled_from(["", "", f',"weight":{space}2', ',"weight": 0.25']))
+    return f'{space}{{{space}"x":{space}{{{x}}},{space}"y"{space}:{y}{weight}{space}}}{space}'
+
+
+@st.composite
+def strange_samples(draw):
+    """A sample of some form that few models take."""
+    x = draw(
+        st.one_of(
+            objects(quoted, values, 6),
+            st.lists(numbers, min_size=5, max_size=5).map(lambda v: f"[{', '.join(v)}]"),
+            st.lists(st.integers(-3, 3), min_size=4, max_size=6).map(json.dumps),
+            values,
+        )
+    )
+    y = draw(st.sampled_from(["1", "0", '"ham"', "true", "1.0", '"1"']) | values)
+    fields = [("x", x), ("y", y)]
+    if draw(flags):
+        more = st.sampled_from(["weight", "weight", "x", "y", "id", "z", "wei"])
+        fields.append(draw(st.tuples(more, numbers)))
+    fields = draw(st.permutations(fields))
+    space = draw(spaces)
+    inner = f"{space},{space}".join(f'{space}"{k}"{space}:{space}{v}' for k, v in fields)
+    return f"{space}{{{inner}}}{space}"
+
+
+@st.composite
+def json_lines(draw, door):
+    line = draw(st.one_of(good_samples(door), good_samples(door), strange_samples(), spaces))
+    if draw(st.integers(0, 9)) == 0:
+        at = draw(st.integers(0, len(line)))
+        put = draw(st.sampled_from(['"', ",", "}", "\\", "\x00", ":", " ", "\udcff"]))
+        line = line[:at] + put + line[at + draw(st.integers(0, 1)) :]
+    return line
+
+
+def outcome(intake) -> tuple:
+    errors = [(e.index, e.line, e.pointer, e.reason) for e in intake.errors]
+    return bits(intake), list(intake.places), errors
+
+
+def ndjson_reader(door: Door, body: bytes, labelled: bool):
+    return ndjson.SampleReader(door, body, labelled), ndjson.read_usual
+
+
+def vw_reader(door: Door, body: bytes, labelled: bool):
+    return vw.ExampleReader(door, body, labelled, tag_is_id=False), vw.read_usual
+
+
+def csv_reader(door: Door, body: bytes, labelled: bool):
+    reader = csv_rows.RecordReader(door, with_last_end(body), labelled)
+    return reader, reader.kernel()
+
+
+def quick_intake(make, door: Door, body: bytes, labelled: bool = True):
+    reader, kernel = make(door, body, labelled)
+    return parse_quickly(door, labelled, reader, kernel, reader.most_entries())
+
+
+def assert_same(make, door: Door, body: bytes, labelled: bool = True) -> None:
+    quick = quick_intake(make, door, body, labelled)
+    slow = parse_slowly(door, labelled, make(door, body, labelled)[0])
+    if quick is None:
+        assert slow.rows.ids
+    else:
+        assert outcome(quick) == outcome(slow)
+
+
+def encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+many_doors = st.sampled_from(DOORS)
+
+
+@given(many_doors, st.data(), flags, flags)
+@MANY
+def test_ndjson_by_kernel_is_ndjson_line_by_line(door, data, labelled, has_end):
+    lines = data.draw(st.lists(json_lines(door), max_size=6))
+    body = encoded("\n".join(lines) + "\n" * has_end)
+    assert_same(ndjson_reader, door, body, labelled)
+
+
+@given(
+    many_doors,
+    st.binary(max_size=40) | st.text('{}[]",:xy1.0e-\\ \n', max_size=40).map(str.encode),
+)
+@MANY
+def test_any_bytes_as_ndjson(door, body):
+    assert_same(ndjson_reader, door, body)
+
+
+@pytest.mark.parametrize(
+    "known", [["age", "a city", "é", "k=v", "n" * 30, "m" * 24], [*map(str, range(1500))]]
+)
+def test_rows_that_repeat_names_and_texts_are_read_as_any_others(known):
+    """A stream: names in any order, some more than are remembered, and faults in between."""
+    rng = random.Random(0)
+    held = [letter * n for letter in ("a", "é", "b") for n in (0, 1, 7, 8, 9, 16, 23, 24, 25, 40)]
+    faults = [("", ""), ("", ""), ("", ""), ('"', ""), (",", ""), (", ", ",  "), ('": ', '" :')]
+    lines = [json.dumps({"x": dict.fromkeys(known, "a"), "y": 1})]
+    for _ in range(60 if DISABLED else 400):
+        keys = rng.sample(known, rng.randrange(1, 7)) if rng.random() < 0.5 else known[:6]
+        x = {key: rng.choice([rng.choice(held), 1.5, -2, True]) for key in keys}
+        sample = json.dumps({"x": x, "y": rng.choice([1, -1])}, ensure_ascii=False)
+        lines.append(sample.replace(*rng.choice(faults), 1))
+    assert_same(ndjson_reader, Door(resolve_spec(HASHED)), "\n".join(lines).encode())
+
+
+looks = ["true", "false", " 1", "1 ", " true", "\t7", "11th", "2024-01-05", "1e", "-", "e5", ""]
+texts = ["", "Oslo", "ham", "späm", "a b", "\udcff", "a\x00", "a\rb", 'a"b', "1", "-1", "+1"]
+plain = st.one_of(numbers, st.sampled_from(looks), st.sampled_from(texts), names)
+broken = st.sampled_from(['"a', '"a"b', '""', '"a""b"', '"a\nb"', '"a,b"', '"'])
+in_quotes = plain.map(lambda text: '"' + text.replace('"', '""') + '"')
+
+
+@st.composite
+def tables(draw, door):
+    """CSV of some columns; most records have as many fields, most of them good ones."""
+    some = ["a", "city", "é", "a=b", "true", "a", "n" * 400] if door.is_hashed else ["1", "2", "5"]
+    header = draw(st.lists(st.sampled_from(some), max_size=4, unique=not door.is_hashed))
+    extras = [["y"], ["label", "weight"], ["y", "weight"], ["y"], ["weight", "y", "id"]]
+    header = draw(st.permutations([*header, *draw(st.sampled_from(extras))]))
+    good = good_numbers | st.sampled_from(looks) if door.is_hashed else good_numbers
+    usual = {"y": st.sampled_from(labels_of(door)), "weight": st.sampled_from(["2", "", "0.5"])}
+    usual |= {"label": usual["y"], "id": st.sampled_from(["", "", "a", "7"])}
+    records = [",".join(header)]
+    for _ in range(draw(st.integers(0, 5))):
+        record = [draw(usual.get(name, good)) for name in header]
+        kind = draw(st.integers(0, 9))
+        if kind == 0:
+            record.append(draw(plain))
+        elif kind < 4:
+            at = draw(st.integers(0, len(record) - 1))
+            record[at] = draw([broken, plain, in_quotes][kind - 1])
+        records.append(",".join(record) if kind != 4 else draw(spaces))
+    return draw(st.sampled_from(["\n", "\r\n"])).join(records) + draw(st.sampled_from(["", "\n"]))
+
+
+@given(many_doors, st.data(), flags)
+@MANY
+def test_csv_by_kernel_is_csv_record_by_record(door, data, labelled):
+    body = encoded(data.draw(tables(door)))
+    # Where ids are read, no kernel is asked.
+    assume(not labelled or csv_reader(door, body, labelled)[0].columns.id is None)
+    assert_same(csv_reader, door, body, labelled)
+
+
+@given(st.text('1,y"a\n\r .', max_size=30), flags)
+@MANY
+def test_any_records_of_csv(text, labelled):
+    for door, header in ((DOORS[0], "1,y,2\n"), (DOORS[1], "a,weight,y\n")):
+        assert_same(csv_reader, door, encoded(header + text), labelled)
+
+
+gaps = st.sampled_from([" ", " ", "  ", "\t"])
+vw_names = st.sampled_from(["6", "05", "a^b", "'", "n" * 1020, "n" * 1023, "é:", "a:1:2", ""])
+
+
+@st.composite
+def good_examples(draw, door):
+    """A line that most models take."""
+    head = [draw(st.sampled_from(labels_of(door))), draw(st.sampled_from(["", "", "2", "0.5"]))]
+    head.append(draw(st.sampled_from(["", "", "'tag", "'"])))
+    line = draw(gaps).join(part for part in head if part) + draw(st.sampled_from([" ", "  "]))
+    spaces_of = ["", "", "ns", "é", "ns:0.5", "1"] if door.is_hashed else ["", ""]
+    keys = st.sampled_from(["a", "city=Oslo", "é", "a=b", "1", "2"])
+    keys = keys if door.is_hashed else st.sampled_from(["1", "2", "3", "4", "5"])
+    for space in draw(st.lists(st.sampled_from(spaces_of), min_size=1, max_size=3)):
+        line += "|" + space
+        for name in draw(st.lists(keys, max_size=4, unique=not door.is_hashed)):
+            value = draw(st.sampled_from(["", ":1", ":-0.5"]) | good_numbers.map(":{}".format))
+            line += draw(gaps) + name + value
+        line += draw(gaps)
+    return line
+
+
+@st.composite
+def strange_examples(draw):
+    """A line that few models take."""
+    head = [draw(st.sampled_from(["1", "ham", "2.5", "+1", "", "1:2"]) | numbers)]
+    head.append(draw(st.sampled_from(["", "-1", "x", "'t", "+2"]) | numbers))
+    head.append(draw(st.sampled_from(["", "'tag", "tag", "'", "1"])))
+    line = draw(gaps).join(head) + draw(st.sampled_from(["", " "]))
+    for space in draw(st.lists(st.sampled_from(["", "ns", ":2", "ns:", "ns:-1e-3"]), max_size=3)):
+        line += "|" + space
+        for name in draw(st.lists(vw_names | st.sampled_from(["a", "1"]), max_size=4)):
+            value = draw(st.sampled_from(["", ":", ":x"]) | numbers.map(":{}".format))
+            line += draw(gaps) + name + value
+        line += draw(st.sampled_from(["", " ", "\r", "\x00", "\udcff"]))
+    return line
+
+
+@given(many_doors, st.data(), flags, st.sampled_from(["\n", "\r\n"]))
+@MANY
+def test_vw_by_kernel_is_vw_line_by_line(door, data, labelled, ending):
+    lines = st.one_of(good_examples(door), good_examples(door), strange_examples(), spaces)
+    body = encoded(ending.join(data.draw(st.lists(lines, max_size=6))))
+    assert_same(vw_reader, door, body, labelled)
+
+
+@given(many_doors, st.text("1 '|a:.5\n\t", max_size=40) | st.text(max_size=20), flags)
+@MANY
+def test_any_text_as_vw(door, text, labelled):
+    assert_same(vw_reader, door, text.encode(), labelled)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8))
+@MANY
+def test_bytes_are_hashed_as_names_are(pieces):
+    expected = [np.uint8(list(piece) + [0]) for piece in pieces]
+    found = [hash_bytes(piece, len(piece) - 1) & 0xFFFF for piece in expected]
+    decoded = [piece.decode("latin-1") for piece in pieces]
+    assert all(
+        f == h
+        for f, h, t in zip(found, hash_names(decoded, 16).tolist(), decoded, strict=True)
+        if t.isascii()
+    )
+
+
+@given(st.lists(st.integers(0, 30), max_size=300))
+@examples(60)
+def test_rows_are_sorted_stably(keys):
+    indices, values = np.array(keys, np.int32), np.arange(float(len(keys)))
+    order = np.argsort(indices, kind="stable")
+    expected = indices[order].tolist(), values[order].tolist()
+    spare, held = np.empty(len(keys), np.int32), np.empty(len(keys))
+    sort_stably(indices, values, 0, len(keys), spare, held)
+    assert (indices.tolist(), values.tolist()) == expected
+
+
+def test_a_table_of_places_holds_what_it_was_given():
+    table, held = PlaceTable(), set()
+    for first in range(0, 3000, 97):
+        new = {(first * 7919 + k * k) % (2**28) for k in range(97)} - held
+        table.add(new)
+        held |= new
+        assert set((~table.slots[table.slots != 0]).tolist()) == held
+        assert len(table.slots) >= 2 * len(held)
+
+
+def test_names_are_told_once_and_again_after_a_loss():
+    door = Door(resolve_spec(HASHED))
+    body = b'{"x": {"a": 1, "city": "Oslo"}, "y": 1}\n' * 3
+    first = quick_intake(ndjson_reader, door, body, True)
+    assert [name for _, name in first.names] == ["a", "city=Oslo"]
+    door.told(first.names)
+    more = quick_intake(ndjson_reader, door, body + b'{"x": {"b": 0, "a": 2}, "y": 0}', True)
+    assert [name for _, name in more.names] == ["b"]
+    assert quick_intake(ndjson_reader, door, body, False).names == []
+    door.tell_names_again()
+    assert len(quick_intake(ndjson_reader, door, body, True).names) == 2
+
+
+@pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
+@pytest.mark.parametrize("labels", [3, 5000])
+def test_any_number_of_classes_comes_through(labels):
+    door = Door(resolve_spec(SPECS[4]))
+    lines = [json.dumps({"x": {"1": 1}, "y": f"c{k % labels}"}) for k in range(6000)]
+    quick = quick_intake(ndjson_reader, door, "\n".join(lines).encode(), True)
+    assert len(as_batch([quick.rows]).classes) == labels
+    assert quick.labels == [f'"c{k % labels}"' for k in range(6000)]

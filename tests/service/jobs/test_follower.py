@@ -1,0 +1,279 @@
+"""Replicas of several workers: each follows what the others append, delete and make anew."""
+
+import asyncio
+import time
+
+import httpx
+import pytest
+
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.jobs import follower as follower_module
+from dualstream.service.jobs.follower import Follower, Lag
+from dualstream.service.models import registry as catalog_module
+from tests.service.conftest import SPEC, assert_problem
+from tests.service.replica.test_replica import bits, loaded, replica_of
+
+ROW = {"x": {"1": 1, "3": 0.5}, "y": 1}
+# "About a second" on a machine that is busy.
+PATIENCE_S = 5.0
+
+
+def learn(client, times: int = 1) -> int:
+    for _ in range(times):
+        answer = client.post("/models/m/learn", json=ROW)
+        assert answer.status_code == 200, answer.text
+    return answer.json()["seq"]
+
+
+def until(reached, patience_s: float = PATIENCE_S) -> float:
+    """Wait for it; how long it took."""
+    began = time.monotonic()
+    while not reached():
+        assert time.monotonic() - began < patience_s
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def pair(serve, store):
+    """Two workers that hold one model."""
+    one, other = serve(store=store), serve(store=store)
+    assert one.put("/models/m", json=SPEC).status_code == 201
+    assert other.get("/models/m").status_code == 200
+    return one, other
+
+
+def test_a_worker_that_only_predicts_follows(pair, store):
+    one, other = pair
+    for _ in range(3):
+        seq = learn(one, 5)
+        until(lambda seq=seq: other.get("/models/m/predict?x=1:1").json()["seq"] == seq)
+    assert bits(replica_of(other)) == bits(replica_of(one)) == bits(loaded(store))
+
+
+@pytest.mark.parametrize("route", ["/models/m/predict?x=1:1", "/predict?model=m&x=1:1"])
+def test_min_seq_is_there_at_once(pair, route):
+    one, other = pair
+    for _ in range(20):
+        seq = learn(one)
+        answer = other.get(f"{route}&min_seq={seq}")
+        assert answer.status_code == 200 and answer.json()["seq"] >= seq
+        assert answer.json()["score"] == one.get(route).json()["score"]
+
+
+def test_min_seq_of_a_posted_prediction(pair):
+    one, other = pair
+    seq = learn(one, 3)
+    answer = other.post(f"/models/m/predict?min_seq={seq}", json={"samples": [ROW, ROW]})
+    assert answer.status_code == 200 and answer.json()["seq"] == seq
+
+
+def test_min_seq_beyond_the_journal_is_refused(pair):
+    one, other = pair
+    learn(one, 2)
+    for answer in (
+        other.get("/models/m/predict?x=1:1&min_seq=3"),
+        other.post("/models/m/predict?min_seq=3", json=ROW),
+    ):
+        told = assert_problem(answer, 503, "min-seq-not-reached")
+        assert "ends at seq 2" in told["detail"]
+    assert other.get("/models/m/predict?x=1:1&min_seq=2").status_code == 200
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", "x", "", "9" * 20, "\u0663"])
+def test_min_seq_must_be_a_whole_number(model, value):
+    answer = model.get("/models/m/predict", params={"x": "1:1", "min_seq": value})
+    assert_problem(answer, 422, "invalid-query")
+
+
+def test_min_seq_waits_no_longer_than_it_should(pair, monkeypatch):
+    one, other = pair
+    journal = other.app._catalog.journal
+
+    async def slow(*_, **__):
+        await asyncio.sleep(1.0)
+        return []
+
+    monkeypatch.setattr(catalog_module, "REACH_S", 0.1)
+    monkeypatch.setattr(journal, "read", slow)
+    seq = learn(one)
+    began = time.monotonic()
+    answer = other.get(f"/models/m/predict?x=1:1&min_seq={seq}")
+    told = assert_problem(answer, 503, "min-seq-not-reached")
+    assert "stands at seq 0" in told["detail"]
+    assert time.monotonic() - began < 1.0
+
+
+def test_a_model_deleted_elsewhere_is_noticed(pair):
+    one, other = pair
+    learn(one)
+    one.delete("/models/m")
+    until(lambda: other.get("/models/m/predict?x=1:1").status_code == 404)
+
+
+def test_a_model_made_anew_elsewhere_is_noticed(pair, store):
+    one, other = pair
+    learn(one, 4)
+    one.delete("/models/m")
+    one.put("/models/m", json=SPEC | {"rho": 0.5})
+    seq = learn(one, 2)
+    until(lambda: other.get("/models/m").json()["spec"]["rho"] == 0.5)
+    assert other.get(f"/models/m/predict?x=1:1&min_seq={seq}").json()["seq"] == seq
+    assert bits(replica_of(other)) == bits(loaded(store))
+
+
+def test_a_put_finds_the_model_that_another_worker_has_made(pair):
+    one, other = pair
+    one.delete("/models/m")
+    one.put("/models/m", json=SPEC | {"rho": 0.5})
+    answer = other.put("/models/m", json=SPEC | {"rho": 0.5})
+    assert answer.status_code == 200 and answer.json()["spec"]["rho"] == 0.5
+
+
+def test_lost_entries_are_noticed_without_learning(serve, tmp_path):
+    import sqlite3
+
+    from tests.service.replica.test_replica import lose_last_entry
+
+    path = tmp_path / "lost.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=SPEC)
+    learn(client, 4)
+    lose_last_entry(sqlite3.connect(path))
+    until(lambda: client.get("/models/m/predict?x=1:1").json().get("seq") == 3)
+    assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
+
+
+@pytest.fixture
+def nobody_follows(monkeypatch):
+    """By itself: to be asked for first."""
+
+    async def run(follower):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Follower, "run", run)
+
+
+class Asked:
+    """A journal, and of which models it was asked for heads."""
+
+    def __init__(self, journal):
+        self._journal, self.models = journal, []
+
+    async def heads(self, models):
+        self.models += models
+        return await self._journal.heads(models)
+
+    def __getattr__(self, name):
+        return getattr(self._journal, name)
+
+
+def test_heads_are_asked_for_where_something_may_have_been_committed(
+    nobody_follows, pair, store, monkeypatch
+):
+    one, other = pair
+    catalog = other.app._catalog
+    asked = Asked(catalog.journal)
+
+    def look() -> list[str]:
+        asked.models.clear()
+        other.portal.call(Follower(catalog, asked)._look)
+        return asked.models.copy()
+
+    look()
+    counts_commits = store.startswith("sqlite")
+    assert look() == ([] if counts_commits else ["m"])
+    # An append by another worker, of this one, and one that a load that began before has not seen
+    learn(one)
+    assert look() == ["m"]
+    until(lambda: replica_of(other).seq == 1)
+    learn(other)
+    assert look() == ["m"]
+    monkeypatch.setattr(catalog.find("m"), "lag", Lag())
+    assert look() == ["m"]
+    assert look() == ([] if counts_commits else ["m"])
+
+
+def test_heads_of_many_models_are_asked_for_some_at_a_time(nobody_follows, client, monkeypatch):
+    monkeypatch.setattr(follower_module, "LOOKED_AT", 2)
+    for name in "abcde":
+        assert client.put(f"/models/{name}", json=SPEC).status_code == 201
+    catalog = client.app._catalog
+    client.portal.call(Follower(catalog, catalog.journal)._look)
+    assert {model.lag.stood[1] for model in catalog} == {0}
+
+
+def test_lag_is_told(pair, monkeypatch):
+    one, other = pair
+    told = other.get("/readyz?verbose").json()["lag"]
+    assert told == {"seconds": 0.0, "records": 0, "behind": {}}
+    journal, is_slow = other.app._catalog.journal, [True]
+    read = journal.read
+
+    async def slow(*given, **more):
+        while is_slow:
+            await asyncio.sleep(0.01)
+        return await read(*given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "read", slow)
+        seq = learn(one, 3)
+        until(lambda: other.get("/readyz?verbose").json()["lag"]["records"] == seq)
+        told = other.get("/readyz?verbose").json()["lag"]
+        assert told["seconds"] > 0 and told["behind"]["m"]["records"] == seq
+        text = other.get("/metrics").text
+        assert f'dualstream_replica_lag_records{{model="m"}} {seq}.0' in text
+        assert 'dualstream_replica_lag_seconds{model="m"} 0.0\n' not in text
+    is_slow.clear()
+    until(lambda: other.get("/readyz?verbose").json()["lag"]["records"] == 0)
+    assert 'dualstream_replica_lag_seconds{model="m"} 0.0\n' in other.get("/metrics").text
+
+
+def test_lag_counts_from_the_oldest_head_not_applied():
+    lag = Lag()
+    lag.hear(3)
+    lag.hear(5)
+    lag.hear(4)
+    assert lag.head() == 5 and lag.at(2).records == 3
+    time.sleep(0.01)
+    lag.hear(6)
+    assert lag.at(3).seconds >= 0.01 and lag.at(3).records == 3
+    assert lag.at(5).seconds < 0.01 and lag.at(5).records == 1
+    assert lag.at(6) == (0.0, 0) and lag.head() == 0
+    lag.hear(9)
+    lag.correct(7, time.monotonic() - 1)
+    assert lag.head() == 9
+    lag.correct(7, time.monotonic() + 1)
+    assert lag.at(7) == (0.0, 0)
+
+
+@pytest.mark.parametrize("route", ["", "/metrics", "/weights", "/weights?top=3"])
+def test_an_etag_at_hand_is_not_told_again(model, route):
+    first = model.get(f"/models/m{route}")
+    etag = first.headers["etag"]
+    for named in (etag, f'"x", {etag}', f"W/{etag}", "*"):
+        again = model.get(f"/models/m{route}", headers={"if-none-match": named})
+        assert again.status_code == 304 and again.content == b""
+        assert again.headers["etag"] == etag
+    learn(model)
+    answer = model.get(f"/models/m{route}", headers={"if-none-match": etag})
+    assert answer.status_code == 200 and answer.headers["etag"] != etag
+    assert answer.headers["etag"].startswith('"1-')
+
+
+def test_a_process_that_only_predicts_follows_one_that_learns(store):
+    with ServerProcess(store) as learning, ServerProcess(store) as predicting:
+        with (
+            httpx.Client(base_url=learning.url) as one,
+            httpx.Client(base_url=predicting.url) as other,
+        ):
+            one.put("/models/m", json=SPEC, timeout=60).raise_for_status()
+            assert other.get("/models/m").status_code == 200
+            for _ in range(10):
+                seq = learn(one)
+                answer = other.get(f"/models/m/predict?x=1:1&min_seq={seq}").json()
+                assert answer["seq"] == seq
+            seq = learn(one, 10)
+            took = until(lambda: other.get("/models/m/predict?x=1:1").json()["seq"] == seq)
+            assert took < PATIENCE_S
+            assert one.get("/models/m/weights").json() == other.get("/models/m/weights").json()

@@ -1,0 +1,86 @@
+"""A process that appends and says what was acknowledged: one line per append.
+
+It appends `count` groups of `size` rows with ids `first`, `first` + 1 ..., and says "first-id seq"
+once each group is acknowledged, so whoever kills it knows what must be in the journal. Of several
+models, appended to at the same time, the ids of the n-th begin at `first` + n * 1,000,000.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import (
+    Change,
+    Journal,
+    JournalUnavailable,
+    OutcomeUnknown,
+)
+from dualstream.service.server.workers import forks
+from tests.service.journal.groups import Log, rows
+
+APART = 1_000_000
+
+
+class Appender:
+    """Such a process, forked from one that has imported what it needs."""
+
+    def __init__(self, url: str, models: Sequence[str], first: int, count: int, size: int) -> None:
+        reads, writes = os.pipe()
+        with Connection(writes, readable=False) as says:
+            given = (url, models, first, count, size, says)
+            self._process = forks.Process(target=_run, args=given, daemon=True)
+            self._process.start()
+        self._said = open(reads, "rb")
+
+    async def line(self) -> bytes:
+        """What it says next."""
+        return await asyncio.to_thread(self._said.readline)
+
+    async def rest(self) -> bytes:
+        """All that it says until it has ended."""
+        with self._said:
+            said = await asyncio.to_thread(self._said.read)
+        await asyncio.to_thread(self._process.join)
+        return said
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.exitcode
+
+
+def _run(
+    url: str, models: Sequence[str], first: int, count: int, size: int, says: Connection
+) -> None:
+    asyncio.run(_append_to_all(url, models, first, count, size, says))
+
+
+async def _append_to_all(
+    url: str, models: Sequence[str], first: int, count: int, size: int, says: Connection
+) -> None:
+    journal = await open_journal(url)
+    firsts = [(model, first + n * APART) for n, model in enumerate(models)]
+    await asyncio.gather(*(_append(journal, *given, count, size, says) for given in firsts))
+    await journal.close()
+
+
+async def _append(
+    journal: Journal, model: str, first: int, count: int, size: int, says: Connection
+) -> None:
+    log = Log(journal, await journal.get(model))
+    for start in range(first, first + count * size, size):
+        group = [rows(tag, id=str(tag)) for tag in range(start, start + size)]
+        nonce, known_seq = os.urandom(16), log.known_seq
+        while True:
+            try:
+                told = Change("append", detail={"first": start})
+                appended = await log.append(*group, nonce=nonce, known_seq=known_seq, change=told)
+                break
+            except (JournalUnavailable, OutcomeUnknown):
+                await asyncio.sleep(0.01)
+        told = zip(appended.placed, range(start, start + size), strict=True)
+        os.write(says.fileno(), b"".join(b"%d %d\n" % (tag, place.seq) for place, tag in told))

@@ -1,0 +1,59 @@
+"""A journal with faults: it loses answers, answers late, or refuses, when told to."""
+
+import asyncio
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from dualstream.service.journal.protocol import (
+    Appended,
+    AppendRequest,
+    Journal,
+    JournalUnavailable,
+    OutcomeUnknown,
+)
+
+
+class Fault(Enum):
+    """What becomes of one append."""
+
+    NONE = "none"
+    REFUSED = "refused"
+    """Nothing is done: JournalUnavailable."""
+    LOST = "lost"
+    """Nothing is done, and nobody can tell: OutcomeUnknown."""
+    UNANSWERED = "unanswered"
+    """It is done, and nobody can tell: OutcomeUnknown."""
+    LATE = "late"
+    """It is done at once and answered late."""
+    DELAYED = "delayed"
+    """It is done late."""
+
+
+class FaultyJournal:
+    """Passes everything on to a journal; each append takes the next fault, then there are none."""
+
+    def __init__(self, journal: Journal, faults: Iterable[Fault] = (), delay_s: float = 0.01):
+        self.journal = journal
+        self.faults = iter(faults)
+        self.delay_s = delay_s
+
+    async def append(self, request: AppendRequest) -> Appended:
+        fault = next(self.faults, Fault.NONE)
+        if fault is Fault.REFUSED:
+            raise JournalUnavailable("planted: refused")
+        if fault is Fault.LOST:
+            raise OutcomeUnknown("planted: lost on the way there")
+        if fault is Fault.DELAYED:
+            await asyncio.sleep(self.delay_s)
+        appended = await self.journal.append(request)
+        if fault is Fault.UNANSWERED:
+            raise OutcomeUnknown("planted: lost on the way back")
+        if fault is Fault.LATE:
+            await asyncio.sleep(self.delay_s)
+        return appended
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.journal, name)

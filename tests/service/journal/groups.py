@@ -1,0 +1,125 @@
+"""Short ways to write groups of parts, and a model that one appends to."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dualstream.service.journal.nonces import OURS
+from dualstream.service.journal.protocol import (
+    Appended,
+    AppendRequest,
+    Journal,
+    ModelRecord,
+    Part,
+    Placed,
+)
+from dualstream.service.journal.record import (
+    KeyKind,
+    Rows,
+    decode_merged,
+    encode_opening,
+    encode_rows,
+    make_key,
+)
+
+SPEC, GIVEN = b'{"algorithm":"dual_ascent"}', b"{}"
+
+
+def fingerprint(text: str) -> bytes:
+    return text.encode().ljust(16, b".")
+
+
+def rows(*tags: int, id: str | None = None, payload: str = "", continues: bool = False) -> Part:
+    """One part; each row's first index is its tag. With `id`, a part under a sample id."""
+    key = None if id is None else make_key(KeyKind.SAMPLE, id)
+    return _part(tags, key, payload, continues)
+
+
+def request(
+    key: str, *parts: Part, payload: str = "", kind: KeyKind = KeyKind.REQUEST
+) -> list[Part]:
+    """The parts of one request with a key; an empty part opens it."""
+    mark, stored = fingerprint(payload), make_key(kind, key)
+    opening = Part(encode_opening(stored, mark), 0, stored, mark)
+    return [opening, *(_continued(part) for part in parts)]
+
+
+def whole(*parts: Part) -> list[Part]:
+    """The parts of one request, with or without a key, that is taken whole or not at all."""
+    opening, *others = parts
+    continued = [msgspec.structs.replace(part, continues=True) for part in others]
+    return [msgspec.structs.replace(opening, whole=True), *continued]
+
+
+def keyed(key: str, *tags: int, payload: str = "", kind: KeyKind = KeyKind.REQUEST) -> Part:
+    """The first part of a request, with rows and the request's key."""
+    return _part(tags, make_key(kind, key), payload, False)
+
+
+def _part(tags: Sequence[int], key: bytes | None, payload: str, continues: bool) -> Part:
+    mark = None if key is None else fingerprint(payload)
+    options: dict[str, Any] = {"key": key, "fingerprint": mark, "continues": continues}
+    body = encode_rows(range(len(tags) + 1), tags, None, [1.0] * len(tags), **options)
+    return Part(body, len(tags), **options)
+
+
+def _continued(part: Part) -> Part:
+    rows = decode_merged(part.body)[1][0]
+    assert isinstance(rows, Rows)
+    options: dict[str, Any] = {
+        "key": part.key,
+        "fingerprint": part.fingerprint,
+        "continues": True,
+    }
+    body = encode_rows(rows.indptr, rows.indices, rows.values, rows.labels, **options)
+    return Part(body, part.count, **options)
+
+
+class Log:
+    """A model and what its appender knows of it."""
+
+    def __init__(self, journal: Journal, record: ModelRecord) -> None:
+        self.journal, self.record = journal, record
+        self.model, self.incarnation = record.id, record.incarnation
+        self.known_seq = record.seq
+
+    @classmethod
+    async def create(cls, journal: Journal, model: str = "adult") -> "Log":
+        record, _ = await journal.create(model, SPEC, GIVEN)
+        return cls(journal, record)
+
+    async def append(self, *parts: Part, nonce: bytes | None = None, **options: Any) -> Appended:
+        known = options.pop("known_seq", self.known_seq)
+        appended = await self.journal.append(
+            AppendRequest(
+                self.model, self.incarnation, nonce or OURS.make(), known, parts, **options
+            )
+        )
+        self.known_seq = max(self.known_seq, appended.seq or 0)
+        return appended
+
+    async def tags(self, after: int = 0) -> list[int]:
+        """The tags of all rows in the journal."""
+        found: list[int] = []
+        while entries := await self.journal.read(self.model, self.incarnation, after):
+            for entry in entries:
+                for block in decode_merged(entry.body)[1]:
+                    assert isinstance(block, Rows)
+                    found += block.indices.tolist()
+            after = entries[-1].seq
+        return found
+
+    async def last_seq(self) -> int:
+        return (await self.journal.get(self.model)).seq
+
+
+def places(appended: Appended) -> list[tuple[int, int, str]]:
+    """(first seq, last seq, what happened) of each part."""
+    return [(place.first_seq, place.seq, _happened(place)) for place in appended.placed]
+
+
+def _happened(place: Placed) -> str:
+    if place.refused:
+        return "refused for a conflict" if place.conflict else "refused"
+    return "conflict" if place.conflict else "duplicate" if place.duplicate else "new"

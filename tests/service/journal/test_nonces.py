@@ -1,0 +1,163 @@
+"""Which nonces can have been used, and what a repeated one is answered."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dualstream.service.journal import nonces
+from dualstream.service.journal.nonces import OURS, Nonces
+from dualstream.service.journal.protocol import Appended, Journal, Limits
+from dualstream.service.journal.sqlite import nonces as answers
+from dualstream.service.journal.sqlite.heads import find_head
+from tests.service.journal.conftest import Store
+from tests.service.journal.groups import Log, places, rows
+
+pytestmark = pytest.mark.anyio
+
+
+def test_own_nonces_are_first_once_and_others_never():
+    own, other = Nonces(), Nonces()
+    made = [own.make() for _ in range(10)]
+    assert len(set(made)) == 10 and {len(nonce) for nonce in made} == {16}
+    assert [own.is_first(nonce) for nonce in reversed(made)] == [True] * 10
+    assert [own.is_first(nonce) for nonce in made] == [False] * 10
+    assert not own.is_first(other.make())
+    assert not own.is_first(os.urandom(16))
+
+
+def test_nonces_of_which_nobody_knows_any_more_are_not_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(nonces, "REMEMBERED", 100)
+    own = Nonces()
+    late, *made = [own.make() for _ in range(1000)]
+    assert all(own.is_first(nonce) for nonce in made)
+    assert not own.is_first(late)
+    assert not any(own.is_first(nonce) for nonce in made)
+    assert len(own._used) <= 100
+
+
+def test_nonces_differ_in_threads_and_in_a_forked_process():
+    own = Nonces()
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda _: own.make(), range(1000)))
+    assert len(set(made)) == 1000
+    reads, writes = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.write(writes, OURS.make())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reads, 16)
+    assert len(theirs) == 16
+    assert theirs[:10] != OURS.make()[:10]
+    os.close(reads), os.close(writes)
+
+
+def told(appended: Appended) -> tuple:
+    """An answer without what was unseen."""
+    return appended.placed, appended.seq, appended.previous, appended.chain
+
+
+async def appended_to(log: Log) -> tuple[list[bytes], list[Appended], list]:
+    """Nonces, answers and parts of appends: new, in part new, with nothing new, and so on."""
+    groups = [
+        [rows(1, 2, id="a")],
+        [rows(3)],
+        [rows(1, 2, id="a"), rows(4)],
+        [rows(1, 2, id="a")],
+        [rows(5), rows(6)],
+        [rows(7)],
+    ]
+    made = [OURS.make() for _ in groups]
+    first = [
+        await log.append(*group, nonce=nonce) for group, nonce in zip(groups, made, strict=True)
+    ]
+    return made, first, groups
+
+
+@pytest.mark.parametrize("trimmed", [0, 2, 3, 4, 7])
+async def test_repeated_appends_are_answered_as_at_first_though_their_entries_went(
+    journal: Journal, trimmed: int
+):
+    log = await Log.create(journal)
+    made, first, groups = await appended_to(log)
+    for through in range(trimmed + 1):  # a step at a time: what one left the next one goes on from
+        await journal.trim(log.model, log.incarnation, through)
+    for _ in range(2):
+        for nonce, before, group in zip(made, first, groups, strict=True):
+            assert told(await log.append(*group, nonce=nonce)) == told(before)
+    assert await log.last_seq() == 7
+
+
+@pytest.mark.parametrize("id", [None, "a"])
+async def test_the_first_one_behind_all_that_was_trimmed_is_answered_as_at_first(
+    journal: Journal, id: str | None
+):
+    """No entry tells what it follows."""
+    log = await Log.create(journal)
+    await log.append(rows(1))
+    await journal.trim(log.model, log.incarnation, 1)
+    nonce = OURS.make()
+    first = await log.append(rows(2, id=id), nonce=nonce)
+    assert first.previous
+    assert told(await log.append(rows(2, id=id), nonce=nonce)) == told(first)
+
+
+async def test_another_process_is_answered_too(store: Store):
+    async with store.journal() as journal, store.journal() as other:
+        log = await Log.create(journal)
+        nonce = os.urandom(16)
+        first = await log.append(rows(1), nonce=nonce)
+        log.journal = other
+        assert told(await log.append(rows(1), nonce=nonce)) == told(first)
+
+
+async def test_what_is_kept_of_appends_stands_in_their_order_though_entries_went(store: Store):
+    async with store.journal(Limits(nonces=5)) as journal:
+        log = await Log.create(journal)
+        for tag in range(20):
+            await log.append(rows(tag, id="same" if tag % 3 == 0 else None))
+        made, first, _ = await appended_to(log)
+        await journal.trim(log.model, log.incarnation, 100)
+        kept = await journal.kept_appends(log.model, log.incarnation)  # type: ignore[attr-defined]
+        assert [one.nonce for one in kept[-5:]] == made[-5:]
+        assert [(one.seq, one.previous) for one in kept[-3:]] == [
+            (one.seq or first[2].seq, one.previous) for one in first[-3:]
+        ]
+
+
+async def test_a_log_of_a_program_that_kept_a_row_for_each_append_is_gone_on_with(
+    sqlite_store: Store,
+):
+    async with sqlite_store.journal() as journal:
+        log = await Log.create(journal)
+        made, first, groups = await appended_to(log)
+
+        def as_before(connection) -> None:  # type: ignore[no-untyped-def]
+            head = find_head(connection, log.model, log.incarnation)
+            kept = answers.kept(connection, head, log.incarnation, Limits())
+            connection.execute("DELETE FROM nonces")
+            for number, (nonce, result) in enumerate(kept):
+                row = (head.model, nonce, number, answers.pack_result(result))
+                connection.execute("INSERT INTO nonces VALUES (?, ?, ?, ?)", row)
+            # It trimmed the log, too, and kept nothing besides.
+            connection.execute("DELETE FROM entries WHERE seq <= 4")
+            connection.execute("UPDATE heads SET trimmed = 4")
+
+        await journal._writer.run(as_before)  # type: ignore[attr-defined]
+        await log.append(rows(8))
+        await journal.trim(log.model, log.incarnation, 7)
+        for nonce, before, group in zip(made, first, groups, strict=True):
+            assert told(await log.append(*group, nonce=nonce)) == told(before)
+        assert places(await log.append(rows(9))) == [(9, 9, "new")]
+
+
+async def test_first_appends_keep_no_row_of_their_nonce(sqlite_store: Store):
+    async with sqlite_store.journal() as journal:
+        log = await Log.create(journal)
+        for tag in range(3):
+            await log.append(rows(tag))
+        rows_kept = "SELECT count(*) FROM nonces"
+        run = journal._writer.run  # type: ignore[attr-defined]
+        assert await run(lambda connection: connection.execute(rows_kept).fetchone()) == (0,)

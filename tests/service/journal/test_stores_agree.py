@@ -1,0 +1,130 @@
+"""The stores answer alike: the rules of an append are written twice, in Python and in Lua."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from dualstream.service.journal.protocol import (
+    CursorMove,
+    CursorMoved,
+    Limits,
+    NonceForgotten,
+    Part,
+    Place,
+)
+from dualstream.service.journal.record import KeyKind
+from tests.service.journal.conftest import Store
+from tests.service.journal.groups import Log, keyed, request, rows, whole
+
+pytestmark = pytest.mark.anyio
+
+
+def some_rows(chance: random.Random) -> Part:
+    """Rows with or without an id, of few ids and payloads, so that they meet again."""
+    tags = [chance.randrange(1000) for _ in range(chance.randint(1, 3))]
+    id = chance.choice([None, None, *"abcdefgh"])
+    return rows(*tags, id=id, payload=chance.choice("xxxy"))
+
+
+def some_request(chance: random.Random) -> list[Part]:
+    parts = [some_rows(chance) for _ in range(chance.randint(0, 4))]
+    kind = chance.choice([KeyKind.REQUEST, KeyKind.CHUNK])
+    key, payload = chance.choice("rstuvw"), chance.choice("xxxy")
+    if parts and chance.random() < 0.3:
+        return whole(*parts)
+    parts = request(key, *parts, payload=payload, kind=kind)
+    if chance.random() < 0.5:
+        parts[0] = keyed(key, chance.randrange(1000), payload=payload, kind=kind)
+    return whole(*parts) if chance.random() < 0.5 else parts
+
+
+def some_group(chance: random.Random) -> list[Part]:
+    group: list[Part] = []
+    for _ in range(chance.randint(0, 5)):
+        group += some_request(chance) if chance.random() < 0.4 else [some_rows(chance)]
+    return group
+
+
+async def places_of(log: Log) -> list[Place]:
+    """The ends of its entries."""
+    entries = await log.journal.read(log.model, log.incarnation, 0)
+    return [Place(0, log.record.chain), *(Place(entry.seq, entry.chain) for entry in entries)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_appends_that_are_asked_for_again_late_have_the_same_answers(
+    sqlite_store: Store, redis_store: Store, seed: int
+):
+    """Of rows without keys: what was left out SQLite remembers longer."""
+    chance = random.Random(seed)
+    few = Limits(nonces=4)
+    async with sqlite_store.journal(few) as one, redis_store.journal(few) as other:
+        logs = [await Log.create(one), await Log.create(other)]
+        asked: list[tuple[bytes, int, list[Part]]] = []
+        told = Counter[str]()
+        for _ in range(120):
+            is_repeated = bool(asked) and chance.random() < 0.4
+            if not is_repeated:
+                group = [rows(chance.randrange(1000)) for _ in range(chance.randint(1, 3))]
+                asked.append((chance.randbytes(16), len(await places_of(logs[0])) - 1, group))
+            nonce, number, group = chance.choice(asked) if is_repeated else asked[-1]
+            answers = []
+            for log in logs:
+                place = (await places_of(log))[number]
+                if chance.random() < 0.05:
+                    place = Place(place.seq, 40 * "0")
+                options = {"repeats": place} if is_repeated else {}
+                try:
+                    appended = await log.append(*group, nonce=nonce, known_seq=place.seq, **options)
+                    answers.append((appended.placed, appended.first_seq, appended.seq))
+                except NonceForgotten:
+                    answers.append("forgotten")
+            told["forgotten" if answers[0] == "forgotten" else "told"] += is_repeated
+            assert len(set(answers)) == 1 or "forgotten" in answers
+        read = [await log.journal.read(log.model, log.incarnation, 0) for log in logs]
+        for entries in read:
+            nonces = [entry.nonce for entry in entries]
+            assert len(nonces) == len(set(nonces)) > 40
+        assert told["told"] > 30
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_same_appends_have_the_same_answers(
+    sqlite_store: Store, redis_store: Store, seed: int
+):
+    chance = random.Random(seed)
+    refused = Counter[bool]()
+    async with sqlite_store.journal() as one, redis_store.journal() as other:
+        logs = [await Log.create(one), await Log.create(other)]
+        nonces = [bytes(16)]
+        for _ in range(60):
+            group, known_seq = some_group(chance), chance.randrange(1 + logs[0].known_seq)
+            if chance.random() < 0.9:
+                nonces.append(chance.randbytes(16))
+            nonce = nonces[-1]
+            cursor = None
+            if chance.random() < 0.2:
+                cursor = CursorMove("in", chance.choice([None, "1", "2"]), chance.choice("12"))
+            answers = []
+            for log in logs:
+                try:
+                    appended = await log.append(
+                        *group, nonce=nonce, known_seq=known_seq, cursor=cursor
+                    )
+                    where = (appended.first_seq, appended.seq, appended.more)
+                    seen = [(e.first_seq, e.seq, e.nonce, e.body) for e in appended.entries]
+                    answers.append((appended.placed, where, seen))
+                except CursorMoved as moved:
+                    answers.append(moved.value)
+            assert answers[0] == answers[1]
+            if isinstance(answers[0], tuple):
+                refused.update(place.refused for place in answers[0][0])
+            keys = [key for key in {part.key for part in group} if key is not None]
+            found = [await log.journal.known(log.model, log.incarnation, keys) for log in logs]
+            assert found[0] == found[1]
+        read = [await log.journal.read(log.model, log.incarnation, 0) for log in logs]
+        bodies = [[(e.first_seq, e.seq, e.nonce, e.body) for e in entries] for entries in read]
+        assert bodies[0] == bodies[1]
+        assert len(bodies[0]) > 10
+        assert refused[True] and refused[False] > 50

@@ -1,0 +1,108 @@
+"""What `/metrics` tells however many models there are."""
+
+import asyncio
+import re
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from dualstream.service.metrics import exposition as text
+from dualstream.service.metrics.model_filter import Folded, Shown
+from dualstream.solvers import Progressive
+from tests.service.conftest import SPEC
+
+GOOD = {"x": [1, 0, 0, 0, 2], "y": 1}
+BAD = {"x": [1, 2], "y": 1}
+
+
+def scraped(client) -> dict[str, float]:
+    lines = [line for line in client.get("/metrics").text.splitlines() if line[:1] != "#"]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def models_in(told: dict[str, float], family: str) -> set[str]:
+    found = (re.search(r'model="([^"]*)"', name) for name in told if name.startswith(family))
+    return {match.group(1) for match in found if match}
+
+
+def test_series_are_of_the_first_models_and_the_others_are_summed(serve):
+    client = serve(metrics_max_models=3)
+    for number in (4, 2, 0, 3, 1):
+        client.put(f"/models/m{number}", json=SPEC)
+        client.post(f"/models/m{number}/learn", json={"samples": [GOOD] * (number + 1) + [BAD]})
+        client.post(f"/models/m{number}/predict", json={"x": [GOOD["x"]] * (number + 1)})
+    told = scraped(client)
+    named = {"m0", "m1", "m2"}
+    assert models_in(told, "dualstream_") == named | {"_other"}
+    assert models_in(told, "dualstream_samples_total") == named
+    for number in range(3):
+        assert told[f'dualstream_predictions_total{{model="m{number}"}}'] == number + 1
+    assert told['dualstream_predictions_total{model="_other"}'] == 4 + 5
+    assert told['dualstream_refused_rows_total{model="_other"}'] == 2
+    assert told['dualstream_models{state="stored"}'] == 5
+    assert told['dualstream_models{state="shown"}'] == 3
+    # One that comes among the first takes a place.
+    client.put("/models/a", json=SPEC)
+    assert models_in(scraped(client), "dualstream_samples_total") == {"a", "m0", "m1"}
+
+
+def test_counted_models_are_bounded_while_they_come_and_go(serve):
+    client = serve(metrics_max_models=1)
+    telemetry = client.app._catalog.telemetry
+    for number in range(50):
+        telemetry.saw_refused(f"m{number}", 1)
+    assert len(telemetry._of_model) <= 4 * 8
+    assert scraped(client)['dualstream_refused_rows_total{model="_other"}'] == 50
+
+
+def test_a_second_server_on_the_store_shows_its_models_without_being_asked_for_them(serve, store):
+    one = serve(store=store)
+    other = serve(store=store)
+    one.put("/models/m", json=SPEC)
+    one.post("/models/m/learn", json={"samples": [GOOD] * 5})
+    learned = 'dualstream_samples_total{model="m",outcome="learned"}'
+    assert scraped(other)[learned] == scraped(one)[learned] == 5
+    full = serve(store=store, models_held=1)
+    full.put("/models/n", json=SPEC)
+    # There is no room for both: the one in use stays.
+    assert models_in(scraped(full), "dualstream_samples_total") == {"n"}
+
+
+def test_a_summary_is_computed_once_for_a_model_and_scrape(model, monkeypatch):
+    model.post("/models/m/learn", json=GOOD)
+    calls = []
+    summary = Progressive.summary
+    monkeypatch.setattr(Progressive, "summary", lambda of: calls.append(1) or summary(of))
+    assert model.get("/metrics").status_code == 200
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["dualstream_predictions", "dualstream_request_seconds"])
+def test_no_series_tells_when_it_was_created(model, name):
+    model.get("/models/m/predict?x=1:1")
+    told = scraped(model)
+    assert any(series.startswith(name) for series in told)
+    assert not any("_created" in series for series in told)
+
+
+def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch):
+    monkeypatch.setattr(text, "TURN_S", 0.0)
+    registry = CollectorRegistry()
+    Gauge("without_any", "It has no series.", ["a"], registry=registry)
+    counter = Counter("many", 'Of 1,000 "models", \\ and\nlines.', ["a"], registry=registry)
+    for number in range(1000):
+        counter.labels(f'm"{number}').inc(number / 3)
+    Histogram("spread", "In buckets.", registry=registry).observe(0.3)
+    families = Folded(registry, Shown(0))
+
+    async def written() -> tuple[bytes, int]:
+        writing = asyncio.create_task(text.text_of(families.collect(), text.Turns()))
+        turns = 0
+        while not writing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return writing.result(), turns
+
+    whole, turns = asyncio.run(written())
+    assert whole == generate_latest(families)
+    assert turns >= 1000 / text.SAMPLES

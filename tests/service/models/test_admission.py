@@ -1,0 +1,276 @@
+"""What comes to a server with too much to do is refused at once; ordinary load never is."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from dualstream.service.journal.protocol import OutcomeUnknown
+from dualstream.service.models.admission import (
+    FEW,
+    LEARN,
+    PREDICT,
+    REFUSE_AFTER_S,
+    SHORT,
+    WHILE_S,
+    Idleness,
+    Pressure,
+    kind_of,
+)
+from tests.service.conftest import SPEC, assert_problem
+from tests.service.transport.test_body_protocol import request
+
+LEARNING, PREDICTING, HEALTH = "/models/m/learn", "/models/m/predict", "/livez"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pressure_of(clock: Clock, **given: float) -> tuple[Pressure, list[str]]:
+    refused: list[str] = []
+    told = {"most": 1000, "patience_s": 0.05, "timeout_s": 10.0} | given
+    made = Pressure(on_refusal=refused.append, clock=clock, **told)  # type: ignore[arg-type]
+    return made, refused
+
+
+class Asks:
+    """A connection."""
+
+    refused_in = 0
+
+
+def enter(pressure: Pressure, count: int) -> list[int]:
+    return [pressure.enter(asyncio.Future()) for _ in range(count)]
+
+
+def leave(pressure: Pressure, numbers: list[int]) -> None:
+    for number in numbers:
+        pressure.leave(number)
+
+
+@pytest.mark.anyio
+async def test_learning_is_refused_before_predicting():
+    clock = Clock()
+    pressure, refused = pressure_of(clock)
+    numbers = enter(pressure, FEW - 1)
+    clock.now = 0.2
+    assert pressure.admits(LEARN)  # however long they wait, they are few
+    numbers += enter(pressure, 1)
+    # Predictions find twice as many as they may in a rush, but there is none of them yet.
+    assert not pressure.admits(LEARN) and pressure.admits(PREDICT)
+    numbers += enter(pressure, FEW)
+    assert not pressure.admits(PREDICT)
+    assert refused == [LEARN, PREDICT]
+    leave(pressure, numbers)
+    assert pressure.waiting == 0 and pressure.oldest_s == 0.0
+
+
+@pytest.mark.anyio
+async def test_the_queue_is_short_until_those_refused_may_all_wait():
+    clock, clients = Clock(), [Asks() for _ in range(1000)]
+    pressure, _ = pressure_of(clock)
+    numbers = enter(pressure, FEW)
+    clock.now = 0.1
+    assert not pressure.rush and not pressure.admits(LEARN, clients[0]) and pressure.rush
+    leave(pressure, numbers)
+    for number in range(3):
+        # So many others, or the same ones so often: what counts is how many there are.
+        for client in clients:
+            pressure.admits(LEARN, client)
+        enter(pressure, SHORT - pressure.waiting)
+        assert not any(pressure.admits(LEARN, client) for client in clients)
+        assert pressure.admits(PREDICT)
+        clock.now += 0.75 * WHILE_S
+        pressure.look()
+        assert pressure.rush
+        clock.now += 0.75 * WHILE_S
+        pressure.look()
+        assert pressure.rush, number
+    few = clients[: FEW - SHORT]
+    assert not any(pressure.admits(LEARN, client) for _ in range(10) for client in few)
+    clock.now += 2 * WHILE_S
+    pressure.look()
+    assert not pressure.rush
+    assert all(pressure.admits(LEARN, client) for client in few)
+
+
+def short_of(pressure: Pressure) -> int:
+    """How many may wait in the rush that there is."""
+    numbers, before = [], pressure.waiting
+    while not pressure.refuses(LEARN):
+        numbers += enter(pressure, 1)
+    leave(pressure, numbers)
+    return before + len(numbers)
+
+
+@pytest.mark.anyio
+async def test_the_queue_is_longer_where_the_event_loop_waits_for_the_store():
+    clock, shares = Clock(), [0.9] * 8 + [0.1] + [0.0] * 8
+    idle = iter([*shares, 0.1])
+    pressure = Pressure(1000, 0.05, 1000.0, lambda kind: None, clock, lambda: next(idle))
+    numbers = enter(pressure, FEW)
+    clock.now = 0.1
+    assert pressure.refuses(LEARN)
+    leave(pressure, numbers)
+    found = []
+    for _ in shares:
+        pressure.look()
+        found.append(short_of(pressure))
+    # The first look tells of the time before the rush.
+    doubled = [min(SHORT * 2**k, FEW) for k in range(8)]
+    assert found == doubled + [FEW] + [max(FEW // 2**k, SHORT) for k in range(1, 9)]
+    clock.now += 2 * WHILE_S
+    pressure.look()
+    assert not pressure.rush
+
+
+def test_idleness_is_what_a_thread_slept():
+    told = Idleness()
+    assert told.share() is None
+    time.sleep(0.02)
+    slept = told.share()
+    began = time.thread_time()
+    while time.thread_time() - began < 0.02:
+        pass
+    worked = told.share()
+    if slept is None or worked is None:
+        pytest.skip("the kernel does not tell")
+    assert slept > worked
+
+
+@pytest.mark.anyio
+async def test_many_that_wait_but_not_long_are_served_up_to_a_number():
+    clock = Clock()
+    pressure, _ = pressure_of(clock, most=400)
+    enter(pressure, 399)
+    assert pressure.admits(LEARN)
+    enter(pressure, 1)
+    assert not pressure.admits(LEARN)
+    other, _ = pressure_of(clock, most=400)
+    numbers = enter(other, FEW)
+    clock.now = 0.06
+    leave(other, numbers)
+    enter(other, FEW)
+    assert not other.admits(LEARN)  # nobody has waited long, but those before them have
+
+
+@pytest.mark.anyio
+async def test_predictions_that_arrive_together_are_waits_too():
+    clock = Clock()
+    pressure, refused = pressure_of(clock, most=300)
+    assert sum(pressure.admits(PREDICT) for _ in range(1000)) == 600
+    assert not pressure.admits(LEARN)
+    assert refused.count(PREDICT) == 400 and refused.count(LEARN) == 1
+    slow, _ = pressure_of(clock)
+    assert all(slow.admits(PREDICT) for _ in range(2 * FEW))
+    clock.now += 0.11
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sum(slow.admits(PREDICT) for _ in range(1000)) == 2 * FEW  # those before took long
+    await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_who_waits_too_long_is_told_that_the_outcome_is_unknown():
+    clock = Clock()
+    pressure, _ = pressure_of(clock, timeout_s=1.0)
+    first, second = asyncio.Future(), asyncio.Future()
+    pressure.enter(first)
+    clock.now = 0.5
+    pressure.enter(second)
+    clock.now = 1.2
+    pressure.give_up()
+    assert isinstance(first.exception(), OutcomeUnknown) and not second.done()
+
+
+def test_health_metrics_and_models_are_never_refused():
+    assert kind_of(LEARNING) == kind_of("/models/m/labels") == LEARN
+    assert kind_of(PREDICTING) == kind_of("/predict") == kind_of("/v2/models/m/infer") == PREDICT
+    for path in (HEALTH, "/readyz", "/metrics", "/models", "/models/m", "/models/m/events"):
+        assert kind_of(path) is None, path
+
+
+def test_a_refusal_comes_a_moment_later_and_before_the_body_is_parsed(serve, monkeypatch):
+    client = serve()
+    client.put("/models/m", json=SPEC)
+    monkeypatch.setattr(client.app.pressure, "admits", lambda kind, client: kind != LEARN)
+    began = time.monotonic()
+    answer = client.post(LEARNING, content=b"no JSON")
+    assert time.monotonic() - began >= REFUSE_AFTER_S
+    told = assert_problem(answer, 503, "overloaded")
+    assert told["instance"] == LEARNING and int(answer.headers["retry-after"]) >= 1
+    assert client.post(PREDICTING, json={"x": [1, 0, 0, 0, 2]}).status_code == 200
+    assert client.get(HEALTH).status_code == 200
+    monkeypatch.undo()
+    assert client.post(LEARNING, content=b"no JSON").status_code == 400
+
+
+def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve):
+    client = serve(max_in_flight=1, request_timeout_s=0.5)
+    client.put("/models/m", json=SPEC)
+    row, key = {"x": [1, 0, 0, 0, 2], "y": 1}, {"idempotency-key": "k"}
+    journal = client.app._catalog.journal
+    append, go_on = journal.append, threading.Event()
+
+    async def stuck(*given):
+        await asyncio.to_thread(go_on.wait)
+        return await append(*given)
+
+    journal.append = stuck
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.post, LEARNING, json=row, headers=key)
+        while client.app.pressure.waiting == 0:
+            assert not first.done()
+        answer = client.post(LEARNING, json=row)
+        assert_problem(answer, 503, "overloaded")
+        assert client.post(PREDICTING, json={"x": row["x"]}).status_code == 200
+        lives = client.get(HEALTH)
+        assert lives.status_code == 200
+        told = assert_problem(first.result(), 503, "outcome-unknown")
+    assert told["outcome"] == "unknown"
+    journal.append = append
+    go_on.set()
+    told = client.post(LEARNING, json=row, headers=key).json()
+    assert told["duplicate"] and told["seq"] == 1
+    assert 'dualstream_shed_total{kind="learn"} 1.0' in client.get("/metrics").text
+
+
+async def _closed_loop(url: str, connections: int, requests: int) -> list[int]:
+    body = b'{"x":[1,0,0,0,2],"y":1}'
+    host, port = url.removeprefix("http://").split(":")
+    message = request("/models/crowd/learn", body)
+
+    async def one() -> list[int]:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        statuses = []
+        for _ in range(requests):
+            writer.write(message)
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r")[0]))
+            statuses.append(int(head.split(b" ")[1]))
+        writer.close()
+        return statuses
+
+    found = await asyncio.gather(*(one() for _ in range(connections)))
+    return [status for statuses in found for status in statuses]
+
+
+@pytest.mark.anyio
+async def test_256_clients_that_wait_for_their_answers_are_never_refused(shared_server):
+    async with httpx.AsyncClient(base_url=shared_server.url, timeout=60) as client:
+        assert (await client.put("/models/crowd", json=SPEC)).status_code == 201
+        assert set(await _closed_loop(shared_server.url, 256, 5)) == {200}
+        assert (await client.get("/models/crowd")).json()["seq"] == 256 * 5
+        await client.delete("/models/crowd")

@@ -1,0 +1,248 @@
+"""Models that left memory are loaded by the next request, and nobody can tell by the answers."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from dualstream.service.api.errors import Problem, as_problem
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.journal.protocol import JournalUnavailable, Part
+from dualstream.service.journal.record import RecordError, encode_control
+from dualstream.service.models.model import Model
+from dualstream.service.models.registry import Catalog
+from dualstream.service.replica.replica import Replica
+from dualstream.solvers import Batch
+from tests.service.models.test_many_models import (
+    ADULT,
+    IDS,
+    bits_of,
+    create,
+    learn,
+    leave,
+    rows,
+    serving,
+    shown,
+)
+from tests.service.replica.snapshot_damage import bits
+
+WIDER = ADULT | {"features": {"kind": "indexed", "dim": 200}}
+HASHED = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "hashed", "bits": 8}}
+SGD = ADULT | {"algorithm": "sgd"}
+OTHERS = ["x", "y"]
+
+
+async def evicted(catalog: Catalog, length: int = 300) -> None:
+    """The model `m` has learned so many rows, and is out of memory."""
+    await create(catalog, ["m", *OTHERS])
+    await learn(catalog, "m", rows(0, length))
+    await leave(catalog, "m", OTHERS)
+
+
+async def replayed(catalog: Catalog) -> dict[str, bytes]:
+    """The bits of the journal of `m`, read by another replica."""
+    replica = Replica(await catalog.journal.get("m"))
+    await replica.catch_up(catalog.journal)
+    return bits(replica)
+
+
+def test_a_row_loads_the_model_and_is_scored_by_what_was_learned_before(store):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await evicted(catalog)
+            receipt = await learn(catalog, "m", rows(300, 301))
+            assert receipt.placed.seq == 301
+            model = catalog.find("m")
+            assert model is not None and bits(model.replica) == await replayed(catalog)
+            learner = Replica(await catalog.journal.get("m")).learner
+            learner.learn(rows(0, 300))
+            assert receipt.scores[0] == learner.predict(rows(300, 301))[0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("spec", [ADULT, HASHED, SGD], ids=["dual_ascent", "hashed", "sgd"])
+def test_models_come_and_go_by_chance_in_two_workers(store, spec):
+    """Two workers on one store, each of which holds two of six models."""
+    ids, chance = IDS[:6], random.Random(7)
+
+    def batch(n: int) -> Batch:
+        found = rows(n, n + 1)
+        if spec is not HASHED:
+            return found
+        return Batch(found.indptr, found.indices, found.values, found.labels, found.weights, 256)
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as one, serving(store, models_held=2) as other:
+            for model_id in ids:
+                await one.create(model_id, spec)
+            told: dict[str, dict[int, float]] = {model_id: {} for model_id in ids}
+
+            async def client(first: int) -> None:
+                for n in range(first, first + 60):
+                    model_id = ids[min(chance.randrange(6), chance.randrange(6))]
+                    receipt = await learn(chance.choice((one, other)), model_id, batch(n))
+                    told[model_id][receipt.placed.seq] = receipt.scores[0]
+
+            await asyncio.gather(*(client(100 * n) for n in range(3)))
+            for model_id in ids:
+                reader = Replica(await one.journal.get(model_id))
+                scores: list[float] = []
+                for entry in await one.journal.read(model_id, reader.incarnation, 0):
+                    content = reader.rows_of([entry])
+                    assert content is not None
+                    scores += reader.learn_entries([entry], content).scores.tolist()
+                assert scores == [told[model_id][seq] for seq in range(1, len(scores) + 1)]
+                for catalog in (one, other):
+                    model = await catalog.get(model_id)
+                    await model.refresh()
+                    assert bits(model.replica) == bits(reader)
+            for catalog in (one, other):
+                counted = shown(catalog, await catalog.telemetry.exposition(catalog))
+                assert counted["dualstream_model_evictions_total"] > 20
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["made anew", "deleted"])
+def test_nothing_is_refused_by_what_it_was(serve, store, how):
+    """The follower does not report changes of models that are not in memory."""
+    here, other = serve(store=store, models_held=1), serve(store=store)
+    for name in ("m", "x"):
+        assert here.put(f"/models/{name}", json=ADULT).status_code == 201
+    other.delete("/models/m")
+    if how == "made anew":
+        other.put("/models/m", json=WIDER)
+    answer = here.post("/models/m/learn", json={"x": {"150": 1}, "y": 1})
+    assert answer.status_code == (200 if how == "made anew" else 404), answer.text
+
+
+def test_rows_are_reported_as_journalled_where_a_record_before_them_cannot_be_read(store):
+    """A client that sends them again needs to know."""
+
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            await create(catalog, ["m"])
+            record = await catalog.journal.get("m")
+            part = Part(encode_control("of a later version", {}), 1)
+            await catalog.journal.append("m", record.incarnation, b"n" * 16, 0, [part])
+            with pytest.raises(RecordError, match="of a later version") as failed:
+                await learn(catalog, "m", rows(0, 1))
+            told = as_problem(failed.value)
+            assert told is not None
+            assert (told.status, told.slug) == (503, "unreadable-journal")
+            assert told.extra["outcome"] == "journalled"
+            assert (await catalog.journal.get("m")).seq == 2
+            with pytest.raises(Problem, match="of a later version") as refused:
+                await learn(catalog, "m", rows(0, 1))
+            assert "outcome" not in refused.value.extra
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", ["read", "appended to", "read, first in vain"])
+def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeypatch, way):
+    """The store lost what the model had learned when it left memory."""
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await evicted(catalog)
+            _, trail = catalog.loads._left["m"]
+            for seq in (301, 302, 303):
+                trail.pass_by(seq, f"{seq:064}")
+            if way == "read, first in vain":
+
+                async def fail(*_: Any) -> Any:
+                    raise JournalUnavailable("planted")
+
+                with monkeypatch.context() as planted:
+                    planted.setattr(catalog.journal, "base", fail)
+                    with pytest.raises(JournalUnavailable):
+                        await catalog.get("m")
+            if way == "appended to":
+                assert (await learn(catalog, "m", rows(300, 301))).placed.seq == 301
+            for _ in range(2):
+                assert await bits_of(catalog, "m") == await replayed(catalog)
+                model = catalog.find("m")
+                assert model is not None
+                catalog._held._evict(model)
+            counted = shown(catalog, await catalog.telemetry.exposition(catalog))
+            assert counted['dualstream_lost_records_total{model="m"}'] == 3
+
+    asyncio.run(scenario())
+
+
+def test_no_loss_is_counted_of_another_incarnation(store):
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog, serving(store) as other:
+            await evicted(catalog)
+            await other.delete("m")
+            await other.create("m", ADULT)
+            assert (await catalog.get("m")).replica.seq == 0
+            text = (await catalog.telemetry.exposition(catalog)).decode()
+            assert 'dualstream_lost_records_total{model="m"}' not in text
+
+    asyncio.run(scenario())
+
+
+def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store, monkeypatch):
+    """The answer comes late: others have used the model, and it has left memory."""
+    trails = []
+
+    async def scenario() -> None:
+        async with serving(store, models_held=2) as catalog:
+            await create(catalog, OTHERS)
+            made = catalog.journal.create
+
+            async def answered_late(*given: Any) -> Any:
+                answer = await made(*given)
+                await learn(catalog, "m", rows(0, 7))
+                await leave(catalog, "m", OTHERS)
+                return answer
+
+            monkeypatch.setattr(catalog.journal, "create", answered_late)
+            count = Model.count_lost_since
+            monkeypatch.setattr(
+                Model, "count_lost_since", lambda *given: (trails.append(given[1]), count(*given))
+            )
+            await catalog.create("m", ADULT)
+
+    asyncio.run(scenario())
+    assert trails[-1] is not None and trails[-1].end == 7
+
+
+def test_the_trails_of_the_models_that_left_last_are_kept(store, monkeypatch):
+    monkeypatch.setattr("dualstream.service.models.loader.MAX_TRAILS", 2)
+
+    async def scenario() -> None:
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, IDS[:5])
+            assert list(catalog.loads._left) == IDS[2:4]
+            await catalog.get(IDS[2])
+            assert list(catalog.loads._left) == [IDS[3], IDS[4]]
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def server(tmp_path) -> Iterator[httpx.Client]:
+    with ServerProcess(f"sqlite:///{tmp_path / 'many.db'}", ["--models-held", "2"]) as process:
+        with httpx.Client(base_url=process.url, timeout=30) as client:
+            yield client
+
+
+def test_requests_learn_by_models_that_come_and_go(server):
+    """Over HTTP: refused rows change nothing, and all counts are those of every row."""
+    for name in "abcd":
+        assert server.put(f"/models/{name}", json=ADULT).status_code == 201
+    for round_ in range(5):
+        for name in "abcd":
+            told = server.post(f"/models/{name}/learn", json={"x": {"1": 1, "7": 1}, "y": 1}).json()
+            assert told["seq"] == round_ + 1
+            bad = server.post(f"/models/{name}/learn", json={"x": {"124": 1}, "y": 1})
+            assert bad.status_code == 422
+    for name in "abcd":
+        assert server.get(f"/models/{name}/metrics").json()["samples"] == 5

@@ -1,0 +1,603 @@
+"""More models than there is memory for: those used longest ago leave it, and come back."""
+
+import asyncio
+import contextlib
+import gc
+import json
+import random
+import tracemalloc
+import weakref
+from collections.abc import AsyncIterator
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from dualstream.service.api.learn_rows import request_of
+from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.service.codecs.json_bulk import parse_json
+from dualstream.service.jobs.guard_rollback import Pausing
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import JournalUnavailable
+from dualstream.service.journal.record import KeyKind, make_key
+from dualstream.service.journal.sqlite.writer_thread import Worker
+from dualstream.service.metrics import Telemetry
+from dualstream.service.models import model as model_module, registry as catalog_module
+from dualstream.service.models.cache import MOST_LEAVING
+from dualstream.service.models.model import Model
+from dualstream.service.models.registry import Catalog
+from dualstream.service.models.sizeof import bytes_of
+from dualstream.service.replica.requests import Request
+from dualstream.service.settings import Settings
+from dualstream.solvers import Batch, make_learner
+from tests.changeable import changeable
+from tests.service.conftest import SPEC
+from tests.service.replica.test_replica import bits
+
+ADULT = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
+IDS = [f"m{n}" for n in range(8)]
+
+
+@contextlib.asynccontextmanager
+async def serving(store: str, **given: object) -> AsyncIterator[Catalog]:
+    """A catalog as a server has it."""
+    journal = await open_journal(store)
+    catalog = Catalog(journal, Settings(store=store, **given), Telemetry())
+    catalog.telemetry.watch(catalog)
+    try:
+        yield catalog
+    finally:
+        await catalog.close()
+        await journal.close()
+
+
+@pytest.fixture
+def cheap_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take 0.2 ms: less than 1,500 rows take to replay, and more than 20, on any machine."""
+    monkeypatch.setattr(model_module, "WRITTEN_S", 2e-4)
+    monkeypatch.setattr(model_module, "WRITTEN_BYTE_S", 0.0)
+    monkeypatch.setattr(model_module, "RESTORED_BYTE_S", 0.0)
+
+
+def rows(first: int, last: int) -> Batch:
+    return Batch.from_libsvm(b"\n".join(adult_lines()[first:last]) + b"\n", 123).batch
+
+
+async def create(catalog: Catalog, ids: list[str]) -> None:
+    for model_id in ids:
+        with catalog.pinned(model_id):
+            await catalog.create(model_id, ADULT)
+
+
+async def learn(catalog: Catalog, model_id: str, batch: Batch, key: str | None = None):
+    """As a request does."""
+    with catalog.pinned(model_id):
+        model = await catalog.get(model_id)
+        stored = None if key is None else make_key(KeyKind.REQUEST, key)
+        return await model.submit(Request.of(batch, stored, None if key is None else b"f" * 16))
+
+
+async def bits_of(catalog: Catalog, model_id: str) -> dict[str, bytes]:
+    with catalog.pinned(model_id):
+        return bits((await catalog.get(model_id)).replica)
+
+
+def held(catalog: Catalog) -> list[str]:
+    return [model.record.id for model in catalog]
+
+
+async def quiet(catalog: Catalog) -> list[str]:
+    """What is held once no snapshot is being written any more."""
+    for model in catalog:
+        await model.close()
+    return held(catalog)
+
+
+async def leave(catalog: Catalog, model_id: str, others: list[str]) -> None:
+    """Use others until the model is out of memory."""
+    for _ in range(100):
+        for other in others:
+            await bits_of(catalog, other)
+        if catalog.find(model_id) is None:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{model_id} does not leave memory")
+
+
+def shown(catalog: Catalog, text: bytes) -> dict[str, float]:
+    lines = [line.split() for line in text.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
+    async def run():
+        chance = random.Random(3)
+        rows_of = dict.fromkeys(IDS, 0)
+        async with serving(store, models_held=3) as catalog:
+            await create(catalog, IDS)
+
+            async def client(first: int):
+                for n in range(first, first + 12):
+                    model_id = IDS[min(chance.randrange(8), chance.randrange(8))]
+                    rows_of[model_id] += 1
+                    receipt = await learn(catalog, model_id, rows(n, n + 1))
+                    assert receipt.placed.count == 1
+                    # Above it are those alone that somebody uses.
+                    assert len(catalog) <= 3 + 4 + MOST_LEAVING
+
+            await asyncio.gather(*(client(100 * n) for n in range(4)))
+            assert len(await quiet(catalog)) <= 3
+            live = {model_id: await bits_of(catalog, model_id) for model_id in IDS}
+            await quiet(catalog)
+            told = shown(catalog, await catalog.telemetry.exposition(catalog))
+            assert told['dualstream_models{state="stored"}'] == 8
+            assert told['dualstream_models{state="held"}'] <= 3
+            assert told["dualstream_model_evictions_total"] >= 5
+            loads = told["dualstream_model_load_seconds_count"]
+            assert loads - told["dualstream_model_evictions_total"] == len(catalog)
+        async with serving(store) as fresh:
+            for model_id in IDS:
+                assert await bits_of(fresh, model_id) == live[model_id]
+                assert fresh.find(model_id).replica.seq == rows_of[model_id]
+
+    asyncio.run(run())
+
+
+def test_models_stay_within_their_bytes_as_they_grow(store):
+    async def run():
+        budget = 700_000
+        async with serving(store, models_bytes=budget) as catalog:
+            await create(catalog, IDS)
+            assert len(catalog) == len(IDS)  # they are small while they are new
+            for first in range(0, 1000, 250):
+                for model_id in IDS:
+                    await learn(catalog, model_id, rows(first, first + 250))
+            await quiet(catalog)
+            assert 1 <= len(catalog) < len(IDS)
+            assert catalog.held_bytes == sum(model.bytes for model in catalog) <= budget
+
+    asyncio.run(run())
+
+
+def test_a_model_larger_than_the_budget_is_served_and_stays(store):
+    async def run():
+        async with serving(store, models_bytes=1) as catalog:
+            await create(catalog, IDS[:2])
+            await learn(catalog, "m0", rows(0, 10))
+            assert await quiet(catalog) == ["m0"]
+            model = catalog.find("m0")
+            await learn(catalog, "m0", rows(10, 20))
+            assert catalog.find("m0") is model
+            await learn(catalog, "m1", rows(0, 10))
+            assert await quiet(catalog) == ["m1"]
+
+    asyncio.run(run())
+
+
+def test_a_model_in_use_does_not_leave_until_it_is_not(store):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, IDS[:3])
+            with catalog.pinned("m0"):
+                model = await catalog.get("m0")
+                for other in ("m1", "m2"):
+                    await learn(catalog, other, rows(0, 5))
+                assert catalog.find("m0") is model
+                with catalog.pinned("m0"):
+                    await model.submit(Request.of(rows(0, 3), None, None))
+                assert catalog.find("m0") is model
+            assert await quiet(catalog) == ["m2"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("many", [1500, 20])
+def test_what_comes_back_has_the_same_bits_and_goes_on(store, many, cheap_snapshots):
+    """A long journal leaves with a snapshot, a short one without."""
+
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            for first in range(0, many, many // 10):
+                await learn(catalog, "m0", rows(first, first + many // 10))
+            before = await bits_of(catalog, "m0")
+            incarnation = catalog.find("m0").record.incarnation
+            await leave(catalog, "m0", ["m1"])
+            snapshot = await catalog.journal.snapshot_get("m0", incarnation)
+            assert (snapshot is not None and snapshot.seq == many) == (many == 1500)
+            assert await bits_of(catalog, "m0") == before
+            assert catalog.find("m0").replica.restored_seq == (many if many == 1500 else 0)
+            await leave(catalog, "m0", ["m1"])
+            receipt = await learn(catalog, "m0", rows(many, many + 7))
+            assert receipt.placed.first_seq == many + 1
+            live = await bits_of(catalog, "m0")
+        learner = make_learner(ADULT)
+        learner.learn(rows(0, many + 7))
+        state = learner.state()
+        assert {name: live[f"learner.{name}"] for name in state} == {
+            name: array.tobytes() for name, array in state.items()
+        }
+
+    asyncio.run(run())
+
+
+def test_the_memory_of_what_leaves_is_free_at_once(store):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            for first in (0, 1000):
+                await learn(catalog, "m0", rows(first, first + 1000))
+            model = catalog.find("m0")
+            for errand in (model.refits, model.references, model.pausing, model.clean_up):
+                assert not errand.is_busy
+            parts = (model, model.replica, model.replica.learner, model.committer, model.refits)
+            gone = [weakref.ref(part) for part in parts]
+            del model, errand, parts
+            gc.collect()
+            gc.disable()
+            await leave(catalog, "m0", ["m1"])
+            assert [part() for part in gone] == [None] * 5
+
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_planted):
+    """Where nothing stops the rollback of a pause, this shows that it goes on."""
+    paused = SimpleNamespace(needs_rollback=True, since=1, held_from=1)
+    monkeypatch.setattr(Pausing, "pauses", paused)
+    monkeypatch.setattr(Pausing, "_try", lambda *_: asyncio.sleep(3600))
+
+    async def run():
+        async with serving(store) as catalog:
+            await create(catalog, ["m0"])
+            model = catalog.find("m0")
+            model.pausing.came_by()
+            model.clean_up.begin(3600.0)
+            await asyncio.sleep(0)
+            assert model.pausing.is_busy and model.clean_up.is_busy and not model.is_idle
+            with monkeypatch.context() as planted:
+                if is_planted:
+                    planted.setattr(Pausing, "stop", lambda _: None)
+                catalog.forget(model)
+            for _ in range(5):  # turns, in which what was cancelled ends
+                await asyncio.sleep(0)
+            assert model.pausing.is_busy is is_planted and not model.clean_up.is_busy
+            await model.close()
+
+    asyncio.run(run())
+
+
+def test_a_loading_goes_on_where_its_client_leaves(store):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            first, *others = (asyncio.create_task(catalog.get("m0")) for _ in range(4))
+            await asyncio.sleep(0)
+            first.cancel()
+            others[0].cancel()
+            given = await asyncio.gather(*others[1:])
+            assert given == [catalog.find("m0")] * 2 and first.cancelled()
+            assert not catalog.loads._under_way
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_a_loading_is_told_why_it_failed(store):
+    async def run():
+        async with serving(store) as catalog:
+            told = await asyncio.gather(
+                *(catalog.get("m9") for _ in range(3)), return_exceptions=True
+            )
+            assert [one.status for one in told] == [404] * 3
+            assert not catalog.loads._under_way
+
+    asyncio.run(run())
+
+
+def test_keys_and_first_answers_survive(store):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            first = await learn(catalog, "m0", rows(0, 4), "k")
+            for n in range(4, 904, 100):
+                await learn(catalog, "m0", rows(n, n + 100))
+            await leave(catalog, "m0", ["m1"])
+            again = await learn(catalog, "m0", rows(0, 4), "k")
+            assert again.placed.duplicate and again.placed.seq == first.placed.seq
+            assert again.answer is not None
+            assert list(again.answer.rows.scores) == list(first.scores)
+
+    asyncio.run(run())
+
+
+def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            await leave(catalog, "m0", ["m1"])
+            loads = []
+            monkeypatch.setattr(catalog.telemetry, "saw_load", loads.append)
+            receipts = await asyncio.gather(
+                *(learn(catalog, "m0", rows(n, n + 1)) for n in range(30))
+            )
+            assert len(loads) == 1
+            assert sorted(receipt.placed.seq for receipt in receipts) == list(range(1, 31))
+
+    asyncio.run(run())
+
+
+def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch, cheap_snapshots):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            for first in range(0, 1500, 100):
+                await learn(catalog, "m0", rows(first, first + 100))
+            model = catalog.find("m0")
+            may_end, put = asyncio.Event(), catalog.journal.snapshot_put
+
+            async def slow(*given):
+                await may_end.wait()
+                return await put(*given)
+
+            monkeypatch.setattr(catalog.journal, "snapshot_put", slow)
+            await bits_of(catalog, "m1")
+            assert not model.is_idle and catalog.find("m0") is model
+            receipt = await learn(catalog, "m0", rows(0, 1))  # not held up by it
+            assert receipt.placed.seq == 1501
+            may_end.set()
+            await model.close()
+            assert catalog.find("m0") is model and held(catalog) == ["m0"]
+
+    asyncio.run(run())
+
+
+def test_a_model_goes_though_its_snapshot_cannot_be_written(store, monkeypatch, cheap_snapshots):
+    async def run():
+        async with serving(store, models_held=1) as catalog:
+            await create(catalog, ["m0", "m1"])
+            for first in range(0, 1500, 100):
+                await learn(catalog, "m0", rows(first, first + 100))
+            before = await bits_of(catalog, "m0")
+
+            async def refuse(*_):
+                raise JournalUnavailable("planted")
+
+            monkeypatch.setattr(catalog.journal, "snapshot_put", refuse)
+            await leave(catalog, "m0", ["m1"])
+            assert await bits_of(catalog, "m0") == before
+
+    asyncio.run(run())
+
+
+def test_a_start_loads_the_first_models_and_the_others_when_asked(serve, store, monkeypatch):
+    monkeypatch.setattr(catalog_module, "LOADED_AT_START", 3)
+    first = serve(store=store)
+    for model_id in IDS:
+        assert first.put(f"/models/{model_id}", json=SPEC).status_code == 201
+        first.post(f"/models/{model_id}/learn", json={"x": [1, 0, 0, 0, 2], "y": 1})
+    client = serve(store=store, models_held=5)
+    catalog = client.app._catalog
+    assert held(catalog) == IDS[:3]
+    # A list loads none, and tells of the others what the store knows.
+    listed = client.get("/models").json()["models"]
+    assert [view["id"] for view in listed] == IDS
+    assert [view["seq"] for view in listed] == [1] * 8
+    assert [view.get("samples") for view in listed] == [1] * 3 + [None] * 5
+    assert held(catalog) == IDS[:3]
+    for model_id in IDS:
+        assert client.get(f"/models/{model_id}").json()["samples"] == 1
+    # Two of the first were used again, and are the last to go.
+    assert held(catalog) == [*IDS[5:], *IDS[1:3]]
+    assert client.get("/readyz?verbose").json()["models"] == 5
+    # Those not in memory are deleted and replaced as any others.
+    assert client.delete("/models/m0").status_code == 204
+    assert client.get("/models/m0").status_code == 404
+    etag = first.get("/models/m1").headers["etag"]
+    answer = client.put("/models/m1", json=SPEC | {"rho": 0.5}, headers={"if-match": etag})
+    assert answer.status_code == 201 and answer.json()["samples"] == 0
+
+
+def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
+    client = serve(models_held=1)
+
+    def metrics():
+        return shown(client.app._catalog, client.get("/metrics").content)
+
+    for model_id in ("m0", "m1"):
+        client.put(f"/models/{model_id}", json=SPEC)
+    bad = {"x": [1, 2], "y": 1}
+    good = {"x": [1, 0, 0, 0, 2], "y": 1}
+    client.post("/models/m0/learn", json={"samples": [bad, good]})
+    assert metrics()['dualstream_refused_rows_total{model="m0"}'] == 1
+    client.get("/models/m1")
+    told = metrics()
+    assert 'dualstream_samples_total{model="m0",outcome="learned"}' not in told
+    assert told['dualstream_refused_rows_total{model="m0"}'] == 1
+    client.post("/models/m0/learn", json={"samples": [bad, good]})
+    told = metrics()
+    assert told['dualstream_refused_rows_total{model="m0"}'] == 2
+    assert told['dualstream_samples_total{model="m0",outcome="learned"}'] == 2
+    client.post("/models/m1/learn", json=good)
+    told = metrics()
+    assert told['dualstream_samples_total{model="m1",outcome="learned"}'] == 1
+    assert told["dualstream_models_bytes"] == client.app._catalog.held_bytes > 0
+    client.delete("/models/m0")
+    client.put("/models/m0", json=SPEC)
+    assert 'dualstream_refused_rows_total{model="m0"}' not in metrics()
+
+
+def test_adopting_goes_over_all_models_within_the_budget(serve, store, monkeypatch):
+    first = serve(store=store)
+    for model_id in IDS:
+        first.put(f"/models/{model_id}", json=SPEC)
+        first.post(f"/models/{model_id}/learn", json={"x": [1, 0, 0, 0, 2], "y": 1})
+    monkeypatch.setattr(
+        "dualstream.service.models.store_status.numeric_identity", lambda: "another machine"
+    )
+    monkeypatch.setattr(
+        "dualstream.service.replica.state.numeric_identity", lambda: "another machine"
+    )
+    client = serve(store=store, adopt=True, models_held=2)
+    assert len(client.app._catalog) <= 2
+    journal = client.app._catalog.journal
+
+    async def snapshots():
+        found = [await journal.get(model_id) for model_id in IDS]
+        return [await journal.snapshot_get(one.id, one.incarnation) for one in found]
+
+    assert [snapshot.seq for snapshot in client.portal.call(snapshots)] == [1] * 8
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ADULT,
+        {"algorithm": "perceptron", "features": {"kind": "indexed", "dim": 123}},
+        {"features": {"kind": "indexed", "dim": 123}},
+    ],
+    ids=["dual_ascent", "perceptron", "eight"],
+)
+def test_measured_bytes_are_what_is_allocated(spec):
+    batch = rows(0, 1500)
+    before_it = make_learner(spec)
+    before_it.learn(batch)
+    before_it.state()  # whatever is allocated once
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    learner = make_learner(spec)
+    learner.learn(batch)
+    learner.state()  # rows in bulk are copied as somebody looks, and counted before
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    allocated = after - before
+    assert abs(bytes_of(learner) - allocated) < 0.2 * allocated + 1000
+
+
+def test_measuring_counts_what_is_shared_once_and_long_lists_by_their_beginning():
+    shared = b"x" * 10_000
+    assert bytes_of([shared, shared]) < 11_000
+    long = [float(n) for n in range(10_000)]
+    assert 0.9 < bytes_of(long) / (bytes_of(*long) + 8 * len(long)) < 1.1
+
+
+def named(many: int) -> bytes:
+    """Rows of features by name, as a body."""
+    lines = [line.decode().split() for line in adult_lines()[:many]]
+    samples = [
+        {"x": dict.fromkeys([pair.split(":")[0] for pair in line[1:]], 1), "y": line[0]}
+        for line in lines
+    ]
+    return json.dumps({"samples": samples}).encode()
+
+
+@pytest.mark.parametrize("many", [1, 1500])
+@pytest.mark.parametrize("features", [ADULT["features"], {"kind": "hashed", "bits": 8}])
+def test_loaded_models_take_the_memory_that_they_tell(store, many, features):
+    """Within a twentieth."""
+
+    async def run():
+        async with serving(store) as catalog:
+            for model_id in IDS:
+                model, _ = await catalog.create(model_id, ADULT | {"features": features})
+                intake = parse_json(model.door, named(many), True)
+                await model.submit(
+                    await request_of(intake, make_key(KeyKind.REQUEST, "k"), b"f" * 16)
+                )
+        async with serving(store) as catalog:
+            for model_id in IDS[:2]:  # whatever is allocated once
+                await catalog.get(model_id)
+            gc.collect()
+            tracemalloc.start()
+            before, _ = tracemalloc.get_traced_memory()
+            models = [await catalog.get(model_id) for model_id in IDS[2:]]
+            told = sum(model.bytes for model in models)
+            for model in models:  # rows in bulk are copied as somebody looks, and counted before
+                model.replica.learner.state()
+            del models, model
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert told == pytest.approx(after - before, rel=0.05)
+
+    asyncio.run(run())
+
+
+def test_models_of_one_specification_share_nothing_that_changes(store):
+    async def run():
+        async with serving(store) as catalog:
+            await create(catalog, IDS[:2])
+            parts = []
+            for model_id in IDS[:2]:
+                await learn(catalog, model_id, rows(0, 20), "k")
+                model = catalog.find(model_id)
+                state, door = model.replica.state, model.door
+                of = (state, model.replica.answers, model.replica.losses, model.replica.verdicts)
+                parts.append(changeable(of, model.replica.trail, model.lag, door.held()))
+            assert not parts[0].keys() & parts[1].keys()
+
+    asyncio.run(run())
+
+
+def test_a_model_tells_no_fewer_bytes_than_its_state_has(store):
+    async def run():
+        async with serving(store) as catalog:
+            await create(catalog, ["m0"])
+            await learn(catalog, "m0", rows(0, 1500))
+            model: Model = catalog.find("m0")
+            state = sum(array.nbytes for array in model.replica._state().values())
+            assert state / 2 < model.bytes < 4 * state
+
+    asyncio.run(run())
+
+
+def test_who_asks_when_a_loaded_model_has_left_again_is_given_another(store):
+    async def run():
+        async with serving(store) as catalog:
+            await create(catalog, ["m0"])
+            catalog.forget(catalog.find("m0"))
+            put, asked = catalog._held.put, []
+
+            def put_and_drop(model):
+                # It leaves, and somebody asks, before whoever waited for the loading goes on.
+                put(model)
+                if not asked:
+                    catalog._held.drop(model)
+                    asked.append(asyncio.create_task(catalog.get("m0")))
+
+            catalog._held.put = put_and_drop
+            gone = await catalog.get("m0")
+            given = await asked[0]
+            assert given is catalog.find("m0")
+            assert given is not gone
+
+    asyncio.run(run())
+
+
+def test_a_model_of_sqlite_is_loaded_by_one_call_of_the_store(tmp_path, monkeypatch):
+    async def run():
+        async with serving(f"sqlite:///{tmp_path / 'one.db'}") as catalog:
+            await create(catalog, IDS[:2])
+            for model_id in IDS[:2]:
+                await learn(catalog, model_id, rows(0, 30))
+            await catalog.find(IDS[0]).write_snapshot()
+            await learn(catalog, IDS[0], rows(30, 40))
+            before = [await bits_of(catalog, model_id) for model_id in IDS[:2]]
+            calls = []
+            reader = catalog.journal._reader
+
+            async def counted(task, way):
+                calls.append(task)
+                return await way(reader, task)
+
+            for model_id in IDS[:2]:
+                catalog.forget(catalog.find(model_id))
+            for way in ("run", "read"):
+                monkeypatch.setattr(reader, way, partial(counted, way=getattr(Worker, way)))
+            assert [await bits_of(catalog, model_id) for model_id in IDS[:2]] == before
+            assert len(calls) == 2
+
+    asyncio.run(run())

@@ -1,0 +1,248 @@
+"""What a process holds of a store that others change while it loads."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dualstream.service.api.errors import Problem
+from dualstream.service.jobs.follower import Follower
+from dualstream.service.journal.protocol import AppendRequest, Base, ModelChanged
+from dualstream.service.models.registry import Catalog
+from dualstream.service.models.versions import LoadedVersions, take_version
+from dualstream.service.replica.lineage import Trail
+from dualstream.service.replica.replica import Replica
+from tests.service.conftest import SPEC
+from tests.service.journal.groups import rows
+from tests.service.models.test_many_models import serving
+
+OTHER = SPEC | {"rho": 0.5}
+
+
+class Held:
+    """Loads that have read all there is, and wait to be let go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_there, self.may_end = asyncio.Event(), asyncio.Event()
+        load = Replica.load
+
+        async def slowly(replica: Replica, *given: Any, **more: Any) -> None:
+            await load(replica, *given, **more)
+            if not self.is_there.is_set():
+                self.is_there.set()
+                await self.may_end.wait()
+
+        monkeypatch.setattr(Replica, "load", slowly)
+
+
+@pytest.mark.parametrize("change", ["deleted", "deleted and made", "replaced"])
+def test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, change):
+    async def scenario() -> None:
+        async with serving(store) as other, serving(store) as catalog:
+            await other.create("m", SPEC)
+            slow = Held(monkeypatch)
+            loading = asyncio.create_task(catalog.get("m"))
+            await slow.is_there.wait()
+            made = None
+            if change == "replaced":
+                made, _ = await asyncio.wait_for(replaced(catalog), 5)
+            else:
+                await catalog.delete("m")
+                if change == "deleted and made":
+                    made, _ = await asyncio.wait_for(catalog.create("m", OTHER), 5)
+            slow.may_end.set()
+            if made is None:
+                with pytest.raises(Problem, match="no model"):
+                    await loading
+                assert catalog.held("m") is None
+            else:
+                assert await loading is catalog.held("m") is made
+                assert made.replica.spec["rho"] == 0.5
+                assert (await catalog.journal.get("m")).incarnation == made.record.incarnation
+
+    async def replaced(catalog: Catalog) -> Any:
+        may: Callable[[Any], bool] = lambda record: True  # noqa: E731
+        return await catalog.create("m", OTHER, may)
+
+    asyncio.run(scenario())
+
+
+def test_a_model_asked_for_before_its_making_is_answered_is_one_and_the_same(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            create, slow = catalog.journal.create, Held(monkeypatch)
+            asking: list[asyncio.Task[Any]] = []
+
+            async def create_and_be_asked(*given: Any) -> Any:
+                made = await create(*given)
+                asking.append(asyncio.create_task(catalog.get("m")))
+                await slow.is_there.wait()
+                asyncio.get_running_loop().call_later(0.01, slow.may_end.set)
+                return made
+
+            monkeypatch.setattr(catalog.journal, "create", create_and_be_asked)
+            made, _ = await catalog.create("m", SPEC)
+            assert await asking[0] is made is catalog.held("m")
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_kept_of_models_that_are_gone(store):
+    async def scenario() -> None:
+        async with serving(store) as other, serving(store) as catalog:
+            await other.create("m", SPEC)
+            await catalog.get("m")
+            catalog.telemetry.saw_refused("m", 1)
+            await other.delete("m")
+            await Follower(catalog, catalog.journal)._look()
+            assert not catalog.telemetry._of_model and not len(catalog)
+            catalog.loads._forked["m"] = ("an incarnation", Trail())
+            with pytest.raises(Exception, match="no model"):
+                await catalog.get("m")
+            assert not catalog.loads._forked
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_since(
+    store, monkeypatch
+):
+    async def scenario() -> None:
+        async with serving(store) as other, serving(store) as catalog:
+            await other.create("m", SPEC)
+            delete = catalog.journal.delete
+
+            async def late(*given: Any) -> None:
+                await other.delete("m")
+                await other.create("m", OTHER)
+                await delete(*given)
+
+            monkeypatch.setattr(catalog.journal, "delete", late)
+            with pytest.raises(ModelChanged):
+                await catalog.delete("m")
+            made = await catalog.journal.get("m")
+            assert made.incarnation == (await other.get("m")).record.incarnation
+            monkeypatch.undo()
+            await catalog.delete("m")
+            with pytest.raises(Problem, match="no model"):
+                await catalog.delete("m")
+            if store.startswith("redis"):  # a deletion that died before its last step left this
+                await catalog.journal._others.call("ZADD", "ds:models", 0, "m")
+                with pytest.raises(Problem, match="no model"):
+                    await catalog.delete("m")
+                assert await catalog.journal.count() == 0
+
+    asyncio.run(scenario())
+
+
+def test_one_that_is_made_anew_while_it_is_read_is_read_again(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store) as other, serving(store) as catalog:
+            await other.create("m", SPEC)
+            base, remade = catalog.journal.base, [OTHER, SPEC]
+
+            async def overtaken(model: str) -> Base:
+                found = await base(model)
+                if remade:
+                    await other.delete("m")
+                    await other.create("m", remade.pop())
+                return Base(found.record)
+
+            monkeypatch.setattr(catalog.journal, "base", overtaken)
+            model = await catalog.get("m")
+            assert not remade and model.record == await other.journal.get("m")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("meanwhile", ["it learned", "it was made again"])
+def test_a_model_that_moves_on_while_it_is_deleted_by_its_place_stays(
+    store, monkeypatch, meanwhile
+):
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            await catalog.create("m", SPEC)
+            delete = catalog.journal.delete
+
+            async def late(*given: Any) -> None:
+                record = await catalog.journal.get("m")
+                if meanwhile == "it learned":
+                    nonce = b"n" * 16
+                    await catalog.journal.append(
+                        AppendRequest("m", record.incarnation, nonce, 0, [rows(1)])
+                    )
+                else:
+                    await delete("m")
+                    await catalog.journal.create("m", record.spec, record.given)
+                await delete(*given)
+
+            monkeypatch.setattr(catalog.journal, "delete", late)
+            with pytest.raises(Problem, match="If-Match") as refused:
+                await catalog.delete("m", may_delete=lambda record: True)
+            assert (refused.value.status, refused.value.slug) == (412, "precondition-failed")
+            await catalog.journal.get("m")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wherever", [True, False])
+def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
+    """`If-Match: *` names it wherever it stands; an ETag, only there."""
+
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            await catalog.create("m", SPEC)
+            replace, learned = catalog.journal.replace, []
+
+            async def late(*given: Any) -> Any:
+                if len(learned) < 3:
+                    record = await catalog.journal.get("m")
+                    nonce = bytes([len(learned)]) * 16
+                    place = ("m", record.incarnation, nonce, 0, [rows(len(learned) + 1)])
+                    learned.append(await catalog.journal.append(AppendRequest(*place)))
+                return await replace(*given)
+
+            monkeypatch.setattr(catalog.journal, "replace", late)
+            replacing = catalog.create("m", OTHER, lambda record: wherever or record.seq == 0)
+            if wherever:
+                model, created = await replacing
+                assert created and len(learned) == 3
+                assert (model.replica.seq, model.replica.spec["rho"]) == (0, 0.5)
+            else:
+                with pytest.raises(Problem, match="does not stand where If-Match says"):
+                    await replacing
+                assert (await catalog.journal.get("m")).seq == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_version_in_memory_does_not_wait_for_another_one(store):
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            model, _ = await catalog.create("m", SPEC)
+            await take_version(model, catalog.journal, "v", "")
+            versions = LoadedVersions(2, 10**9)
+            first = await versions.get(model, catalog.journal, "v")
+            async with versions._turn:  # as if another one took long
+                again = versions.get(model, catalog.journal, "v")
+                assert await asyncio.wait_for(again, 5) is first
+
+    asyncio.run(scenario())
+
+
+def test_the_store_is_not_asked_for_what_cannot_be_an_id(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store) as catalog:
+            asked: list[str] = []
+            for name in ("get", "base", "delete", "create"):
+                monkeypatch.setattr(catalog.journal, name, lambda *given: asked.append(given[0]))
+            for model_id in ("a;b", "", "-m", "m\0", "m/versions", "a" * 129, "\u00e1"):
+                for ask in (catalog.get(model_id), catalog.delete(model_id)):
+                    with pytest.raises(Problem, match="no model"):
+                        await ask
+                with pytest.raises(Problem, match="cannot be a model id"):
+                    await catalog.create(model_id, SPEC)
+            assert not asked
+
+    asyncio.run(scenario())

@@ -1,0 +1,93 @@
+"""What an append tells, held against what a replica has come by, on journals made by chance."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from dualstream.service.journal.chain import first_chain, next_chain
+from dualstream.service.journal.protocol import Appended, Entry, Place
+from dualstream.service.replica.lineage import Trail, may_have_parted, parts_at
+
+START = Place(0, first_chain("7" * 32))
+
+
+def grown(chance: random.Random, path: Sequence[Entry], count: int) -> list[Entry]:
+    entries = list(path)
+    for _ in range(count):
+        before = place_of(entries)
+        nonce = chance.randbytes(16)
+        seq = before.seq + chance.randrange(1, 4)
+        chain = next_chain(before.chain, nonce)
+        entries.append(Entry(before.seq + 1, seq, nonce, chain, 0, b""))
+    return entries
+
+
+def place_of(entries: Sequence[Entry]) -> Place:
+    return Place(entries[-1].seq, entries[-1].chain) if entries else START
+
+
+def trail_of(entries: Sequence[Entry]) -> Trail:
+    trail = Trail()
+    trail.begin(START.seq, START.chain)
+    for entry in entries:
+        trail.pass_by(entry.seq, entry.chain)
+    return trail
+
+
+def told(chance: random.Random, own: Sequence[Entry], known: int) -> Appended:
+    """What the store tells of a journal that ends with an own entry, or brought nothing new."""
+    unseen = tuple(entry for entry in own if entry.seq > known)
+    if chance.random() < 0.4:
+        end = place_of(own)
+        return Appended((), None, None, end.chain, end.chain, unseen, False)
+    before, last = place_of(own[:-1]), own[-1]
+    others = unseen[:-1]
+    told = others[: chance.randrange(len(others) + 1)]
+    more = len(told) < len(others)
+    return Appended((), last.first_seq, last.seq, before.chain, last.chain, told, more)
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_one_on_the_journals_path_is_never_doubted(seed):
+    """Wherever it stands: before what was told, in its midst, or beyond it."""
+    chance = random.Random(seed)
+    journal = grown(chance, [], 8)
+    own = journal[: chance.randrange(1, 8)]
+    known = place_of(own[: chance.randrange(len(own))])
+    appended = told(chance, own, known.seq)
+    path = journal[: chance.randrange(9)]
+    assert not may_have_parted(appended, place_of(path), trail_of(path))
+    assert not parts_at(appended, known)
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_one_that_stands_on_what_is_lost_is_doubted(seed):
+    """Whether its append was asked behind what is left, or behind what is lost."""
+    chance = random.Random(seed)
+    path = grown(chance, [], 8)
+    place = place_of(path)
+    kept = path[: chance.randrange(8)]
+    own = grown(chance, kept, chance.randrange(1, 9))
+    known = place_of(kept[: chance.randrange(len(kept) + 1)])
+    appended = told(chance, own, known.seq)
+    # The own entry, too, says where it stands; what lies between may be left out.
+    is_untold = appended.more and (appended.first_seq or 0) > place.seq + 1
+    assert may_have_parted(appended, place, trail_of(path)) or is_untold
+    appended = told(chance, own, place.seq)
+    if not appended.more or appended.entries:
+        assert parts_at(appended, place)
+        assert may_have_parted(appended, place, trail_of(path))
+
+
+def test_a_repeated_answer_is_of_the_end_that_it_found():
+    """A nonce that comes again is told what it was told at first; others have appended since."""
+    chance = random.Random(1)
+    path = grown(chance, [], 5)
+    chain = path[2].chain
+    repeated = Appended((), None, None, chain, chain, (), False)
+    assert not may_have_parted(repeated, place_of(path), trail_of(path))
+    assert parts_at(repeated, place_of(path))  # as it was not asked from there
+    elsewhere = grown(chance, [], 3)[-1].chain
+    lost = Appended((), None, None, elsewhere, elsewhere, (), False)
+    assert may_have_parted(lost, place_of(path), trail_of(path))

@@ -1,0 +1,475 @@
+"""Whatever shows that the store has lost what a replica stands on: nobody is served of it any more.
+
+Not only the entries that it reads and appends in its turn: also answers that come while it learns,
+and places that the store says it does not hold.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dualstream.service.replica.replica
+from dualstream.service.jobs.follower import Follower
+from dualstream.service.jobs.reference_optimum import Found
+from dualstream.service.jobs.refit import Desk
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import (
+    AppendRequest,
+    JournalUnavailable,
+    NotHeld,
+    OutcomeUnknown,
+    Place,
+)
+from dualstream.service.models.model import Model
+from dualstream.service.models.registry import Catalog
+from dualstream.service.models.versions import take_version
+from dualstream.service.replica.apply import Applying
+from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.controls import Demote
+from dualstream.service.replica.groups import BULK_ROWS, Appending
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.requests import ControlRequest
+from dualstream.solvers import RefitError
+from tests.service.api.test_unlearning import catalog_on, learn, of_five, unlearning
+from tests.service.journal.faulty import Fault
+from tests.service.replica.test_appended_ahead import MORE, failing, front_and_behind
+from tests.service.replica.test_committer import Bench, lose, request, run
+
+
+async def append_elsewhere(bench: Bench, nonce: int, rows: int) -> None:
+    where = (bench.replica.id, bench.replica.incarnation, nonce.to_bytes(16, "big"), 10**9)
+    await bench.faulty.journal.append(
+        AppendRequest(*where, request(f"elsewhere {nonce}", rows).parts)
+    )
+
+
+async def is_served(replica: Replica) -> bool:
+    try:
+        async with replica.serving():
+            return True
+    except JournalUnavailable:
+        return False
+
+
+def test_rows_that_stand_across_its_place_show_it(tmp_path, monkeypatch):
+    """They were appended ahead; meanwhile it has read rows of others, which are lost then.
+
+    A front that fails lets it read on.
+    """
+    served = []
+
+    async def scenario(bench: Bench) -> None:
+        until_known = Appending.until_known
+
+        async def again(self: Appending, group: Any) -> Any:
+            if group.appending is not None and group.appending.done():
+                appended = group.appending.result()
+                assert appended.first_seq <= bench.replica.seq < appended.seq
+                served.append(await is_served(bench.replica))
+            return await until_known(self, group)
+
+        async def read(reading: Callable[[], Awaitable[Any]]) -> None:
+            while bench.committer._ahead is None:
+                await asyncio.sleep(0)
+            await append_elsewhere(bench, 1, 3)
+            await reading()
+            lose(tmp_path, 1)
+
+        await bench.send("one")
+        monkeypatch.setattr(Appending, "until_known", again)
+        bench.faulty.delay_s = 0.3
+        failing(monkeypatch, lambda applying: read(lambda: applying.catch_up(None)))
+        front, behind = await front_and_behind(bench, "k")
+        with pytest.raises(OutcomeUnknown):
+            await front
+        assert (await behind).placed.seq == 1 + BULK_ROWS + MORE
+        await bench.committer.drain()
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.DELAYED])
+    assert served == [False]
+
+
+def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
+    """Which was let go of while rows in bulk were on their way; what these show is lost since."""
+    loaded: list[Committer] = []
+    shown = []
+
+    async def scenario(bench: Bench) -> None:
+        def on_late(appended: Any) -> None:
+            loaded[0].hear(appended)
+            shown.append(loaded[0]._replica.is_forked)
+
+        async def succeeded(_: Applying) -> None:
+            while bench.committer._ahead is None:
+                await asyncio.sleep(0)
+            bench.committer.refuse("another one is loaded", on_late)
+            replica = Replica(await bench.faulty.get("m"))
+            await replica.load(bench.faulty)
+            loaded.append(Committer(bench.faulty, replica, 5.0))
+            lose(tmp_path, 1)
+
+        await bench.send("one")
+        bench.faulty.delay_s = 0.3
+        failing(monkeypatch, succeeded)
+        for told in await front_and_behind(bench):
+            with pytest.raises(OutcomeUnknown):
+                await told
+        replica = loaded[0]._replica
+        async with asyncio.timeout(5):
+            while not await is_served(replica):
+                await asyncio.sleep(0.001)
+        assert replica.seq == 1 + MORE
+
+    run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.DELAYED])
+    assert shown == [True]
+
+
+def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
+    """It is there while the one before it is learned, in slices."""
+    served = []
+
+    async def scenario(bench: Bench) -> None:
+        await bench.send("one")
+        await append_elsewhere(bench, 1, BULK_ROWS)
+        await append_elsewhere(bench, 2, 5)
+        bench.replica._s_per_row = 1e-5
+        monkeypatch.setattr(dualstream.service.replica.replica, "READ_BYTES", 2000)
+        read, run_in_thread, came = (
+            Replica._read,
+            dualstream.service.replica.replica.run_in_thread,
+            asyncio.Event(),
+        )
+
+        async def lost(self: Replica, journal: Any, after: int) -> Any:
+            if after == 1 or came.is_set():
+                return await read(self, journal, after)
+            lose(tmp_path, 2)
+            await append_elsewhere(bench, 3, MORE)
+            page = await read(self, journal, after)
+            came.set()
+            return page
+
+        async def behind(*given: Any) -> Any:
+            await came.wait()
+            await asyncio.sleep(0.01)
+            served.append(bench.replica.is_forked)
+            return await run_in_thread(*given)
+
+        monkeypatch.setattr(Replica, "_read", lost)
+        monkeypatch.setattr(dualstream.service.replica.replica, "run_in_thread", behind)
+        await bench.committer.refresh()
+        assert bench.replica.seq == 1 + MORE
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario)
+    assert served[0] is True
+
+
+def test_a_page_that_comes_late_leaves_a_rebuilt_replica_alone(tmp_path, monkeypatch):
+    """The one before it failed, and what was read ahead is nobody's any more."""
+
+    async def scenario(bench: Bench) -> None:
+        await bench.send("one")
+        await append_elsewhere(bench, 1, BULK_ROWS)
+        await append_elsewhere(bench, 2, 5)
+        monkeypatch.setattr(dualstream.service.replica.replica, "READ_BYTES", 2000)
+        read, apply, may_come, late = Replica._read, Replica.apply, asyncio.Event(), []
+
+        async def waits(self: Replica, journal: Any, after: int) -> Any:
+            if after == 1 or late:
+                return await read(self, journal, after)
+            lose(tmp_path, 2)
+            await append_elsewhere(bench, 3, MORE)
+            late.append(after)
+            await may_come.wait()
+            return await read(self, journal, after)
+
+        async def fails(self: Replica, *given: Any) -> None:
+            while not late:
+                await asyncio.sleep(0)
+            monkeypatch.setattr(Replica, "apply", apply)
+            raise JournalUnavailable("planted")
+
+        monkeypatch.setattr(Replica, "_read", waits)
+        monkeypatch.setattr(Replica, "apply", fails)
+        with pytest.raises(JournalUnavailable):
+            await bench.committer.refresh()
+        await bench.committer.refresh()
+        assert bench.replica.seq == 1 + MORE
+        may_come.set()
+        await asyncio.sleep(0.05)
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario)
+
+
+def test_a_head_that_was_asked_for_before_clears_no_suspicion(tmp_path, monkeypatch):
+    """The store loses records once it has told the head, and that is suspected by then."""
+
+    async def scenario(bench: Bench) -> None:
+        await bench.send("one")
+        await bench.committer.submit(request("two", 3))
+        catch_up = Replica.catch_up
+
+        async def lost(self: Replica, *given: Any) -> None:
+            monkeypatch.setattr(Replica, "catch_up", catch_up)
+            lose(tmp_path, 1)
+            bench.committer.suspect()
+            await catch_up(self, *given)
+
+        monkeypatch.setattr(Replica, "catch_up", lost)
+        await bench.committer.refresh()
+        assert bench.replica.seq == 1
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario)
+
+
+def test_a_control_whose_state_the_store_does_not_hold_shows_it(tmp_path):
+    async def scenario(bench: Bench) -> None:
+        await bench.send("one")
+        await bench.committer.submit(request("two", 3))
+        place = Place(bench.replica.seq, bench.replica.chain)
+        lose(tmp_path, 1)
+        with pytest.raises(NotHeld):
+            await bench.committer.submit(ControlRequest.of(Demote(), held=place))
+        assert bench.replica.seq == 1
+        assert await is_served(bench.replica)
+
+    run(tmp_path, scenario)
+
+
+def of_five_and(tmp_path: Any, scenario: Callable[[Model, Catalog, Any], Awaitable[None]]) -> None:
+    """Runs it on a model of five samples."""
+
+    async def whole() -> None:
+        journal = await open_journal(f"sqlite:///{tmp_path / 'c.db'}")
+        try:
+            catalog = catalog_on(journal)
+            try:
+                await scenario(await of_five(catalog), catalog, journal)
+            finally:
+                await catalog.close()
+        finally:
+            await journal.close()
+
+    asyncio.run(whole())
+
+
+async def served_again(model: Model) -> None:
+    async with asyncio.timeout(5):
+        while not await is_served(model.replica):
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("what", ["snapshot", "version", "clean-up"])
+def test_a_place_that_is_not_held_any_more_shows_it(tmp_path, monkeypatch, what):
+    """Of what was lost no snapshot is taken, and no version; nor is it served from then on."""
+
+    async def scenario(model: Model, _: Catalog, journal: Any) -> None:
+        refresh = Committer.refresh
+        served = []
+
+        async def saw(self: Committer, seq: int | None = None) -> None:
+            served.append(await is_served(model.replica))
+            await refresh(self, seq)
+
+        if what == "snapshot":
+            lose(tmp_path, 1)
+            monkeypatch.setattr(Committer, "refresh", saw)
+            await model._write(model.replica.capture(), lambda: None)
+        elif what == "version":
+            copy_put = journal.copy_put
+
+            async def lost(*given: Any) -> str:
+                lose(tmp_path, 1)
+                monkeypatch.setattr(Committer, "refresh", saw)
+                return await copy_put(*given)
+
+            monkeypatch.setattr(journal, "copy_put", lost)
+            with pytest.raises(NotHeld):
+                await take_version(model, journal, "v", "")
+        else:
+            await model.submit(ControlRequest.of(unlearning("1")))
+            await learn(model, "5")
+            lose(tmp_path, 1)
+            monkeypatch.setattr(Committer, "refresh", saw)
+            model.clean_up.begin()
+            async with asyncio.timeout(5):
+                while not served:
+                    await asyncio.sleep(0.001)
+        assert served[0] is False
+        await served_again(model)
+        assert model.replica.seq == (6 if what == "clean-up" else 4)
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
+    """The store has trimmed the journal past it: the head tells that it leads here all the same."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        place = await model.place()
+        await learn(model, "5")
+        await learn(model, "6")
+        await model.write_snapshot()
+        await journal.trim("m", model.record.incarnation, 7, behind=0)
+        with pytest.raises(NotHeld):
+            await model.submit(ControlRequest.of(Demote(), held=place))
+        assert await is_served(model.replica)
+        assert catalog.find("m") is model
+        text = (await catalog.telemetry.exposition(catalog)).decode()
+        assert 'dualstream_forks_total{model="m"}' not in text
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
+    """Before the journal is read, which waits for a while, as rows may come."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        monkeypatch.setattr("dualstream.service.jobs.follower.PAUSE_S", 0.05)
+        follower = Follower(catalog, journal)
+        lose(tmp_path, 1)
+        await follower._look()
+        assert not await is_served(model.replica)
+        await served_again(model)
+        assert model.replica.seq == 4
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatch):
+    """It is learned, and not counted: the entry, when it came by again, would be learned twice."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        progress = type(model.replica.progress)
+        count, left = progress.count, [MemoryError("planted")]
+
+        def fail_once(*given: Any) -> Any:
+            if left:
+                raise left.pop()
+            return count(*given)
+
+        monkeypatch.setattr(progress, "count", fail_once)
+        with pytest.raises(MemoryError):
+            await learn(model, "5")
+        with pytest.raises(JournalUnavailable):
+            await learn(model, "6")
+        model = await catalog.get("m")
+        await learn(model, "6")
+        alone = Replica(await journal.get("m"))
+        await alone.load(journal)
+        for name, array in alone._state().items():
+            assert model.replica._state()[name].tobytes() == array.tobytes(), name
+        assert alone.learner.samples == 7
+
+    of_five_and(tmp_path, scenario)
+
+
+async def other_row(tmp_path: Any, model: Model) -> None:
+    """The last row is lost, and another one stands in its place."""
+    lose(tmp_path, 1)
+    await learn(model, "another")
+    assert model.replica.seq == 5 and not model.replica.is_forked
+
+
+async def reference_of(catalog: Catalog) -> Found:
+    """Without when it was found."""
+    return replace(await (await catalog.get("m")).references.find(), at=0.0)
+
+
+async def fresh_reference(journal: Any) -> Found:
+    fresh = catalog_on(journal)
+    try:
+        return await reference_of(fresh)
+    finally:
+        await fresh.close()
+
+
+def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
+    """At the same seq, where another row stands now."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        async def is_shown() -> bool:
+            text = (await catalog.telemetry.exposition(catalog)).decode()
+            return 'dualstream_reference_lower_bound{model="m"}' in text
+
+        catalog.telemetry.watch(catalog)
+        before = await reference_of(catalog)
+        assert before.place.seq == 5 and await is_shown()
+        await other_row(tmp_path, model)
+        assert not await is_shown()
+        found = await reference_of(catalog)
+        assert found.place.seq == 5 and found.lower != before.lower
+        assert found == await fresh_reference(journal)
+        assert await is_shown()
+        kept = model.reference
+        assert await model.references.find() is kept
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, monkeypatch):
+    """Whoever waits for it is told of the rows that there are."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        run, solved = Desk.run, []
+
+        async def lost_meanwhile(self: Desk, *work: Any) -> Any:
+            solved.append(await run(self, *work))
+            if len(solved) == 1:
+                await other_row(tmp_path, model)
+            return solved[-1]
+
+        monkeypatch.setattr(Desk, "run", lost_meanwhile)
+        told = await asyncio.gather(reference_of(catalog), reference_of(catalog))
+        assert len(solved) == 2 and told[0] == told[1] != replace(solved[0], at=0.0)
+        assert told[0] == await fresh_reference(journal)
+        assert model.reference is solved[1]
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_there_is_no_telling_that_a_lost_window_had_no_rows(tmp_path, monkeypatch):
+    """They were lost, and other ones learned, before whoever asked was answered."""
+
+    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+        run, refused = Desk.run, []
+
+        async def lost_meanwhile(self: Desk, *work: Any) -> Any:
+            if not refused:
+                refused.append(RefitError("no rows are retained"))
+                await other_row(tmp_path, model)
+                raise refused[0]
+            return await run(self, *work)
+
+        monkeypatch.setattr(Desk, "run", lost_meanwhile)
+        assert await reference_of(catalog) == await fresh_reference(journal)
+
+    of_five_and(tmp_path, scenario)
+
+
+def test_half_a_row_is_not_named(tmp_path, monkeypatch):
+    """A group fails in the midst of it, just as it is the turn of whoever takes a version."""
+
+    async def scenario(model: Model, _: Catalog, journal: Any) -> None:
+        async def refreshed(*_: Any) -> None:
+            with monkeypatch.context() as failing:
+                failing.setattr(type(model.replica.progress), "count", fail)
+                with pytest.raises(MemoryError):
+                    await learn(model, "5")
+
+        def fail(*_: Any) -> None:
+            raise MemoryError("planted")
+
+        monkeypatch.setattr(Model, "refresh", refreshed)
+        with pytest.raises(JournalUnavailable):
+            await take_version(model, journal, "v", "")
+        assert await journal.versions("m", model.record.incarnation) == []
+
+    of_five_and(tmp_path, scenario)

@@ -1,0 +1,192 @@
+"""What a fork has cost is found from where both have come by."""
+
+import random
+from hashlib import sha1
+
+import pytest
+
+from dualstream.service.journal.chain import first_chain, next_chain
+from dualstream.service.journal.protocol import Entry
+from dualstream.service.replica.lineage import KEPT, Lost, Trail
+from tests.service.conftest import assert_problem
+from tests.service.replica.test_replica import SPEC, learn, lose_last_entry, replica_of
+
+START = first_chain("0" * 32)
+
+
+def entries(seed: int, sizes: list[int], seq: int = 0, chain: str = START) -> list[Entry]:
+    """Consecutive entries of these sizes."""
+    found = []
+    for number, size in enumerate(sizes):
+        nonce = sha1(f"{seed} {number}".encode()).digest()[:16]
+        chain = next_chain(chain, nonce)
+        found.append(Entry(seq + 1, seq + size, nonce, chain, 0, b""))
+        seq += size
+    return found
+
+
+def trail_of(passed: list[Entry], kept: int | None = KEPT, first: Entry | None = None) -> Trail:
+    """Of a replica that began at the start, or with a snapshot behind `first`."""
+    trail = Trail(kept)
+    trail.pass_by(0, START) if first is None else trail.pass_by(first.seq, first.chain)
+    trail.pass_entries(passed)
+    return trail
+
+
+def test_entries_after_a_seq_are_counted_as_far_as_they_are_remembered():
+    trail = trail_of(entries(0, [1, 4, 2]))
+    assert [trail.entries_after(seq) for seq in range(9)] == [3, 2, 2, 2, 2, 1, 1, 0, 0]
+    short = trail_of(entries(0, [1] * 4 * KEPT), KEPT)
+    assert KEPT <= short.entries_after(0) <= 2 * KEPT
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_was_applied_beyond_the_common_entries_is_lost(seed):
+    rng = random.Random(seed)
+    sizes = [rng.randint(1, 4) for _ in range(rng.randint(0, 30))]
+    common = entries(seed, sizes)
+    seq, chain = (common[-1].seq, common[-1].chain) if common else (0, START)
+    mine = entries(seed + 1000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
+    theirs = entries(seed + 2000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
+    trail, other = trail_of(common + mine), trail_of(common + theirs, kept=None)
+    assert trail.give_way_to(other) == Lost(mine[-1].seq - seq if mine else 0, seq, True)
+    # Once: from here on it is the other's.
+    assert trail._seqs == other._seqs and trail._seqs is not other._seqs
+    assert trail.give_way_to(other).records == 0
+
+
+def test_what_lies_before_a_parting_is_not_known_to_be_on_the_path():
+    common = entries(1, [2, 3])
+    mine = entries(2, [4, 1], 5, common[-1].chain)
+    theirs = entries(3, [1] * (3 * KEPT), 5, common[-1].chain)
+    trail, places = trail_of(common + mine), common + mine
+    assert all(trail.came_by(entry.seq, entry.chain) for entry in places)
+    assert not trail.came_by(4, START) and not trail.came_by(9, mine[-1].chain)
+    # Given a rebuilding that begins with a snapshot at seq 25
+    other = trail_of(theirs[20:30], first=theirs[19])
+    trail.give_way_to(other)
+    assert not any(trail.came_by(entry.seq, entry.chain) for entry in places)
+    assert not trail.came_by(10, mine[-1].chain) and trail.came_by(30, theirs[24].chain)
+    # What is forgotten of later places is as good as ever
+    for entry in theirs[30:]:
+        trail.pass_by(entry.seq, entry.chain)
+    assert trail._seqs[0] > 30 and trail.came_by(25, START) and not trail.came_by(24, START)
+
+
+def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_be():
+    mine, theirs = entries(1, [2] * 30), entries(2, [2] * 30)
+    # When the oldest of what is kept is lost, too
+    short = Trail(4)
+    short.pass_entries(mine)
+    assert short.give_way_to(trail_of(theirs, None)) == Lost(60 - 53, 53, False)
+    # When the journal was read from a snapshot that stands behind the fork
+    after = trail_of(theirs[20:], None, first=theirs[19])
+    assert trail_of(mine).give_way_to(after) == Lost(60 - 39, 39, False)
+
+
+@pytest.mark.parametrize(("is_parted", "lost"), [(False, 0), (True, 1)])
+def test_of_what_was_overtaken_something_is_lost_only_where_it_is_known_to_have_parted(
+    is_parted, lost
+):
+    theirs = entries(2, [2] * 30)
+    behind = trail_of(entries(1, [2] * 5))
+    behind.is_parted = is_parted
+    told = behind.give_way_to(trail_of(theirs[20:], None, first=theirs[19]))
+    assert (told.records, told.is_all) == (lost, not is_parted)
+    assert not behind.is_parted
+
+
+def test_a_trail_is_bounded_and_begins_anew_where_the_replica_does():
+    trail = Trail(10)
+    passed = entries(1, [1] * 100)
+    for entry in passed:
+        trail.pass_by(entry.seq, entry.chain)
+        assert len(trail._seqs) <= 20
+    assert list(trail._seqs)[-10:] == list(range(91, 101))
+    trail.pass_by(0, START)
+    assert list(trail._seqs) == [0]
+    trail.begin(7, passed[6].chain)  # with a snapshot, as what lies before was refused
+    assert list(trail._seqs) == [7]
+    long = trail_of(entries(1, [1] * (KEPT + 9)), kept=None).trimmed()
+    assert len(long._seqs) == KEPT
+
+
+def lost_records(client) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    name = 'dualstream_lost_records_total{model="m"} '
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def test_what_a_store_has_lost_is_counted(serve, tmp_path):
+    import sqlite3
+
+    path = tmp_path / "lost.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=SPEC)
+    for first in range(0, 30, 10):
+        learn(client, first, first + 10)
+    learn(client, 30, 35)
+    lose_last_entry(sqlite3.connect(path))
+    assert learn(client, 40, 43).json()["seq"] == 33
+    assert lost_records(client) == 5
+
+
+def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
+    serve, tmp_path, monkeypatch
+):
+    import sqlite3
+
+    from dualstream.service.jobs.follower import Follower
+    from dualstream.service.journal.protocol import JournalUnavailable
+
+    async def nothing(_: Follower) -> None:
+        pass
+
+    monkeypatch.setattr(Follower, "run", nothing)  # it may find the fork at any moment
+    path = tmp_path / "lost.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 10)
+    learn(client, 10, 14)
+    lose_last_entry(sqlite3.connect(path))
+
+    async def refuse(*_):
+        raise JournalUnavailable("planted")
+
+    forked = client.app._catalog.find("m")
+    with monkeypatch.context() as away:
+        away.setattr(client.app._catalog.journal, "read", refuse)
+        assert learn(client, 60, 65).json()["error"].startswith("planted")
+    for _ in range(2):
+        # Whoever waited to move the forked replica on, as its follower does, is refused, ...
+        with pytest.raises(JournalUnavailable, match="is being read from its journal anew"):
+            client.portal.call(forked.refresh)
+        assert client.get("/models/m").json()["seq"] == 15  # ... and the next request loads it
+        assert lost_records(client) == 4
+
+
+ROUTES = ["", "/metrics", "/weights", "/certificate", "/members", "/compare?a=prior&b=hinge"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_nothing_of_a_fork_is_told_to_who_asked_before(client, route, monkeypatch):
+    """The catalog is asked before, the replica after the fork was found."""
+    client.put("/models/m", json={"features": SPEC["features"]})
+    catalog = client.app._catalog
+    found = catalog.get
+
+    async def get(model_id: str):
+        model = await found(model_id)
+        model.replica.is_forked = True
+        return model
+
+    monkeypatch.setattr(catalog, "get", get)
+    assert_problem(client.get(f"/models/m{route}"), 503, "store-unavailable")
+    assert 'dualstream_seq{model="m"}' not in client.get("/metrics").text
+
+
+def test_replicas_know_where_they_came_by(client):
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 10)
+    learn(client, 10, 20)
+    assert list(replica_of(client).trail._seqs) == [0, 10, 20]

@@ -1,0 +1,386 @@
+"""Many appenders, lost entries, snapshots, other versions: the replica follows its journal."""
+
+import asyncio
+import time
+from itertools import count
+
+import numpy as np
+import pytest
+
+from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.service.clock import Outside
+from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import (
+    AppendRequest,
+    JournalUnavailable,
+    ModelRecord,
+    Part,
+)
+from dualstream.service.journal.record import encode_control
+from dualstream.service.models.registry import canonical
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.requests import Request
+from dualstream.solvers import Batch, numeric_identity, resolve_spec
+from tests.service.conftest import assert_problem
+
+SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
+
+
+def learn(client, first: int, last: int, model: str = "m", **headers):
+    body = b"\n".join(adult_lines()[first:last])
+    return client.post(
+        f"/models/{model}/learn", content=body, headers={"content-type": "text/x-libsvm"} | headers
+    )
+
+
+def bits(replica: Replica) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in replica._state().items()}
+
+
+def replica_of(client, model: str = "m") -> Replica:
+    return client.app._catalog.held(model).replica
+
+
+def loaded(store: str) -> Replica:
+    """The replica that a new process would have."""
+
+    async def load() -> Replica:
+        journal = await open_journal(store)
+        try:
+            replica = Replica(await journal.get("m"))
+            await replica.load(journal)
+            return replica
+        finally:
+            await journal.close()
+
+    return asyncio.run(load())
+
+
+def test_nothing_is_learned_while_a_replica_is_held_still():
+    async def scenario() -> None:
+        spec = canonical(resolve_spec(SPEC))
+        replica = Replica(ModelRecord("m", "i", spec, spec, 0, 0, ""))
+        row = Batch.from_dense(np.ones((1, 123)), np.ones(1))
+        async with replica.still():
+            learning = asyncio.create_task(replica.apply_own(1, "c" * 40, row))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert replica.seq == replica.learner.samples == 0
+        await learning
+        assert replica.seq == replica.learner.samples == 1
+
+    asyncio.run(scenario())
+
+
+def test_two_processes_append_to_one_model(serve, store):
+    one, other = serve(store=store), serve(store=store)
+    assert one.put("/models/m", json=SPEC).status_code == 201
+    assert other.put("/models/m", json=SPEC).status_code == 200
+    for first in range(0, 200, 10):
+        client = one if first % 20 else other
+        answer = learn(client, first, first + 10).json()
+        assert answer["seq"] == first + 10
+    # Each learned its own batches from memory and the other's from the journal.
+    learn(one, 200, 201)
+    learn(other, 201, 202)
+    learn(one, 202, 203)
+    learn(other, 203, 204)
+    learn(one, 204, 205)
+    fresh = loaded(store)
+    assert bits(replica_of(one)) == bits(fresh)
+    assert fresh.seq == 205 and fresh.learner.samples == 205
+    learn(other, 0, 1)
+    assert bits(replica_of(other)) == bits(loaded(store))
+
+
+def test_far_behind_replica_reads_what_one_answer_cannot_hold(serve, store):
+    one, other = serve(store=store), serve(store=store)
+    one.put("/models/m", json=SPEC)
+    other.get("/models/m")
+    for _ in range(4):
+        learn(one, 0, 12_000)
+    assert learn(other, 0, 1).json()["seq"] == 48_001
+    assert bits(replica_of(other)) == bits(loaded(store))
+
+
+def test_model_made_again_elsewhere_is_not_fed_old_rows(serve, store):
+    one, other = serve(store=store), serve(store=store)
+    one.put("/models/m", json=SPEC)
+    learn(one, 0, 50)
+    other.delete("/models/m")
+    other.put("/models/m", json=SPEC)
+    # What is sent now is sent to the new model.
+    assert learn(one, 50, 60).json()["seq"] == 10
+    assert learn(one, 0, 5).json()["seq"] == 15
+    assert bits(replica_of(one)) == bits(loaded(store))
+
+
+def test_model_deleted_elsewhere_is_unknown(serve, store):
+    one, other = serve(store=store), serve(store=store)
+    one.put("/models/m", json=SPEC)
+    learn(one, 0, 5)
+    other.delete("/models/m")
+    assert_problem(learn(one, 5, 6), 404, "unknown-model")
+
+
+def test_lost_entries_make_the_replica_start_over(serve, tmp_path):
+    # Given a server that learned 40 rows of which the store then loses the last 10
+    import sqlite3
+
+    path = tmp_path / "fork.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=SPEC)
+    for first in range(0, 40, 10):
+        learn(client, first, first + 10)
+    lose_last_entry(sqlite3.connect(path))
+    # When it learns again, not while it is rebuilt: who follows may have seen the loss before
+    deadline = time.monotonic() + 10
+    while (answered := learn(client, 60, 65)).status_code == 503 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    answer = answered.json()
+    # Then the lost span is gone from its state too, and that is counted
+    assert answer["seq"] == 35 and answer["learned"] == 5
+    fresh = loaded(f"sqlite:///{path}")
+    assert fresh.learner.samples == 35
+    assert bits(replica_of(client)) == bits(fresh)
+    assert 'dualstream_forks_total{model="m"} 1.0' in client.get("/metrics").text
+
+
+def lose_last_entry(db) -> None:
+    """What a failover to a copy that was behind does."""
+    with db:
+        previous = db.execute(
+            "SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1 OFFSET 1"
+        ).fetchone()
+        for table in ("entries", "keys"):
+            db.execute(f"DELETE FROM {table} WHERE seq > ?", (previous[0],))
+        db.execute("UPDATE heads SET seq = ?, chain = ?", previous)
+    db.close()
+
+
+def test_snapshot_and_replay_have_the_same_bits(serve, store):
+    client = serve(store=store, snapshot_every=100, keep_records=1000)
+    client.put("/models/m", json=SPEC)
+    for first in range(0, 570, 30):
+        learn(client, first, first + 30)
+    deadline = time.monotonic() + 10
+    while client.app._catalog.held("m")._snapshot is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    live = bits(replica_of(client))
+
+    async def both() -> tuple[Replica, Replica, int]:
+        journal = await open_journal(store)
+        try:
+            record = await journal.get("m")
+            restored, replayed = Replica(record), Replica(record)
+            snapshot = await journal.snapshot_get("m", record.incarnation)
+            assert snapshot is not None
+            await restored.load(journal)
+            await replayed.catch_up(journal)
+            return restored, replayed, snapshot.seq
+        finally:
+            await journal.close()
+
+    restored, replayed, seq = asyncio.run(both())
+    assert 100 <= seq <= 540
+    assert bits(restored) == bits(replayed) == live
+
+
+def test_snapshot_of_another_identity_is_not_used(serve, store, monkeypatch):
+    client = serve(store=store, snapshot_every=10, keep_records=1000)
+    client.put("/models/m", json=SPEC)
+    learn(client, 0, 25)
+    time.sleep(0.3)
+    expected = bits(replica_of(client))
+    monkeypatch.setattr("dualstream.service.replica.state.numeric_identity", lambda: "another")
+    assert bits(loaded(store)) == expected
+
+
+def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
+    serve(store=store)
+    monkeypatch.setattr(
+        "dualstream.service.models.store_status.numeric_identity", lambda: "other-cpu"
+    )
+    from starlette.testclient import TestClient
+
+    from dualstream.service.server.app import create_app
+    from dualstream.service.settings import Settings
+
+    with TestClient(create_app(Settings(store=store))) as client:
+        told = until_reason(client, "DUALSTREAM_CPU")
+        assert "--adopt" in told["reason"]
+        assert numeric_identity() in told["reason"]
+        assert_problem(client.get("/models"), 503, "store-unavailable")
+        assert client.get("/livez").status_code == 200
+
+
+def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
+    # Given a store with snapshots that another version wrote
+    with monkeypatch.context() as before:
+        for module in ("identity", "states"):
+            before.setattr(f"service.{module}.numeric_identity", lambda: "an-older-version")
+        client = serve(store=store, snapshot_every=10, keep_records=1000)
+        client.put("/models/m", json=SPEC)
+        client.put("/models/empty", json=SPEC)
+        learn(client, 0, 12, **{"idempotency-key": "k"})
+        learn(client, 12, 27)
+        time.sleep(0.3)
+        learn(client, 27, 28)
+        expected = bits(replica_of(client))
+    # When one worker adopts it
+    adopting = serve(store=store, adopt=True)
+    # Then its state is that of the whole journal, there is a snapshot of it, and others may join
+    assert bits(replica_of(adopting)) == expected == bits(loaded(store))
+    assert learn(adopting, 0, 12, **{"idempotency-key": "k"}).json()["learned"] == 12
+
+    async def newest() -> None:
+        journal = await open_journal(store)
+        try:
+            assert await journal.claim_identity("anything") == numeric_identity()
+            record = await journal.get("m")
+            snapshot = await journal.snapshot_get("m", record.incarnation)
+            assert snapshot is not None and snapshot.seq == 28
+            Replica(record).restore(snapshot)
+        finally:
+            await journal.close()
+
+    asyncio.run(newest())
+    assert learn(serve(store=store), 28, 30).json()["seq"] == 30
+    assert serve(store=store, adopt=True).get("/models/m").json()["seq"] == 30
+
+
+def test_model_whose_spec_is_of_a_later_version_is_set_aside(serve, store):
+    async def create() -> None:
+        journal = await open_journal(store)
+        await journal.create("m", b'{"algorithm": "later"}', b"{}")
+        await journal.close()
+
+    asyncio.run(create())
+    client = serve(store=store)
+    assert client.put("/models/other", json=SPEC).status_code == 201
+    assert_problem(client.get("/models/m"), 503, "unreadable-journal")
+    assert client.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
+
+
+def until_reason(client, text: str) -> dict:
+    deadline = time.monotonic() + 10
+    while True:
+        answer = client.get("/readyz")
+        if text in answer.json().get("reason", ""):
+            assert answer.status_code == 503
+            return answer.json()
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.02)
+
+
+def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, monkeypatch):
+    client = serve(store=store)
+    client.put("/models/m", json=SPEC)
+    client.put("/models/other", json=SPEC)
+    learn(client, 0, 5)
+
+    async def append_control() -> None:
+        journal = await open_journal(store)
+        record = await journal.get("m")
+        part = Part(encode_control("pause", {"why": "test"}), 1)
+        await journal.append(AppendRequest("m", record.incarnation, b"n" * 16, 0, [part]))
+        await journal.close()
+
+    asyncio.run(append_control())
+    late = serve(store=store)
+    for path in ("", "/metrics", "/predict?x=1:1", "/weights"):
+        told = assert_problem(late.get(f"/models/m{path}"), 503, "unreadable-journal")
+        assert "'pause'" in told["detail"]
+    assert_problem(learn(late, 5, 6), 503, "unreadable-journal")
+    assert "'pause'" in late.get("/readyz?verbose").json()["unreadable"]["m"]
+    assert learn(late, 0, 5, "other").status_code == 200
+    listed = late.get("/models").json()["models"]
+    assert [("unreadable" in view) for view in listed] == [True, False]
+    # Whoever held it before is stopped in front of it as well, once it is noticed.
+    deadline = time.monotonic() + 10
+    while client.get("/models/m").status_code == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert client.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
+    # Made anew it is served, here at once and there when it is tried again.
+    assert late.delete("/models/m").status_code == 204
+    assert late.put("/models/m", json=SPEC).status_code == 201
+    assert learn(late, 0, 5).json()["seq"] == 5
+    assert late.get("/readyz?verbose").json()["unreadable"] == {}
+    monkeypatch.setattr("dualstream.service.models.loader.UNREADABLE_S", 0.0)
+    client.app._catalog.loads._unreadable["m"] = ("tried again", 0.0)
+    assert client.get("/models/m").json()["seq"] == 5
+    assert client.get("/readyz?verbose").json()["unreadable"] == {}
+
+
+@pytest.mark.parametrize(("pieces", "read_bytes"), [(1, 1 << 22), (7, 1), (500, 1000)])
+def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
+    monkeypatch.setattr("dualstream.service.replica.replica.READ_BYTES", read_bytes)
+    rows = Batch.from_libsvm(b"\n".join(adult_lines()[:500]), 123).batch
+
+    async def run() -> Replica:
+        journal = await open_journal(store)
+        try:
+            spec = canonical(resolve_spec(SPEC))
+            record, _ = await journal.create("m", spec, spec)
+            for number, part in enumerate(np.array_split(np.arange(500), pieces)):
+                request = Request.of(rows[int(part[0]) : int(part[-1]) + 1], None, None)
+                nonce = number.to_bytes(16, "big")
+                await journal.append(
+                    AppendRequest("m", record.incarnation, nonce, 10**9, [request.part])
+                )
+            replica = Replica(record)
+            await replica.load(journal)
+            return replica
+        finally:
+            await journal.close()
+
+    replica = asyncio.run(run())
+    learner, progress = replica.learner, replica.progress
+    replica.start_over()
+    replica._learn_slice(rows)
+    assert {k: v.tobytes() for k, v in learner.state().items()} == {
+        k: v.tobytes() for k, v in replica.learner.state().items()
+    }
+    assert {k: v.tobytes() for k, v in progress.state().items()} == {
+        k: v.tobytes() for k, v in replica.progress.state().items()
+    }
+
+
+def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, monkeypatch):
+    import sqlite3
+
+    # Given a server whose store has lost an entry, and goes away while the replica is rebuilt
+    path = tmp_path / "fork.db"
+    client = serve(store=f"sqlite:///{path}")
+    client.put("/models/m", json=SPEC)
+    for first in range(0, 30, 10):
+        learn(client, first, first + 10)
+    lose_last_entry(sqlite3.connect(path))
+
+    async def refuse(*_):
+        raise JournalUnavailable("planted")
+
+    with monkeypatch.context() as away:
+        away.setattr(client.app._catalog.journal, "read", refuse)
+        away.setattr(client.app._catalog.journal, "base", refuse)
+        # Appended or not, by who finds the loss first: itself, or what follows the journal
+        assert learn(client, 60, 65).json()["error"].startswith("planted")
+    # When the store is back, the model is served again, from the journal
+    seq = client.get("/models/m").json()["seq"]
+    assert seq in (20, 25)  # who follows may see the fork first, and then nothing is appended
+    assert learn(client, 65, 70).json()["seq"] == seq + 5
+    assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
+
+
+def test_time_that_others_had_the_core_is_not_taken_for_work():
+    spec = canonical(resolve_spec(SPEC))
+    record = ModelRecord("m", "0" * 32, spec, spec, 0, 0, "")
+    moments, worked = count(step=10.0), count(step=1e-5)
+    outside = Outside(lambda: next(moments), effort=lambda: next(worked))
+    replica = Replica(record, outside=outside)
+    batch = Batch.from_libsvm(b"\n".join(adult_lines()[:100]) + b"\n", 123).batch
+    for _ in range(50):
+        asyncio.run(replica._learn(batch))
+    assert replica.s_per_row == pytest.approx(1e-7, rel=1e-2)

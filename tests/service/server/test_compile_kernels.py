@@ -1,0 +1,68 @@
+"""All kernels compiled by several processes: each has its part, and together they miss none."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import dualstream.service.journal.record  # noqa: F401 - its kernels are the service's
+from dualstream import solvers
+from dualstream.service.server.compile_kernels import kernel_modules, shares
+from dualstream.solvers.jit import DISABLED
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 200])
+def test_each_module_is_in_one_share_and_none_is_much_larger(jobs):
+    modules = kernel_modules()
+    parts = shares(modules, jobs)
+    assert sorted(sum(parts, [])) == sorted(modules)
+    sizes = [sum(modules[name] for name in part) for part in parts]
+    assert len(sizes) <= jobs
+    assert max(sizes) <= max(min(sizes) + max(modules.values()), max(modules.values()))
+
+
+@pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+def test_the_modules_are_all_that_have_kernels():
+    solvers.warm()
+    kernels = {name.rpartition(".")[0] for name in solvers.compiled_signatures()}
+    kernels = {name for name in kernels if name.startswith(("solvers.", "service."))}
+    assert "dualstream.service.journal.record.kernels" in kernels
+    assert set(kernel_modules()) == kernels
+
+
+@pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+def test_a_part_is_compiled_with_what_it_needs_and_nothing_else():
+    code = (
+        "from dualstream.service.server.compile_kernels import compile_here; compile_here(['dualstream.solvers.portfolio.weighting_kernels']);"
+        "from dualstream.solvers.jit import compiled_signatures; print(*compiled_signatures())"
+    )
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = {name.rpartition(".")[0] for name in run.stdout.split()}
+    assert {
+        "dualstream.solvers.portfolio.weighting_kernels",
+        "dualstream.solvers.core.scalar",
+    } <= found
+    assert not found & {
+        "dualstream.solvers.online.asset",
+        "dualstream.solvers.text.json",
+        "dualstream.solvers.portfolio.fused_kernels",
+    }
+
+
+@pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+def test_who_waits_for_kernels_is_told_so_where_no_cache_has_them(tmp_path):
+    code = (
+        "import time; from service import kernels; kernels.TOLD_AFTER_S = 0.05\n"
+        "with kernels.telling(print):\n"
+        "    kernels.compile_here(['dualstream.solvers.portfolio.logistic_roots']); time.sleep(1)"
+    )
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"DUALSTREAM_CACHE_DIR": str(tmp_path)}
+    told = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert told[0].count("kernels are compiled") == 1
+    assert not told[1]

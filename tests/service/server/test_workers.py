@@ -1,0 +1,201 @@
+"""`dualstream serve --workers N`: several processes on one port and one store."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+
+from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.journal import open_journal
+from dualstream.service.server.workers import _Crew, _Worker, forks
+from dualstream.service.settings import Settings
+from tests.history import Acknowledged, check_history
+from tests.service.conftest import SPEC
+from tests.service.jobs.test_follower import ROW, until
+from tests.service.replica.test_replica import loaded
+
+WORKERS = 3
+
+
+def children(server: ServerProcess) -> list[int]:
+    """The workers: forked by a child of the server that does nothing else."""
+    processes = [(pid, parent) for pid, parent, _ in _processes()]
+    forking = {
+        pid
+        for pid, parent, command in _processes()
+        if parent == server.process.pid and "forkserver" in command
+    }
+    return [pid for pid, parent in processes if parent in forking]
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Each process of this machine that is not a zombie: its id, its parent's, its command."""
+    for place in Path("/proc").iterdir():
+        try:
+            state, parent = (place / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                yield int(place.name), int(parent), (place / "cmdline").read_text()
+        except (OSError, ValueError):
+            continue
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_workers_share_a_port_and_a_new_store(store):
+    flags = ["--workers", str(WORKERS), "--stop-timeout-s", "0.2"]
+    with socket.socket() as stalled, ServerProcess(store, flags) as server:
+        assert server.said[0] == f"Dualstream listens on {server.url}"
+        assert server.said[1].endswith(f" · {WORKERS} workers")
+        assert len(children(server)) == WORKERS
+        httpx.put(f"{server.url}/models/m", json=SPEC, timeout=60).raise_for_status()
+        acknowledged: list[Acknowledged] = []
+
+        def send(sender: int) -> None:
+            for number in range(20):
+                key = f"{sender}-{number}"
+                # A connection of its own each time: whichever worker takes it.
+                answer = httpx.post(
+                    f"{server.url}/models/m/learn", json=ROW, headers={"idempotency-key": key}
+                )
+                assert answer.status_code == 200, answer.text
+                seq = answer.json()["seq"]
+                acknowledged.append(Acknowledged(key, seq, 1))
+                told = httpx.get(f"{server.url}/models/m/predict?x=1:1&min_seq={seq}")
+                assert told.status_code == 200 and told.json()["seq"] >= seq
+
+        senders = [threading.Thread(target=send, args=(k,)) for k in range(4)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        assert len(acknowledged) == 80
+        etags = {httpx.get(f"{server.url}/models/m").headers["etag"] for _ in range(10)}
+        until(lambda: httpx.get(f"{server.url}/readyz?verbose").json()["lag"]["records"] == 0)
+        # Whoever does not finish its request keeps no worker from ending, which `with` waits for.
+        stalled.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        stalled.sendall(b"POST /models/m/learn HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+    assert server.process.returncode == -signal.SIGTERM
+    assert len(etags) <= WORKERS
+    replica = loaded(store)
+
+    async def check() -> None:
+        journal = await open_journal(store)
+        try:
+            samples = replica.learner.samples
+            await check_history(journal, "m", acknowledged, samples=samples)
+        finally:
+            await journal.close()
+
+    asyncio.run(check())
+
+
+def scraped(server: ServerProcess) -> dict[str, float]:
+    """By whichever worker answers."""
+    answer = httpx.get(f"{server.url}/metrics", timeout=60)
+    lines = [line.rpartition(" ") for line in answer.text.splitlines() if line[:1] != "#"]
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_path):
+    store = f"sqlite:///{tmp_path / 'workers.db'}"
+    shared = {"TMPDIR": str(tmp_path)}
+    server = ServerProcess(store, ["--workers", "2"], env=shared, stderr=subprocess.DEVNULL)
+    try:
+        httpx.put(f"{server.url}/models/m", json=SPEC, timeout=60).raise_for_status()
+        first = children(server)
+        for done in range(1, 21):  # by both of them: a count never falls, and none is missing
+            httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60).raise_for_status()
+            httpx.get(f"{server.url}/models/m/predict?x=1:1", timeout=60).raise_for_status()
+            told = scraped(server)
+            assert told['dualstream_samples_total{model="m",outcome="learned"}'] == done
+            assert told['dualstream_predictions_total{model="m"}'] == done
+            for name in (
+                "dualstream_group_rows_count",
+                "dualstream_append_seconds_count",
+                'dualstream_request_seconds_count{route="learn",status="200"}',
+            ):
+                assert told[name] == done
+        until(lambda: scraped(server)["dualstream_workers"] == 2)
+        assert scraped(server)["dualstream_models_budget_bytes"] == 2 * Settings().models_bytes
+        os.kill(first[0], signal.SIGKILL)
+        until(lambda: len(set(children(server)) - set(first)) == 1, 30)
+        for _ in range(10):
+            answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
+            while answer.status_code == 503:  # from the new one, which is starting
+                time.sleep(0.05)
+                answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
+            assert answer.status_code == 200
+        until(lambda: scraped(server)["dualstream_workers"] == 2, 30)
+        told = scraped(server)  # what the killed one had counted stays
+        assert told['dualstream_predictions_total{model="m"}'] == 20
+        assert told["dualstream_group_rows_sum"] >= 30
+        assert len(list(tmp_path.glob("dualstream-workers-*/counter_*.db"))) == 2
+    finally:
+        workers = children(server)
+        server.kill()
+    assert workers
+    until(lambda: not any(map(is_alive, workers)), 30)
+    assert not list(tmp_path.glob("dualstream-workers-*"))
+
+
+def test_a_start_that_comes_to_nothing_is_made_again_at_the_next_look(tmp_path, monkeypatch):
+    """As where the process that forks workers was killed, too."""
+    ends, other = os.pipe()
+    os.close(other)
+    hears, _ = forks.Pipe(duplex=False)
+    dead = _Worker(SimpleNamespace(exitcode=-9, sentinel=ends), hears)
+    alive = _Worker(SimpleNamespace(exitcode=None, sentinel=ends), hears)
+    starts: Iterator[_Worker | type[Exception]] = iter([dead, EOFError, ConnectionError, alive])
+
+    def started(self: _Crew, number: int) -> _Worker:
+        found = next(starts)
+        if isinstance(found, type):
+            raise found
+        return found
+
+    monkeypatch.setattr(_Crew, "_started", started)
+    with socket.socket() as at:
+        crew = _Crew(Settings(workers=1), at, str(tmp_path))
+        for _ in range(3):
+            crew.look()
+    assert crew._workers == [alive]
+    os.close(ends)
+
+
+def test_one_worker_adopts(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "serve", "--workers", "2", "--adopt", "--port", "0"]
+        + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and "without --workers" in done.stderr
+
+
+def test_a_port_in_use_is_refused(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "service", "serve", "--workers", "2", "--port", port]
+            + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 2 and "in use" in done.stderr
+    assert list(tmp_path.iterdir()) == []

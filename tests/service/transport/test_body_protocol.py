@@ -1,0 +1,100 @@
+"""Requests over a socket, in pieces of any size; bytes of long bodies pass the parser by."""
+
+import asyncio
+import hashlib
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+
+from dualstream.service.transport.body_protocol import LONG, protocol_of
+from dualstream.service.transport.connections import Connections, Limits
+
+
+async def digests(scope, receive, send):
+    """Answers with the path and the digest of the body; of /early, before it has come."""
+    digest, goes_on = hashlib.sha256(), scope["path"] != "/early"
+    while goes_on:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        digest.update(message["body"])
+        goes_on = message["more_body"]
+    told = f"{scope['path']} {digest.hexdigest()}".encode()
+    length = [(b"content-length", b"%d" % len(told))]
+    await send({"type": "http.response.start", "status": 200, "headers": length})
+    await send({"type": "http.response.body", "body": told})
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    limits = Limits(64 * 1024, 60.0, 60.0, 60.0)
+    protocol = protocol_of(Connections(100, limits, lambda reason: None, time.monotonic))
+    config = uvicorn.Config(digests, http=protocol, lifespan="off", log_level="error")
+    server = uvicorn.Server(config)
+    run = lambda: asyncio.run(server.serve(sockets=[listening]))  # noqa: E731
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield listening.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def request(path: str, body: bytes, is_chunked: bool = False) -> bytes:
+    if not is_chunked:
+        return b"POST %b HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (
+            path.encode(),
+            len(body),
+            body,
+        )
+    head = b"POST %b HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n" % path.encode()
+    return head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+def test_pipelined_bodies_arrive_as_they_were_sent(port):
+    rng = random.Random(5)
+    sizes = [0, 1, LONG - 1, LONG, LONG + 1, 3 * LONG, 1_000_000, 17, 5 * LONG, 0]
+    bodies = [rng.randbytes(size) for size in sizes]
+    sent = [(f"/{number}", body, number % 4 == 3) for number, body in enumerate(bodies)]
+    stream = b"".join(request(*one) for one in sent)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        at = 0
+        while at < len(stream):
+            size = rng.choice((1, 100, 4096, 70_000, 400_000))
+            connection.sendall(stream[at : at + size])
+            at += size
+        told = read_answers(connection, len(sent))
+    assert told == [f"{path} {hashlib.sha256(body).hexdigest()}" for path, body, _ in sent]
+
+
+def test_an_answer_before_the_body_has_come_leaves_the_connection_good(port):
+    body = bytes(4 * LONG)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(request("/early", body)[: -2 * LONG])
+        empty = hashlib.sha256().hexdigest()
+        assert read_answers(connection, 1) == [f"/early {empty}"]
+        connection.sendall(body[: 2 * LONG] + request("/next", b"x"))
+        assert read_answers(connection, 1) == [f"/next {hashlib.sha256(b'x').hexdigest()}"]
+
+
+def read_answers(connection: socket.socket, count: int) -> list[str]:
+    text, told = b"", []
+    while len(told) < count:
+        head, end, rest = text.partition(b"\r\n\r\n")
+        size = 0
+        if end:
+            assert head.startswith(b"HTTP/1.1 200"), head
+            size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        if end and len(rest) >= size:
+            told.append(rest[:size].decode())
+            text = rest[size:]
+        else:
+            more = connection.recv(65536)
+            assert more, "the server has closed the connection"
+            text += more
+    return told

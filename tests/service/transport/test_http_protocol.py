@@ -1,0 +1,557 @@
+"""A connection: pipelined requests, limits of heads, bodies behind upgrades, backpressure."""
+
+import asyncio
+import gc
+import socket
+import weakref
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.server import ServerState
+
+from dualstream.service.api.errors import Problem
+from dualstream.service.api.http import PIECE, answer as answer_json
+from dualstream.service.server.serve import UNSENT_BYTES, keep_few_unsent
+from dualstream.service.transport.body_memory import Bodies
+from dualstream.service.transport.body_protocol import MOST_HELD, protocol_of
+from dualstream.service.transport.connections import LISTENS, Connections, Limits, Waits
+from dualstream.service.transport.http_protocol import MOST_HEADERS
+
+GET = b"GET /x HTTP/1.1\r\n\r\n"
+HEAD_BYTES = 64 * 1024
+
+
+class Line:
+    """A transport: what was written to it, and whether it reads."""
+
+    def __init__(self) -> None:
+        self.written, self.is_reading, self.is_closed, self.unread = b"", True, False, 0
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 1) if name in ("sockname", "peername") else None
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    @property
+    def answers(self) -> int:
+        return self.written.count(b"HTTP/1.1 200")
+
+
+class World:
+    """A server without sockets, which counts what its connections do."""
+
+    def __init__(self, app: Any) -> None:
+        self.served: list[str] = []
+        self.done: Counter[str] = Counter()
+
+        async def counted(scope: Any, receive: Any, send: Any) -> None:
+            self.served.append(scope["path"])
+            await app(scope, receive, send)
+
+        self.config = uvicorn.Config(counted, lifespan="off", ws="none", log_level="critical")
+        limits = Limits(HEAD_BYTES, 10.0, 10.0, 10.0)
+        self.open = Connections(1000, limits, lambda reason: self.done.update([reason]), lambda: 0)
+        self.protocol = protocol_of(self.open)
+
+    def connect(self) -> tuple[Any, Line]:
+        one, line = self.protocol(self.config, ServerState(), {}), Line()
+        one.connection_made(line)
+        return one, line
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]}
+    )
+    await send({"type": "http.response.body", "body": b"1"})
+
+
+def run(told: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(told(), 60))
+
+
+def test_pipelined_requests_are_answered_in_order_one_at_a_time():
+    async def told() -> None:
+        under_way, most = 0, 0
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0)
+            await answer(scope, receive, send)
+            under_way -= 1
+
+        world = World(slow)
+        one, line = world.connect()
+        paths = [f"/{number}" for number in range(1000)]
+        one.data_received(b"".join(b"GET %b HTTP/1.1\r\n\r\n" % path.encode() for path in paths))
+        while line.answers < 999:
+            assert not line.is_reading, "nothing more is read while requests wait"
+            assert one.waits_for() is Waits.ANSWER
+            await asyncio.sleep(0)
+        while line.answers < 1000:
+            await asyncio.sleep(0)
+        assert world.served == paths and most == 1 and line.is_reading and not line.is_closed
+        one.data_received(GET)
+        while line.answers == 1000:
+            await asyncio.sleep(0)
+
+    run(told)
+
+
+def test_a_stream_with_requests_behind_it_reads_no_more_and_ends_with_the_connection():
+    async def told() -> None:
+        ended = []
+
+        async def stream(scope: Any, receive: Any, send: Any) -> None:
+            while (message := await receive())["type"] == "http.request":
+                pass
+            ended.append(message["type"])
+
+        one, line = World(stream).connect()
+        one.data_received(GET * 3)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not line.is_reading and not ended
+        line.close()
+        one.connection_lost(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert ended == ["http.disconnect"], "and none of the others began"
+
+    run(told)
+
+
+def test_who_does_not_read_is_not_asked_what_else_he_wants():
+    async def told() -> None:
+        world = World(answer)
+        one, line = world.connect()
+        one.data_received(GET * 500)
+        for _ in range(6):
+            await asyncio.sleep(0)
+        one.pause_writing()
+        so_far = len(world.served)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(world.served) <= so_far + 1 and not line.is_reading
+        one.resume_writing()
+        while line.answers < 500:
+            await asyncio.sleep(0)
+
+    run(told)
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n"])
+def test_a_head_of_many_lines_is_refused(end):
+    async def told() -> None:
+        world = World(answer)
+        for begin in (
+            b"GET /x HTTP/1.1\r\n",
+            b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n",
+        ):
+            one, line = world.connect()
+            if begin.startswith(b"POST"):  # as trailers
+                begin += b"\r\n1\r\nx\r\n0\r\n"
+            one.data_received(begin + b"a:b\r\n" * 40_000 + end)
+            while not line.is_closed:
+                await asyncio.sleep(0)
+            assert b" 431 " in line.written
+        assert f"more than {MOST_HEADERS} headers".encode() in line.written
+        assert world.done["large-head"] == 2
+
+    run(told)
+
+
+@pytest.mark.parametrize("begin", ["head", "trailers", "chunk"])
+def test_a_line_without_an_end_is_refused(begin):
+    async def told() -> None:
+        chunked = b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+        sent = {
+            "head": b"GET /x HTTP/1.1\r\nx: ",
+            "trailers": chunked + b"1\r\nx\r\n0\r\nx: ",
+            "chunk": chunked + b"1;x=",
+        }[begin]
+        one, line = World(answer).connect()
+        one.data_received(sent)
+        for number in range(HEAD_BYTES // 1000 + 2):
+            assert not line.is_closed, number
+            one.data_received(b"a" * 1000)
+            if line.is_closed:
+                break
+        assert number == HEAD_BYTES // 1000 and b" 431 " in line.written
+
+    run(told)
+
+
+def test_a_body_in_chunks_is_not_read_ahead_of_the_application():
+    async def told() -> None:
+        goes_on, size = asyncio.Event(), 0
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal size
+            await goes_on.wait()
+            more = True
+            while more:
+                message = await receive()
+                size += len(message["body"])
+                more = message["more_body"]
+            await answer(scope, receive, send)
+
+        one, line = World(slow).connect()
+        one.data_received(b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        sent = 0
+        while line.is_reading:
+            one.data_received(b"1\r\nx\r\n" * 20_000)
+            sent += 20_000
+        assert HIGH_WATER_LIMIT < sent <= HIGH_WATER_LIMIT + 20_000
+        one.data_received(b"0\r\n\r\n")
+        goes_on.set()
+        while not line.answers:
+            await asyncio.sleep(0)
+        assert size == sent
+
+    run(told)
+
+
+def test_an_answered_request_keeps_nothing_of_its_body():
+    async def told() -> None:
+        one, line = World(answer).connect()
+        for size in (50_000, MOST_HELD):
+            head = b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size
+            answers = line.answers
+            one.data_received(head + bytes(40_000))
+            while line.answers == answers:
+                await asyncio.sleep(0)
+            assert not one.cycle.body
+            one.data_received(bytes(size - 40_000))
+            assert not one.cycle.body and line.is_reading and one.waits_for() is Waits.IDLE
+
+    run(told)
+
+
+def test_an_error_follows_the_answers_to_earlier_requests():
+    async def told() -> None:
+        may_answer, wrong = asyncio.Event(), Problem(408, "too-slow", "too slow")
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await may_answer.wait()
+            await answer(scope, receive, send)
+
+        post = b"POST /y HTTP/1.1\r\ncontent-length: 4\r\n\r\n"
+        world = World(slow)
+        lines = []
+        for sent in (GET, GET * 2, GET + post):  # the last of these has not begun
+            one, line = world.connect()
+            one.data_received(sent)
+            await asyncio.sleep(0)
+            one.end(wrong)
+            one.data_received(GET)
+            assert not line.written and not line.is_closed
+            lines.append(line)
+        may_answer.set()
+        while not all(line.is_closed for line in lines):
+            await asyncio.sleep(0)
+        assert [line.answers for line in lines] == [1, 2, 1]
+        assert all(line.written.count(b"HTTP/1.1 408") == 1 for line in lines)
+        assert all(line.written.endswith(b"}") for line in lines)
+        one, line = world.connect()
+        one.data_received(post)
+        one.end(wrong)
+        assert line.is_closed and line.written.startswith(b"HTTP/1.1 408")
+
+    run(told)
+
+
+def test_a_connection_that_is_gone_is_free_at_once():
+    async def told() -> None:
+        world, gone = World(answer), []
+        for sent in (
+            GET,
+            GET * 3,
+            b"POST /y HTTP/1.1\r\ncontent-length: 9\r\n\r\n1",
+            b"\0\r\n\r\n",
+        ):
+            one = world.protocol(world.config, ServerState(), {})
+            one.connection_made(Line())
+            one.data_received(sent)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            one.connection_lost(None)
+            await asyncio.sleep(0)
+            gone.append(weakref.ref(one))
+        del one
+        assert [found() for found in gone] == [None] * 4, "without a collector of rings"
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(told)
+    finally:
+        gc.enable()
+
+
+def test_who_listens_to_a_stream_can_make_room():
+    async def told() -> None:
+        async def stream(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            scope[LISTENS] = True
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        world = World(stream)
+        for sent in (GET, 100 * GET):  # whatever else it asks for
+            one, line = world.connect()
+            one.data_received(sent)
+            assert one.waits_for() is Waits.ANSWER
+            while not line.answers:
+                await asyncio.sleep(0)
+            assert one.waits_for() is Waits.LISTENS
+            one.make_room()
+            assert line.is_closed
+            one.connection_lost(None)
+        assert world.done["room"] == 2
+
+    run(told)
+
+
+def test_a_long_answer_waits_for_who_reads_it():
+    async def told() -> None:
+        body = bytes(10 * PIECE + 1)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            Bodies(2**30, lambda: 0.0).may_be_held_for(scope)
+            await answer_json(send, body, [], scope)
+
+        world = World(app)
+        one, line = world.connect()
+        one.data_received(GET)
+        for pieces in range(1, 11):
+            while line.written.count(0) < pieces * PIECE:
+                await asyncio.sleep(0)
+            one.pause_writing()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert line.written.count(0) == pieces * PIECE
+            one.resume_writing()
+        while line.written.count(0) < len(body):
+            await asyncio.sleep(0)
+        assert one._is_free
+
+
+def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
+    """Each time that the application is woken costs as much as to read what came."""
+
+    async def told() -> None:
+        asked, sizes = asyncio.Event(), []
+
+        async def read(scope: Any, receive: Any, send: Any) -> None:
+            await asked.wait()
+            message = {"more_body": True}
+            while message["more_body"]:
+                message = await receive()
+                sizes.append(len(message["body"]))
+            await answer(scope, receive, send)
+
+        one, line = World(read).connect()
+        size, piece = 3 * MOST_HELD, b"x" * (MOST_HELD // 4)
+        one.data_received(b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size)
+        for number in range(4):
+            assert line.is_reading, number
+            one.data_received(piece)
+            await asyncio.sleep(0)
+        assert not line.is_reading, "a whole piece of work is there"
+        asked.set()
+        left = 8
+        while not line.answers:
+            await asyncio.sleep(0)
+            while left and line.is_reading:  # all that has come by then
+                one.data_received(piece)
+                left -= 1
+        assert sizes == [MOST_HELD] * 3
+
+    run(told)
+
+
+@pytest.mark.skipif(
+    not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system has no such option"
+)
+def test_the_kernel_takes_little_of_what_is_not_read():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        keep_few_unsent([listening])
+        with socket.create_connection(listening.getsockname()):
+            told, _ = listening.accept()
+            told.setblocking(False)
+            taken = 0
+            with told, pytest.raises(BlockingIOError):
+                while taken < 16 * UNSENT_BYTES:
+                    taken += told.send(bytes(4096))
+
+
+def test_a_body_whose_head_came_behind_another_request_is_read():
+    async def told() -> None:
+        goes_on = asyncio.Event()
+
+        async def read(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] == "/x":
+                await goes_on.wait()
+            body, more = b"", True
+            while more:
+                message = await receive()
+                body, more = body + message["body"], message["more_body"]
+            assert body == b"12345" * (scope["path"] == "/y")
+            await answer(scope, receive, send)
+
+        world = World(read)
+        one, line = world.connect()
+        one.data_received(GET + b"POST /y HTTP/1.1\r\ncontent-length: 5\r\n\r\n")
+        await asyncio.sleep(0)
+        one.data_received(b"12345" + GET)  # while the first one is being answered
+        goes_on.set()
+        while line.answers < 3:
+            await asyncio.sleep(0)
+        assert world.served == ["/x", "/y", "/x"] and line.is_reading
+
+    run(told)
+
+
+def test_a_head_is_not_too_large_for_what_came_before_it():
+    """A connection that has asked a hundred times, each time for little, and then brings a body."""
+    world = World(reads(bodies := []))
+    head = b"POST /y HTTP/1.1\r\ncontent-length: 3\r\n\r\n"
+
+    async def told() -> None:
+        one, line = world.connect()
+        for number in range(1, 2 + 2 * HEAD_BYTES // len(GET)):
+            one.data_received(GET)
+            while line.answers < number:
+                await asyncio.sleep(0)
+        one.data_received(head)
+        one.data_received(b"abc")
+        while line.answers < number + 1:
+            assert not line.is_closed, line.written[-300:]
+            await asyncio.sleep(0)
+        assert bodies == [b"abc"]
+
+    run(told)
+
+
+def test_what_follows_an_upgrade_that_is_not_spoken_is_the_next_request():
+    async def told() -> None:
+        world = World(answer)
+        one, line = world.connect()
+        upgrade = b"GET /%d HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        one.data_received(b"".join(upgrade % number for number in range(40)) + GET)
+        while line.answers < 41:
+            await asyncio.sleep(0)
+        assert world.served == [*(f"/{number}" for number in range(40)), "/x"]
+
+    run(told)
+
+
+UPGRADE = b"POST /y HTTP/1.1\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
+
+
+def reads(bodies: list[bytes]) -> Any:
+    """An application that keeps the bodies that come to /y, and answers."""
+
+    async def read(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", scope["path"] == "/y"
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        if scope["path"] == "/y":
+            bodies.append(body)
+        await answer(scope, receive, send)
+
+    return read
+
+
+@pytest.mark.parametrize("body", [b"", GET, GET * 6000 + b"GET"], ids=["none", "small", "long"])
+def test_a_body_behind_an_upgrade_is_no_request_wherever_its_bytes_are_cut(body: bytes):
+    sent = UPGRADE + b"content-length: %d\r\n\r\n%b" % (len(body), body) + GET
+    few = (1, 90, 200, 2000, 70_000, len(sent) - 20)
+    cut = [[sent[:at], sent[at:]] for at in (range(1, len(sent)) if len(sent) < 1000 else few)]
+    byte_by_byte = [sent[at : at + 1] for at in range(len(sent))] if len(sent) < 1000 else [sent]
+
+    async def told() -> None:
+        for pieces in ([sent], byte_by_byte, *cut):
+            bodies: list[bytes] = []
+            world = World(reads(bodies))
+            one, line = world.connect()
+            for piece in pieces:
+                one.data_received(piece)
+                await asyncio.sleep(0)
+            while line.answers < 2:
+                await asyncio.sleep(0)
+            assert bodies == [body] and world.served == ["/y", "/x"]
+            assert line.is_reading and not line.is_closed
+
+    run(told)
+
+
+def test_bodies_behind_upgrades_that_come_together_are_each_read_in_turn():
+    async def told() -> None:
+        bodies: list[bytes] = []
+        world = World(reads(bodies))
+        one, line = world.connect()
+        sent = [GET * (number % 3) for number in range(60)]
+        asked = [UPGRADE + b"content-length: %d\r\n\r\n%b" % (len(one), one) for one in sent]
+        one.data_received(b"".join(one + GET for one in asked))
+        while line.answers < 120:
+            await asyncio.sleep(0)
+        assert bodies == sent and world.served == ["/y", "/x"] * 60
+
+    run(told)
+
+
+def test_a_body_without_a_stated_length_behind_an_upgrade_is_refused():
+    async def told() -> None:
+        world = World(answer)
+        one, line = world.connect()
+        chunked = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(GET), GET)
+        one.data_received(GET + UPGRADE + chunked + GET)
+        while not line.is_closed:
+            await asyncio.sleep(0)
+        assert world.served == ["/x"] and line.written.count(b"HTTP/1.1 ") == 2
+        assert b"HTTP/1.1 400" in line.written and b"/problems/malformed-request" in line.written
+
+    run(told)
+
+
+def test_empty_lines_do_not_make_an_idle_connection_live_longer():
+    async def told() -> None:
+        one, line = World(answer).connect()
+        one.data_received(GET)
+        while not line.answers:
+            await asyncio.sleep(0)
+        stands = one.waits_for(), one.progress()
+        assert stands[0] is Waits.IDLE
+        one.data_received(b"\r\n" * 1000)
+        assert (one.waits_for(), one.progress()) == stands
+        one.data_received(b"G")
+        assert one.waits_for() is Waits.HEAD
+
+    run(told)

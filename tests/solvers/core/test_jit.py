@@ -1,0 +1,241 @@
+"""What kernels promise before the first of them runs: one signature each, one CPU, one cache."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+
+from dualstream import solvers
+from dualstream.solvers import Batch, jit as _jit, make_learner, numeric_identity, warm
+from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.jit import APPLY_VERSION, DISABLED, SHARED_KERNELS, compiled_signatures
+
+ROOT = Path(solvers.__file__).parent
+compiled_only = pytest.mark.skipif(DISABLED, reason="nothing is compiled")
+
+
+def python(code, **environment):
+    """What a fresh interpreter prints for `code`."""
+    keep = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    keep.pop("NUMBA_BOUNDSCHECK", None)
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=keep | {"PYTHONPATH": str(ROOT.parent)} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip(), found.stderr
+
+
+def test_public_names_are_sorted_and_exist():
+    assert solvers.__all__ == sorted(solvers.__all__)
+    assert all(hasattr(solvers, name) for name in solvers.__all__)
+
+
+@compiled_only
+def test_no_call_compiles_anything_once_warm():
+    count = warm()
+    before = compiled_signatures()
+    assert len(before) == count and set(before.values()) == {1}
+    x = np.eye(4)
+    read_only = np.eye(4)
+    read_only.flags.writeable = False
+    for loss in LOSSES:
+        task = "binary" if loss in MARGIN_LOSSES else "regression"
+        for window in ("infinite", "exponential", "sliding"):
+            spec = {"task": task, "loss": loss, "window": window}
+            learner = make_learner(spec | {"features": {"kind": "indexed", "dim": 4}})
+            for matrix in (x, read_only, x.astype(np.float32), np.asfortranarray(x)):
+                learner.learn(Batch.from_dense(matrix, np.ones(4, int)))
+            learner.certificate()
+            learner.probabilities(learner.predict(Batch.from_dense(x)))
+            learner.restore(learner.state())
+    Batch.from_libsvm(b"1 1:1", 4)
+    assert compiled_signatures() == before
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """What a fresh interpreter tells of the package."""
+    code = (
+        "import json, solvers, sys; from numba.core.registry import cpu_target as t;"
+        "print(json.dumps({'modules': sorted(sys.modules), 'identity': solvers.numeric_identity(),"
+        " 'target': t.target_context.codegen().magic_tuple()[1:]}))"
+    )
+    return json.loads(python(code)[0])
+
+
+@compiled_only
+def test_importing_the_package_loads_no_learner(imported):
+    assert "solvers" in imported["modules"]
+    assert "dualstream.solvers.online.dual_ascent.learner" not in imported["modules"]
+
+
+def test_only_one_file_reads_the_environment():
+    readers = [
+        path.name
+        for path in sorted(ROOT.rglob("*.py"))
+        if any(
+            isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    ]
+    assert readers == ["_jit.py"]
+
+
+def test_kernels_call_no_compiled_code_of_other_files_but_shared_ones():
+    """The cache knows a kernel by its own file, and by the digest of the shared ones."""
+    kernels = {
+        node.name
+        for path in ROOT.rglob("*.py")
+        if path.relative_to(ROOT).as_posix() not in SHARED_KERNELS
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list
+    }
+    for path in ROOT.rglob("*.py"):
+        body = ast.parse(path.read_text()).body
+        imported = {
+            alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        for function in body:
+            if isinstance(function, ast.FunctionDef) and function.decorator_list:
+                names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+                assert not names & imported & kernels, (path.name, function.name)
+
+
+def test_numeric_identity_names_version_cpu_and_library(imported):
+    version, cpu, *rest = numeric_identity().split(" ")
+    assert version == str(APPLY_VERSION)
+    assert cpu in ("x86-64-v3", "generic") or os.environ.get("DUALSTREAM_CPU") == cpu
+    assert "libm-" in rest[-1]
+    assert imported["identity"] == numeric_identity()
+
+
+def test_the_cpu_can_be_chosen(tmp_path):
+    code = "import solvers; print(solvers.numeric_identity().split(' ')[1])"
+    found = python(code, DUALSTREAM_CPU="generic", NUMBA_DISABLE_JIT="1")
+    assert found[0] == "generic"
+
+
+@compiled_only
+def test_kernels_are_compiled_for_the_features_of_the_named_cpu_alone(imported):
+    assert imported["target"] == [numeric_identity().split(" ")[1], ""]
+
+
+ONE_KERNEL = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("jit", {str(ROOT / "_jit.py")!r})
+jit = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(jit)
+
+@jit.kernel(jit.f8(jit.f8))
+def double(x):
+    return 2.0 * x
+
+print(double(1.5), len(double.stats.cache_hits), len(double.stats.cache_misses))
+"""
+
+
+WITH_VIEWS = """
+
+@jit.kernel(jit.f8(jit.F8_2D))
+def total(rows):
+    found = 0.0
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        for j in range(row.shape[0]):
+            found += row[j] if row[j] > 0.0 else 0.0
+    return found
+
+print(["NRT_" in code for code in total.inspect_llvm().values()])
+"""
+
+
+@pytest.fixture
+def one_kernel(tmp_path):
+    """Code for `python` that makes one kernel and calls it, without the rest of the package."""
+    path = tmp_path / "one_kernel.py"
+    path.write_text(ONE_KERNEL)
+    return f"import runpy; runpy.run_path({str(path)!r})"
+
+
+@compiled_only
+def test_kernels_count_no_references_to_their_arrays(tmp_path):
+    path = tmp_path / "with_views.py"
+    path.write_text(ONE_KERNEL + WITH_VIEWS)
+    code = f"import runpy; runpy.run_path({str(path)!r})"
+    assert python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))[0].splitlines()[1] == "[False]"
+
+
+@compiled_only
+def test_kernels_come_from_the_cache_the_second_time(one_kernel, tmp_path):
+    cache = tmp_path / "cache"
+    assert python(one_kernel, DUALSTREAM_CACHE_DIR=str(cache))[0] == "3.0 0 1"
+    assert python(one_kernel, NUMBA_CACHE_DIR=str(cache))[0] == "3.0 1 0"
+    assert len(list(cache.iterdir())) == 1
+    python(one_kernel, DUALSTREAM_CACHE_DIR=str(cache), NUMBA_BOUNDSCHECK="1")
+    assert len(list(cache.iterdir())) == 2, "bounds checks are not in numba's own key"
+
+
+@compiled_only
+def test_the_cache_is_in_the_users_cache_directory(one_kernel, tmp_path):
+    python(one_kernel, XDG_CACHE_HOME=str(tmp_path / "xdg"))
+    assert len(list((tmp_path / "xdg" / "dualstream").iterdir())) == 1
+    python(one_kernel, XDG_CACHE_HOME="", HOME=str(tmp_path / "home"))
+    assert len(list((tmp_path / "home" / ".cache" / "dualstream").iterdir())) == 1
+
+
+@compiled_only
+def test_without_a_writable_cache_there_is_one_warning_and_it_works(one_kernel, tmp_path):
+    (tmp_path / "file").write_text("")
+    out, errors = python(one_kernel, DUALSTREAM_CACHE_DIR=str(tmp_path / "file" / "x"))
+    assert out.startswith("3.0 ")
+    assert errors.count("kernels are compiled anew in each process") == 1
+
+
+def test_plain_python_gives_the_same():
+    """Coverage and tracebacks come from NUMBA_DISABLE_JIT=1; it must run the same code."""
+    code = (
+        f"import os, pathlib, solvers; os.chdir({str(ROOT.parent)!r});"
+        "text = pathlib.Path('tests/golden/a9a_500.libsvm').read_bytes();"
+        "b = solvers.Batch.from_libsvm(text, 123).batch[:50];"
+        "features = {'kind': 'indexed', 'dim': 123};"
+        "m = solvers.make_learner({'window': 'sliding', 'features': features});"
+        "m.learn(b); print(m.certificate().gap.hex(), float(m.weights.sum()).hex())"
+    )
+    results = {python(code, NUMBA_DISABLE_JIT=flag)[0] for flag in "01"}
+    assert len(results) == 1
+
+
+@compiled_only
+def test_kernels_made_in_threads_are_cached_in_the_one_place(monkeypatch):
+    seen = []
+
+    def njit(signature, **options):
+        def make(function):
+            first = numba.config.CACHE_DIR
+            time.sleep(0.002)
+            seen.append((first, numba.config.CACHE_DIR))
+            return function
+
+        return make
+
+    monkeypatch.setattr(numba, "njit", njit)
+    monkeypatch.setattr(_jit, "_KERNELS", [])
+    before = numba.config.CACHE_DIR
+    threads = [threading.Thread(target=_jit.kernel("f8(f8)"), args=(abs,)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [(_jit._CACHE_DIR, _jit._CACHE_DIR)] * 20
+    assert numba.config.CACHE_DIR == before

@@ -1,0 +1,167 @@
+"""Drift: the detections are River's, row for row; the events and the state are what they say."""
+
+import itertools
+import lzma
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from river import drift as river_drift
+
+from dualstream.solvers import Batch, CorruptState, Progressive, dump, make_learner
+from dualstream.solvers.evaluation.drift import DriftWatch
+from dualstream.solvers.evaluation.drift.monitor import EVENTS
+from dualstream.solvers.jit import DISABLED
+
+SHORT = 20 if DISABLED else 400
+
+
+def levels(seed, *, pieces=20, errors=False):
+    """Losses whose mean jumps now and then; `errors` are 0 or 1."""
+    random = np.random.default_rng(seed)
+    losses = np.concatenate(
+        [
+            random.random(random.integers(SHORT // 8, 10 * SHORT)) * random.random() * 4
+            for _ in range(pieces)
+        ]
+    )
+    return (losses > random.random(len(losses))).astype(float) if errors else losses
+
+
+def watched(losses):
+    watch = DriftWatch()
+    watch.watch(losses, np.ones(len(losses), bool), 1, 0)
+    return watch
+
+
+def rivers(losses):
+    """(detector, row) of each detection, rows counted from 1, and ADWIN as it stands."""
+    detectors = {
+        "adwin": river_drift.ADWIN(delta=0.002),
+        "page_hinkley": river_drift.PageHinkley(delta=0.005, threshold=50),
+    }
+    found = []
+    for row, loss in enumerate(losses.tolist(), 1):
+        for name, detector in detectors.items():
+            detector.update(loss)
+            if detector.drift_detected:
+                found.append((name, row))
+    return found, detectors["adwin"]
+
+
+def events_of(losses):
+    """Of all rows, though only the last EVENTS are kept."""
+    watch, found = DriftWatch(), []
+    for at in range(0, len(losses), 500):
+        piece = losses[at : at + 500]
+        before = sum(itertools.chain(*(c.values() for c in watch.counts().values())))
+        watch.watch(piece, np.ones(len(piece), bool), at + 1, at)
+        after = sum(itertools.chain(*(c.values() for c in watch.counts().values())))
+        assert after - before <= EVENTS
+        found += watch.events()[-(after - before) :] if after > before else []
+    return found, watch
+
+
+def check_against_river(losses):
+    found, watch = events_of(losses)
+    theirs, adwin = rivers(losses)
+    assert [(event.detector, event.rows) for event in found] == theirs
+    if not adwin.drift_detected:
+        assert watch.width == adwin.width
+        assert watch.mean == pytest.approx(adwin.estimation, rel=1e-12)
+    return theirs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_detections_are_rivers(seed):
+    theirs = check_against_river(levels(seed, errors=seed % 2 == 1))
+    assert DISABLED or len(theirs) > 10
+
+
+def test_detections_are_rivers_on_a_long_quiet_stream_with_one_jump():
+    n = 600 if DISABLED else 60_000
+    random = np.random.default_rng(8)
+    losses = np.concatenate([random.random(n), random.random(n) + 0.2])
+    theirs = check_against_river(losses)
+    assert DISABLED or {name for name, row in theirs if row > n} == {"adwin", "page_hinkley"}
+
+
+@pytest.mark.data
+@pytest.mark.skipif("DUALSTREAM_DATA" not in os.environ, reason="DUALSTREAM_DATA is not set")
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+def test_detections_on_elec2_are_rivers(loss):
+    text = lzma.decompress((Path(os.environ["DUALSTREAM_DATA"]) / "elec2.xz").read_bytes())
+    batch = Batch.from_libsvm(text, 6).batch[: 1500 if DISABLED else None]
+    learner = make_learner({"loss": loss, "features": {"kind": "indexed", "dim": 6}})
+    outcome, progress = learner.learn(batch), Progressive.of(learner.spec)
+    progress.count(batch, outcome)
+    theirs = check_against_river(outcome.losses)
+    kept = [(event.detector, event.rows) for event in progress.drift.events()]
+    assert kept == theirs[-EVENTS:]
+    errors = ((outcome.scores >= 0) != (batch.labels > 0)).astype(float)
+    check_against_river(errors)
+
+
+def test_an_event_tells_row_place_and_direction():
+    n = 1000
+    losses = np.concatenate([np.full(n, 0.2), np.full(n, 0.9), np.full(n, 0.1)])
+    learned = np.ones(2 * len(losses), bool)
+    learned[1::2] = False  # rows that were rejected take a place and are no rows learned
+    watch = DriftWatch()
+    watch.watch(np.repeat(losses, 2), learned, 1001, 0)
+    found = [event for event in watch.events() if event.detector == "adwin"]
+    assert [event.rising for event in found] == [True, False]
+    for event, jump in zip(found, (n, 2 * n), strict=True):
+        assert jump < event.rows <= jump + 200
+        assert event.seq == 1001 + 2 * (event.rows - 1)
+    assert watch.counts()["adwin"] == {"rising": 1, "falling": 1}
+
+
+def test_a_loss_beyond_all_measure_does_not_deafen_the_detectors():
+    losses = levels(5, pieces=4)
+    absurd = np.insert(losses, 50, [1e101, 1e300])
+    assert watched(absurd).counts() == watched(losses).counts()
+
+
+def test_only_the_last_events_are_kept():
+    period = np.repeat([0.0, 1.0], 200)
+    losses = np.tile(period, 2 if DISABLED else 60)
+    watch = watched(losses)
+    total = sum(itertools.chain(*(c.values() for c in watch.counts().values())))
+    assert len(watch.events()) == min(total, EVENTS)
+    assert DISABLED or total > EVENTS
+    rows = [event.rows for event in watch.events()]
+    assert rows == sorted(rows)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 5, 33, 700])
+def test_a_state_goes_on_as_if_nothing_had_happened(stop):
+    losses = levels(2, pieces=3)
+    stop = min(stop, len(losses))
+    whole = watched(losses)
+    first = watched(losses[:stop])
+    again = DriftWatch.of(first.state())
+    assert dump(again.state(), {}) == dump(first.state(), {})
+    again.watch(losses[stop:], np.ones(len(losses) - stop, bool), stop + 1, stop)
+    assert dump(again.state(), {}) == dump(whole.state(), {})
+
+
+def test_states_from_before_there_were_detectors_begin_to_watch():
+    assert dump(DriftWatch.of({}).state(), {}) == dump(DriftWatch().state(), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("drift_numbers", np.full(13, np.nan)),
+        ("drift_numbers", np.full(13, 99.0)),
+        ("drift_buckets", np.zeros((3, 13))),
+        ("drift_counts", np.full(4, -1)),
+        ("drift_events", np.zeros((70, 4), np.int64)),
+    ],
+)
+def test_damaged_states_are_refused(name, value):
+    state = watched(levels(1, pieces=2)).state()
+    with pytest.raises(CorruptState):
+        DriftWatch.of(state | {name: value})

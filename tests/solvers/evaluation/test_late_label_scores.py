@@ -1,0 +1,85 @@
+"""Rows whose labels come late are counted as they were served; nothing else is another."""
+
+import numpy as np
+import pytest
+
+from dualstream.solvers import (
+    AsServed,
+    Batch,
+    Progressive,
+    make_learner,
+    resolve_spec,
+    why_not_as_served,
+)
+from tests.solvers.specs import SPECS, stream
+
+CANNOT = {name for name, spec in SPECS.items() if why_not_as_served(resolve_spec(spec))}
+
+
+def served(batch: Batch, scores: np.ndarray) -> Batch:
+    columns = (batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, batch.dim)
+    return Batch(*columns, batch.classes, scores)
+
+
+@pytest.mark.parametrize("name", sorted(set(SPECS) - CANNOT))
+def test_a_score_that_is_the_learners_own_costs_what_it_costs_there(name):
+    spec = resolve_spec(SPECS[name])
+    batch = stream(spec, 40)
+    own = make_learner(spec).learn(batch)
+    told = AsServed(spec).put(served(batch, own.scores), own)
+    assert np.array_equal(told.scores, own.scores, equal_nan=True)
+    np.testing.assert_allclose(told.losses, own.losses, rtol=1e-9, atol=1e-12)
+
+
+def test_only_models_of_classes_and_dc_cannot():
+    for name, spec in SPECS.items():
+        resolved = resolve_spec(spec)
+        cannot = resolved["task"] == "multiclass" or resolved["algorithm"] == "dc"
+        assert (name in CANNOT) == cannot
+
+
+def test_what_was_served_stays_with_its_rows_and_does_not_reach_the_step():
+    spec = resolve_spec({"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 3}})
+    rng = np.random.default_rng(1)
+    plain = Batch.from_dense(rng.normal(size=(9, 3)), np.where(rng.random(9) < 0.5, 1.0, -1.0))
+    scores = np.array([1.0, np.nan, -2.0, 0.0, np.nan, 3.0, -1.0, np.inf, 0.5])
+    batch = served(plain, scores)
+    cut = Batch.concat([plain[:0], batch[:2], batch[2:4].take([0, 1]), batch[4:]])
+    assert np.array_equal(cut.served, scores, equal_nan=True)
+    mixed = Batch.concat([plain[:2], batch[2:]])
+    assert np.isnan(mixed.served[:2]).all() and np.array_equal(
+        mixed.served[2:], scores[2:], equal_nan=True
+    )
+    one, other = make_learner(spec), make_learner(spec)
+    own, late = one.learn(plain), other.learn(batch)
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(one.state().values(), other.state().values(), strict=True)
+    )
+    told = AsServed(spec).put(batch, late)
+    known = np.isfinite(scores)
+    assert np.array_equal(told.scores[known], scores[known])
+    assert np.array_equal(told.scores[~known], own.scores[~known])
+    expected = np.log1p(np.exp(-plain.labels[known] * scores[known]))
+    np.testing.assert_allclose(told.losses[known], expected, rtol=1e-12)
+    assert AsServed(spec).put(plain, own) is own
+    # Cut anywhere, the metrics have the same bits.
+    whole, parts = Progressive.of(spec), Progressive.of(spec)
+    whole.count(batch, told)
+    for at in range(len(batch)):
+        piece = batch[at : at + 1]
+        parts.count(piece, AsServed(spec).put(piece, own[at : at + 1]))
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(whole.state().values(), parts.state().values(), strict=True)
+    )
+
+
+def test_an_absurd_score_stays_a_number():
+    spec = resolve_spec(
+        {"task": "regression", "algorithm": "sgd", "features": {"kind": "indexed", "dim": 1}}
+    )
+    batch = Batch.from_dense(np.ones((1, 1)), np.ones(1))
+    out = make_learner(spec).learn(batch)
+    told = AsServed(spec).put(served(batch, np.array([1e300])), out)
+    assert np.isfinite(told.losses).all()

@@ -1,0 +1,280 @@
+"""Progressive metrics against plain Python sums."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dualstream.solvers import Batch, CorruptState, Outcome, Progressive, dump, resolve_spec
+from dualstream.solvers.core.spec_cache import WorkedOut
+from dualstream.solvers.evaluation import progressive
+from dualstream.solvers.jit import DISABLED
+
+FEW = settings(max_examples=5 if DISABLED else 30, deadline=None)
+N = 300 if DISABLED else 2500
+
+
+def stream(task, n=N, seed=0):
+    random = np.random.default_rng(seed)
+    scores = random.standard_normal(n)
+    if task == "binary":
+        labels = random.choice([-1.0, 0.0, 1.0], n, p=[0.3, 0.1, 0.6])
+    else:
+        labels = scores + random.standard_normal(n)
+    return labels, scores, random.random(n), random.random(n) > 0.1
+
+
+def view(rows, weights):
+    return [float(np.average(column, weights=weights)) for column in zip(*rows, strict=True)]
+
+
+def three_views(rows):
+    """Means of the columns of rows: since start, last 1,000, fading."""
+    n = len(rows)
+    return {
+        "since_start": view(rows, np.ones(n)),
+        "rolling": view(rows[-1000:], np.ones(min(n, 1000))),
+        "fading": view(rows, 0.999 ** np.arange(n - 1, -1, -1.0)),
+    }
+
+
+def test_binary_metrics_are_the_plain_ones():
+    labels, scores, losses, learned = stream("binary")
+    metrics = Progressive("binary", log_loss=True)
+    metrics.update(labels, scores, losses, learned)
+    rows, seen, first = [], [], None
+    for y, z, loss in zip(labels[learned], scores[learned], losses[learned], strict=True):
+        positive = bool(y > 0)
+        ones = sum(seen)
+        ahead = ones > len(seen) - ones or (2 * ones == len(seen) and first is True)
+        last = seen[-1] if seen else False
+        log_loss = math.log1p(math.exp(-z if positive else z))
+        rows.append([loss, positive != (z >= 0), log_loss, positive != ahead, positive != last])
+        seen.append(positive)
+        first = seen[0]
+    summary = metrics.summary()
+    assert summary["rows"] == metrics.rows == learned.sum()
+    for name, (loss, error, log_loss, most_frequent, last) in three_views(rows).items():
+        found = summary[name]
+        assert found["loss"] == pytest.approx(loss)
+        assert found["error_rate"] == pytest.approx(error)
+        assert found["log_loss"] == pytest.approx(log_loss)
+        assert found["baselines"]["most_frequent"]["error_rate"] == pytest.approx(most_frequent)
+        assert found["baselines"]["last_label"]["error_rate"] == pytest.approx(last)
+    assert summary["rolling"]["rows"] == min(1000, learned.sum())
+
+
+def test_regression_metrics_are_the_plain_ones():
+    labels, scores, losses, learned = stream("regression")
+    metrics = Progressive("regression")
+    metrics.update(labels, scores, losses, learned)
+    rows, seen = [], []
+    for y, z, loss in zip(labels[learned], scores[learned], losses[learned], strict=True):
+        mean, last = (float(np.mean(seen)), seen[-1]) if seen else (0.0, 0.0)
+        errors = [abs(guess - y) for guess in (z, mean, last)]
+        rows.append([loss, *(number for e in errors for number in (e, e * e))])
+        seen.append(y)
+    summary = metrics.summary()
+    for name, (loss, mae, mse, mean_mae, mean_mse, last_mae, last_mse) in three_views(rows).items():
+        found = summary[name]
+        assert found["loss"] == pytest.approx(loss)
+        assert (found["mae"], found["rmse"]) == pytest.approx((mae, math.sqrt(mse)))
+        mean, last = found["baselines"]["running_mean"], found["baselines"]["last_label"]
+        assert (mean["mae"], mean["rmse"]) == pytest.approx((mean_mae, math.sqrt(mean_mse)))
+        assert (last["mae"], last["rmse"]) == pytest.approx((last_mae, math.sqrt(last_mse)))
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_without_rows_there_is_no_mean(task):
+    summary = Progressive(task).summary()
+    assert summary["rows"] == 0
+    assert summary["since_start"]["loss"] is None
+    assert all(
+        number is None
+        for baseline in summary["fading"]["baselines"].values()
+        for number in baseline.values()
+    )
+
+
+def one(metrics, y, z=0.0):
+    metrics.update(np.array([y]), np.array([z]), np.zeros(1), np.ones(1, bool))
+
+
+def errors(metrics):
+    found = metrics.summary()["since_start"]
+    return [
+        found["error_rate"],
+        found["baselines"]["most_frequent"]["error_rate"],
+        found["baselines"]["last_label"]["error_rate"],
+    ]
+
+
+def test_baselines_guess_negative_before_any_label():
+    metrics = Progressive("binary")
+    one(metrics, -1.0, -1.0)
+    assert errors(metrics) == [0.0, 0.0, 0.0]
+    metrics = Progressive("binary")
+    one(metrics, 1.0, -1.0)
+    assert errors(metrics) == [1.0, 1.0, 1.0]
+
+
+def test_a_tie_of_labels_goes_to_the_one_seen_first():
+    metrics = Progressive("binary")
+    for y in (1.0, 0.0, 1.0):  # wrong (none seen), wrong (1 leads), right (tie: 1 was first)
+        one(metrics, y)
+    assert errors(metrics)[1] == pytest.approx(2 / 3)
+
+
+def test_a_score_of_zero_is_positive():
+    metrics = Progressive("binary")
+    one(metrics, 1.0, 0.0)
+    one(metrics, 1.0, -0.0)
+    assert errors(metrics)[0] == 0.0
+
+
+def test_log_loss_is_left_out_where_scores_are_no_log_odds():
+    metrics = Progressive("binary")
+    one(metrics, 1.0)
+    assert metrics.summary()["since_start"]["log_loss"] is None
+    features = {"kind": "indexed", "dim": 2}
+    assert Progressive.of(resolve_spec({"features": features})).log_loss
+    assert not Progressive.of(resolve_spec({"loss": "hinge", "features": features})).log_loss
+
+
+def test_one_absurd_row_does_not_make_a_mean_infinite():
+    metrics = Progressive("regression")
+    metrics.update(np.array([-1e100]), np.array([1e300]), np.array([1e307]), np.ones(1, bool))
+    one(metrics, 1.0)
+    found = metrics.summary()["since_start"]
+    assert all(math.isfinite(found[name]) for name in ("loss", "mae", "rmse"))
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+@FEW
+@given(cuts=st.lists(st.integers(0, 1500), max_size=6), stop=st.integers(0, 1500))
+def test_batches_and_restarts_leave_the_same_bits(task, cuts, stop):
+    labels, scores, losses, learned = stream(task, 1500)
+    whole, parts, again = (Progressive(task, log_loss=task == "binary") for _ in range(3))
+    whole.update(labels, scores, losses, learned)
+    edges = [0, *sorted(cuts), 1500]
+    for a, b in zip(edges, edges[1:], strict=False):
+        parts.update(labels[a:b], scores[a:b], losses[a:b], learned[a:b])
+    before = Progressive(task, log_loss=task == "binary")
+    before.update(labels[:stop], scores[:stop], losses[:stop], learned[:stop])
+    again.update(labels, scores, losses, learned)  # what was there must not matter
+    again.restore(before.state())
+    again.update(labels[stop:], scores[stop:], losses[stop:], learned[stop:])
+    assert dump(whole.state(), {}) == dump(parts.state(), {}) == dump(again.state(), {})
+    assert whole.summary() == parts.summary() == again.summary()
+
+
+def test_reading_the_summary_changes_nothing():
+    metrics = Progressive("binary")
+    metrics.update(*stream("binary", 1200))
+    before = dump(metrics.state(), {})
+    metrics.summary()
+    for array in metrics.state().values():
+        array[...] = 1
+    assert dump(metrics.state(), {}) == before
+
+
+def test_no_state_of_another_shape_is_restored():
+    metrics = Progressive("binary")
+    metrics.update(*stream("binary", 50))
+    good, before = metrics.state(), dump(metrics.state(), {})
+    wrong = [
+        {name: array for name, array in good.items() if name != "metrics_sums"},
+        good | {"metrics_recent": good["metrics_recent"][:-1]},
+        good | {"metrics_rows": np.array([49])},
+        good | {"metrics_sums": good["metrics_sums"] * np.nan},
+        Progressive("regression").state(),
+    ]
+    for state in wrong:
+        with pytest.raises(CorruptState):
+            metrics.restore(state)
+        assert dump(metrics.state(), {}) == before
+
+
+def counted(cuts, asked, task="binary"):
+    """The bytes of the metrics of a stream, cut into batches there, and asked about after some."""
+    labels, scores, losses, learned = stream(task, 600)
+    metrics = Progressive(task)
+    for first, last in zip([0, *cuts], [*cuts, len(labels)], strict=True):
+        rows = slice(first, last)
+        n = last - first
+        batch = Batch.from_dense(np.zeros((n, 1)), labels[rows])
+        outcome = Outcome(scores[rows], losses[rows], np.ones(n, bool), ~learned[rows])
+        metrics.count(batch, outcome, first + 1)
+        if first in asked:
+            metrics.summary()
+    return dump(metrics.state(), {})
+
+
+@FEW
+@given(st.sets(st.integers(1, 599), max_size=60), st.data())
+def test_rows_that_wait_until_somebody_asks_are_counted_as_if_he_always_did(cuts, data):
+    cuts = sorted(cuts)
+    asked = data.draw(st.sets(st.sampled_from([0, *cuts]))) if cuts else set()
+    assert counted(cuts, asked) == counted(cuts, set()) == counted([], set())
+
+
+def test_few_rows_wait_and_they_hold_nothing_else():
+    """And what reads the metrics counts them first."""
+    labels, scores, losses, _ = stream("binary", 64)
+    metrics = Progressive("binary")
+    table = np.zeros((64, 100))
+    table[:, 0] = labels
+    for n in range(progressive.BATCHES_WAITING + 1):
+        column = table[:, 0]
+        batch = SimpleNamespace(labels=column)
+        outcome = Outcome(scores, losses, np.ones(64, bool), np.zeros(64, bool))
+        assert len(metrics._waiting) == n
+        metrics.count(batch, outcome, 1 + 64 * n)
+        assert all(part[0].base is None for part in metrics._waiting)
+    assert not metrics._waiting
+    metrics.count(batch, outcome, 1)
+    assert metrics._waiting and metrics.drift.counts() and not metrics._waiting
+    metrics.count(batch, outcome, 1)
+    state = metrics.state()
+    metrics.count(batch, outcome, 1)
+    metrics.restore(state)
+    assert metrics.rows == 64 * (progressive.BATCHES_WAITING + 3)
+
+
+def test_rows_that_wait_are_counted_in_one_pass_as_far_as_they_follow_each_other(monkeypatch):
+    labels, scores, losses, _ = stream("binary", 6)
+    metrics, passes, update = Progressive("binary"), [], Progressive.update
+
+    def watched(self: Progressive, *columns: Any) -> None:
+        passes.append((len(columns[0]), columns[-1]))
+        update(self, *columns)
+
+    monkeypatch.setattr(Progressive, "update", watched)
+    for n, seq in enumerate((1, 2, 3, 7, 8, 8)):
+        row = slice(n, n + 1)
+        outcome = Outcome(scores[row], losses[row], np.ones(1, bool), np.zeros(1, bool))
+        metrics.count(SimpleNamespace(labels=labels[row]), outcome, seq)
+    assert metrics.rows == 6
+    assert passes == [(3, 1), (2, 7), (1, 8)]
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_models_that_have_counted_nothing_share_that_and_change_nothing_of_it(task):
+    untouched = Progressive(task)
+    before = dump(untouched.state(), {})
+    columns = stream(task, 40)
+    told, restored, beside = Progressive(task), Progressive(task), Progressive(task)
+    assert told._counted is restored._counted is untouched._counted
+    told.update(*columns)
+    restored.restore(told.state())
+    with pytest.raises(CorruptState):
+        beside.restore(told.state() | {"metrics_sums": np.zeros(1)})
+    restored.update(*columns)
+    assert told.rows and (restored.rows, beside.rows) == (2 * told.rows, 0)
+    assert len({id(metrics._counted) for metrics in (told, restored, beside)}) == 3
+    assert dump(untouched.state(), {}) == dump(beside.state(), {}) == before
+    # It is no model's memory.
+    assert isinstance(untouched._counted, WorkedOut) and not isinstance(told._counted, WorkedOut)

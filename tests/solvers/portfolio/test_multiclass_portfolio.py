@@ -1,0 +1,127 @@
+"""Classes over portfolios: what `{"task": "multiclass"}` is, how well it does, what it costs."""
+
+import time
+
+import numpy as np
+import pytest
+
+from dualstream.solvers import Progressive, dump, make_learner, resolve_spec
+from dualstream.solvers.core.batch import Batch
+from dualstream.solvers.core.class_names import class_places, class_text
+from dualstream.solvers.core.members import member_learner
+from dualstream.solvers.jit import DISABLED
+from tests.solvers.features.test_scaling import as_bytes
+
+SIDE, CLASSES = 8, 10
+N = 60 if DISABLED else 1200
+SPEC = {
+    "algorithm": "portfolio",
+    "task": "multiclass",
+    "features": {"kind": "indexed", "dim": SIDE * SIDE},
+    "retain": 50,
+}
+
+
+def digits(n=N, seed=0, late=None):
+    """Pictures of 10 shapes, of grey values from 0 to 16; one of them only from row `late` on."""
+    rng = np.random.default_rng(7)
+    shapes = 16.0 * (rng.random((CLASSES, SIDE * SIDE)) < 0.35)
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(0, CLASSES, n)
+    if late is not None:
+        kinds[:late] %= CLASSES - 1
+    noise = rng.normal(0.0, 5.0, (n, SIDE * SIDE))
+    x = np.clip(np.round(shapes[kinds] + noise), 0.0, 16.0)
+    places, classes = class_places([class_text(int(kind)) for kind in kinds])
+    return Batch.from_dense(x, places).with_labels(places, classes)
+
+
+def test_the_task_alone_is_a_portfolio_for_each_class():
+    spec = resolve_spec({"task": "multiclass"})
+    assert spec["algorithm"] == "portfolio" and spec["members"] == "eight"
+    assert spec["features"]["kind"] == "hashed"
+    learner = make_learner(spec)
+    assert member_learner(learner) is None
+    dim = 2 ** spec["features"]["bits"]
+    batch = digits(20)
+    wide = Batch(
+        batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, dim, batch.classes
+    )
+    assert np.isfinite(learner.learn(wide).losses).all()
+    assert set(learner.classes) == set(batch.classes)
+
+
+def test_digits_are_told_apart_from_the_start():
+    batch, learner = digits(), make_learner(SPEC)
+    progress = Progressive.of(learner.spec)
+    outcome = learner.learn(batch)
+    progress.count(batch, outcome)
+    assert not outcome.rejected.any()
+    told = [outcome.classes[place] if place >= 0 else None for place in outcome.predicted]
+    own = [batch.classes[int(label)] for label in batch.labels]
+    wrong = np.array([a != b for a, b in zip(told, own, strict=True)])
+    assert progress.summary()["since_start"]["error_rate"] == pytest.approx(wrong.mean())
+    assert wrong[: N // 2].mean() < 0.9
+    if not DISABLED:
+        assert wrong[:200].mean() < 0.35 and wrong[-300:].mean() < 0.03
+        assert outcome.log_losses[-300:].mean() < 0.2
+
+
+@pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
+def test_a_class_met_late_is_learned_as_if_it_had_been_known():
+    late = 900
+    batch, learner = digits(late=late), make_learner(SPEC)
+    outcome = learner.learn(batch)
+    text = class_text(CLASSES - 1)
+    own = np.array([batch.classes[int(label)] == text for label in batch.labels])
+    first = int(np.argmax(own))
+    assert first >= late and learner.classes[-1] == text
+    binary = make_learner(SPEC | {"task": "binary"})
+    alone = binary.learn(batch.with_labels(np.where(own, 1.0, -1.0)))
+    scores = learner.predict_classes(batch[:9]).scores
+    assert np.array_equal(scores[:, -1], binary.predict(batch[:9]))
+    assert dump(learner._rest.learners[-1].state(), {}) == dump(binary.state(), {})
+    chosen = outcome.predicted[first + 1 :] == CLASSES - 1
+    assert not (outcome.predicted[: first + 1] == CLASSES - 1).any()
+    # Nearly every picture of it is known for what it is once five were seen.
+    seen = np.flatnonzero(own[first + 1 :])[5:]
+    assert chosen[seen].mean() > 0.8 and len(seen) > 15
+    assert np.mean(alone.scores[first + 1 :][seen] >= 0.0) > 0.5
+
+
+def test_state_and_memory_are_those_of_one_portfolio_a_class_and_one_for_the_rest():
+    batch, learner = digits(), make_learner(SPEC)
+    learner.learn(batch)
+    binary = make_learner(SPEC | {"task": "binary"})
+    binary.learn(batch.with_labels(np.where(batch.labels == 0.0, 1.0, -1.0)))
+    one = sum(array.nbytes for array in binary.state().values())
+    whole = sum(array.nbytes for array in learner.state().values())
+    assert len(learner.classes) == CLASSES
+    assert whole == pytest.approx((CLASSES + 1) * one, rel=0.02)
+    before = as_bytes(learner.state())
+    told = learner.predict_classes(batch)
+    assert told.scores.shape == (N, CLASSES)
+    assert told.probabilities.sum(axis=1) == pytest.approx(np.ones(N))
+    assert as_bytes(learner.state()) == before
+
+
+@pytest.mark.skipif(DISABLED, reason="time is that of the compiled learner")
+def test_a_row_costs_what_it_costs_its_portfolios():
+    batch = digits()
+    binary = make_learner(SPEC | {"task": "binary"})
+    learner = make_learner(SPEC)
+    learner.learn(batch)
+    signed = batch.with_labels(np.where(batch.labels == 0.0, 1.0, -1.0))
+    binary.learn(signed)
+
+    def least(learn, rows):
+        times = []
+        for _ in range(5):
+            begun = time.thread_time()  # work: others may have the cores meanwhile
+            learn(rows)
+            times.append(time.thread_time() - begun)
+        return min(times)
+
+    one, whole = least(binary.learn, signed), least(learner.learn, batch)
+    # 11 portfolios; what else is done for a row is little beside that.
+    assert 4.0 * one < whole < 30.0 * one, whole / one

@@ -1,0 +1,106 @@
+"""The portfolio for numbers: against a plain reference and its figures on real streams."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dualstream.solvers import Batch, InvalidSpec, dump, make_learner
+from dualstream.solvers.jit import DISABLED
+from load_tests.regression import data
+from tests.solvers.regression_reference import MEMBERS, RegressionPortfolio, regret_bound
+from tests.solvers.staging import rows_of
+
+GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "regression.json").read_text())
+N = 60 if DISABLED else 400
+
+
+def portfolio(dim, **fields):
+    features = {"kind": "indexed", "dim": dim}
+    return make_learner(
+        {"algorithm": "portfolio", "task": "regression", "features": features} | fields
+    )
+
+
+def stream(n, dim=8, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, dim)) * 10.0 ** rng.integers(-3, 4, dim)
+    x *= rng.random((n, dim)) < np.array([1.0, 0.9, 0.6, 0.5, 0.3, 0.1, 0.05, 1.0])[:dim]
+    x[:, 7] = 2.0
+    w = rng.normal(size=dim) / (np.abs(x).max(0) + 1e-9)
+    y = 1e4 + 300.0 * (x @ w) + 40.0 * rng.standard_t(2, n) + np.cumsum(rng.normal(size=n))
+    return Batch.from_dense(x, y, rng.choice([0.0, 0.5, 1.0, 1.0, 3.0], n))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_row_is_predicted_and_learned_as_the_reference_does(seed):
+    batch = stream(N, seed=seed)
+    learner, reference = portfolio(batch.dim), RegressionPortfolio()
+    found = learner.learn(batch).scores
+    mixture, best = 0.0, np.zeros(len(MEMBERS))
+    expected, counted = [], 0
+    for row, y, c in zip(
+        rows_of(batch), batch.labels.tolist(), batch.weights.tolist(), strict=True
+    ):
+        expected.append(reference.learn(row, y, c)[0])
+        if c > 0.0 and reference.regret_terms is not None:
+            mixture += reference.regret_terms[0]
+            best += reference.regret_terms[1]
+            counted += 1
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+    np.testing.assert_allclose([one.weight for one in learner.members()], reference.v, atol=1e-7)
+    assert mixture <= best.min() + regret_bound(counted, len(MEMBERS))
+    assert all(one.calibration is None for one in learner.members())
+
+
+def test_a_shift_and_a_factor_of_the_targets_are_those_of_the_predictions():
+    batch = stream(N)
+    moved = batch.with_labels(-3.0 * batch.labels + 7e3)
+    plain, other = portfolio(batch.dim).learn(batch), portfolio(batch.dim).learn(moved)
+    first = int(np.argmax(batch.weights > 0.0)) + 1
+    expected = -3.0 * plain.scores[first:] + 7e3
+    np.testing.assert_allclose(other.scores[first:], expected, rtol=1e-6)
+
+
+@pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
+@pytest.mark.parametrize("name", ["diabetes", "trump", "chicks", "water", "friedman_gra"])
+def test_the_figures_of_the_reference_are_met(name):
+    told = GOLDEN["streams"][name]
+    batch = data.as_batch(data.load(name))
+    learner = portfolio(batch.dim)
+    errors = (learner.learn(batch).scores - batch.labels)[1:]
+    figures = [np.abs(errors).mean(), math.sqrt((errors * errors).mean())]
+    assert len(batch) == told["rows"]
+    np.testing.assert_allclose(figures, told["mixture"], rtol=1e-6)
+    # On `water` a value that is its column's mean up to rounding counts as 0 or not.
+    near = 1e-4 if name == "water" else 1e-6
+    np.testing.assert_allclose(
+        [one.weight for one in learner.members()], told["weights"], atol=near
+    )
+
+
+def test_constant_targets_and_huge_ones_stay_finite():
+    batch = stream(N)
+    constant = portfolio(batch.dim).learn(batch.with_labels(np.full(N, 4.0)))
+    first = int(np.argmax(batch.weights > 0.0)) + 1
+    assert np.all(constant.scores[first:] == 4.0)
+    labels = batch.labels.copy()
+    labels[5::50] = 1e100
+    learner = portfolio(batch.dim)
+    assert np.isfinite(learner.learn(batch.with_labels(labels)).scores).all()
+    assert all(np.isfinite(array).all() for array in learner.state().values())
+
+
+def test_a_model_joins_and_a_kind_does_not():
+    batch = stream(N)
+    learner = portfolio(batch.dim)
+    learner.learn(batch)
+    assert learner.add_member({"algorithm": "spg", "scaling": "balanced"}) == "spg-1"
+    learner.learn(batch)
+    restored = portfolio(batch.dim)
+    restored.restore(learner.state())
+    assert dump(restored.state(), {}) == dump(learner.state(), {})
+    with pytest.raises(InvalidSpec, match="kind must be left out"):
+        learner.add_member({"kind": "dual_ascent"})

@@ -1,0 +1,185 @@
+"""A look at the messages of an Arrow stream before a library unpacks them.
+
+Buffers may be compressed one by one, and a few bytes may then hold as much as they like. Nothing
+says so but a field of each message's head, a flatbuffer: message -> header -> compression.
+"""
+
+from struct import error as StructError, unpack_from
+from typing import NamedTuple
+
+from dualstream.wire.chunking.buffer import Held
+from dualstream.wire.problems import Problem
+
+END, SCHEMA, DICTIONARY, RECORDS = -1, 1, 2, 3
+# Places of fields in their tables, in the order of Arrow's Message.fbs.
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
+_ID_OF_DICTIONARY, _DATA_OF_DICTIONARY, _IS_DELTA = 0, 1, 2
+_COMPRESSION = 3
+_CONTINUATION = 0xFFFFFFFF
+_HEAD_BYTES = 64 * 1024
+"""What most heads are shorter than."""
+
+
+def check_messages(body: bytes) -> None:
+    """Raise Problem 400 for a stream that is cut short or damaged, 415 for compressed buffers."""
+    try:
+        _check(body)
+    except (StructError, IndexError):
+        raise _damaged() from None
+
+
+def _check(body: bytes) -> None:
+    p = 0
+    while p < len(body):
+        message = message_at(body, p)
+        if message is None or message.end > len(body):
+            raise Problem(400, "malformed-body", "no Arrow stream: it ends too early")
+        if message.kind == END:
+            return
+        p = message.end
+        if message.kind in (DICTIONARY, RECORDS):
+            head, records = message.head, message.header
+            if message.kind == DICTIONARY:
+                data_at = _field(head, records, _DATA_OF_DICTIONARY)
+                records = _table(head, data_at) if data_at else records
+            if _field(head, records, _COMPRESSION):
+                reason = (
+                    "compressed buffers are not accepted: compress the body, by Content-Encoding"
+                )
+                raise Problem(415, "unsupported-media-type", reason)
+
+
+class Message(NamedTuple):
+    """One message of a stream."""
+
+    kind: int
+    """0 also for one that says nothing, END for the mark at the stream's end."""
+    head: memoryview
+    """The flatbuffer, alone: what it says is not to depend on what stands behind it."""
+    header: int
+    """A table's place in `head`."""
+    end: int
+
+
+_NO_HEAD = memoryview(b"")
+
+
+def message_at(body: bytes | memoryview, p: int) -> Message | None:
+    """The message that begins at `p`; it may end behind `body`. None where its end is not known.
+
+    Raises StructError or IndexError for a damaged one.
+    """
+    if len(body) - p < 4:
+        return None
+    (size,) = unpack_from("<I", body, p)
+    p += 4
+    if size == _CONTINUATION:
+        if len(body) - p < 4:
+            return None
+        (size,) = unpack_from("<I", body, p)
+        p += 4
+    if size == 0:
+        return Message(END, _NO_HEAD, 0, p)
+    begins = p + size
+    if begins > len(body):
+        return None
+    head = memoryview(body)[p:begins]
+    message = _table(head, 0)
+    kind_at = _field(head, message, _HEADER_TYPE)
+    header_at = _field(head, message, _HEADER)
+    length_at = _field(head, message, _BODY_LENGTH)
+    length = unpack_from("<q", head, length_at)[0] if length_at else 0
+    if length < 0:
+        raise IndexError(length)
+    end = begins + length
+    if not kind_at or not header_at:
+        return Message(0, head, 0, end)
+    return Message(head[kind_at], head, _table(head, header_at), end)
+
+
+def _message_in(held: Held, p: int, stop: int | None = None) -> Message | None:
+    """As `message_at`, of what is held up to `stop`; it looks at the heads of most alone."""
+    stop = held.size if stop is None else stop
+    for end in (min(p + _HEAD_BYTES, stop), stop):
+        found = message_at(held.between(p, end), 0)
+        if found is not None:
+            return found._replace(end=found.end + p)
+    return None
+
+
+class MessageCutter:
+    """Cuts a stream behind record batches; the schema and the dictionaries go with each chunk."""
+
+    has_lines = False
+    # A row of numbers takes many bytes and is learned at once: of 1 MiB of them what each chunk
+    # takes beside its rows, some thousand steps of Python, would be a quarter of the time.
+    size = 2
+
+    def __init__(self) -> None:
+        self._schema = b""
+        self._dictionaries: dict[int, list[bytes]] = {}
+
+    def end_of(self, held: Held, size: int) -> int:
+        """Behind the last record batch that ends up to `size`, or else behind the next one.
+
+        0 where that is not known before more arrives. Raises Problem 400 where the stream is
+        damaged before the first record batch ends; rows before the damage come first, as they do
+        where it has not arrived yet.
+        """
+        found = p = 0
+        try:
+            while (message := _message_in(held, p)) and message.end <= held.size:
+                p = message.end
+                if message.kind == RECORDS and (p <= size or not found):
+                    found = p
+                if found and p >= size:
+                    break
+        except (StructError, IndexError):
+            if not found:
+                raise _damaged() from None
+        return found
+
+    def carried_into(self, held: Held, end: int) -> bytes:
+        """What stands before a chunk, which is then looked through for what the next ones need."""
+        dictionaries = [part for parts in self._dictionaries.values() for part in parts]
+        carried = b"".join([self._schema, *dictionaries])
+        p = 0
+        try:
+            while (message := _message_in(held, p, end)) and message.end <= end:
+                if message.kind == SCHEMA:
+                    self._schema = bytes(held.between(p, message.end))
+                elif message.kind == DICTIONARY:
+                    self._keep(message, bytes(held.between(p, message.end)))
+                p = message.end
+        except (StructError, IndexError):
+            raise _damaged() from None
+        return carried
+
+    def _keep(self, message: Message, part: bytes) -> None:
+        """A dictionary replaces the one before it, or adds to it."""
+        head = message.head
+        id_at = _field(head, message.header, _ID_OF_DICTIONARY)
+        delta_at = _field(head, message.header, _IS_DELTA)
+        number = unpack_from("<q", head, id_at)[0] if id_at else 0
+        before = self._dictionaries.get(number, []) if delta_at and head[delta_at] else []
+        self._dictionaries[number] = [*before, part]
+
+
+def _damaged() -> Problem:
+    return Problem(400, "malformed-body", "no Arrow stream: it is damaged")
+
+
+def _field(head: memoryview, table: int, number: int) -> int:
+    """Where a field of the flatbuffer table at `table` stands, 0 where it is not there."""
+    vtable = table - unpack_from("<i", head, table)[0]
+    if vtable < 0:
+        raise IndexError(vtable)
+    (size,) = unpack_from("<H", head, vtable)
+    if 4 + 2 * number + 2 > size:
+        return 0
+    (offset,) = unpack_from("<H", head, vtable + 4 + 2 * number)
+    return table + int(offset) if offset else 0
+
+
+def _table(head: memoryview, field: int) -> int:
+    return field + int(unpack_from("<I", head, field)[0])
