@@ -7,6 +7,9 @@ ENV DUALSTREAM_CPU=$CPU \
 
 WORKDIR /app
 COPY constraints.txt pyproject.toml README.md LICENSE ./
+COPY dualstream dualstream
+COPY client client
+COPY wire wire
 COPY solvers solvers
 COPY service service
 # A package index of one's own: --secret id=pip,src=pip.conf, which no layer keeps.

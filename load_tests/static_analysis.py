@@ -15,7 +15,7 @@ from pathlib import Path
 from load_tests.security import record
 
 TITLE = "Static analysis"
-FOLDERS = ("service", "solvers", "supply")
+FOLDERS = ("service", "solvers", "client", "wire", "deploy/supply")
 KNOWN = {
     "B101": "an assert tells the type checker what the code above it has made sure of",
     "B404": "subprocess is imported; every call of it is looked at by B603",

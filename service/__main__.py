@@ -1,4 +1,4 @@
-"""`python -m service` is `dualstream`."""
+"""`python -m dualstream.service` is `dualstream`."""
 
 from dualstream.service.cli import app
 

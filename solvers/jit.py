@@ -66,12 +66,12 @@ _options: Any = TargetOptions
 CPUTargetOptions.noalias = _options.Mapping("noalias")
 
 SHARED_KERNELS = (
-    "_scalar.py",
-    "portfolio/_columns.py",
-    "portfolio/_roots.py",
-    "portfolio/_rule.py",
-    "text/_memo.py",
-    "text/_read.py",
+    "core/scalar.py",
+    "portfolio/columns.py",
+    "portfolio/logistic_roots.py",
+    "portfolio/weighting_kernels.py",
+    "text/name_cache.py",
+    "text/tokens.py",
 )
 """The files whose kernels those of other files may call."""
 

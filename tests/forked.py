@@ -21,7 +21,7 @@ from typing import IO, Any
 from dualstream.service.cli.demo import server_process
 from dualstream.service.server.workers import forks
 
-COMMAND = [sys.executable, "-m", "service", "serve"]
+COMMAND = [sys.executable, "-m", "dualstream.service", "serve"]
 PLANTED = "tests.chaos.server"
 """What serves with faults planted, in its workers too."""
 PRELOADED = [
@@ -86,7 +86,7 @@ def fork_servers() -> None:
     ) -> "subprocess.Popen[str] | ForkedProcess":
         program, dash, module, what = command[: len(COMMAND)]
         is_known = [program, dash, what] == [*COMMAND[:2], "serve"]
-        is_known = is_known and module in ("service", PLANTED)
+        is_known = is_known and module in ("dualstream.service", PLANTED)
         if not is_known or any(name.startswith(READ_EARLY) for name in _changed(env)):
             return started_by_command(command, stderr, env)
         return ForkedProcess(command, stderr, os.environ if env is None else env)

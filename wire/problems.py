@@ -1,7 +1,7 @@
 """A refusal as clients see it: one shape for all, problem+json (RFC 9457).
 
-{"type", "title", "status", "detail", "instance", "errors", "error"}; dualstream.service.api.errors says which of
-the exceptions of the layers below means which.
+{"type", "title", "status", "detail", "instance", "errors", "error"}; service/api/errors.py maps
+exceptions to problems.
 
 A refusal stays short, whatever it refuses: what a client gave is `quoted`, and whatever else comes
 into a detail, a reason or a pointer is `shortened` where these are made.

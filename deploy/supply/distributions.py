@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # Markers are read for where the image runs, so that the answer is the same elsewhere.
 IMAGE = {"python_version": "3.11", "python_full_version": "3.11.14", "sys_platform": "linux"}
 

@@ -7,8 +7,8 @@ PAGE = ROOT / "docs" / "LICENCES.md"
 
 HEAD = """# Licences
 
-Dualstream is under the Apache License 2.0 (LICENSE). Written by `python -m deploy.supply.licences` from
-what each distribution says of itself; a test holds it to what is installed.
+Dualstream is under the Apache License 2.0 (LICENSE). `python -m deploy.supply.licences` writes this
+page from the metadata of each distribution; a test compares it with what is installed.
 
 ## What the server needs
 

@@ -1,13 +1,17 @@
 """What a learn request is answered: the first time, and when it is repeated."""
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
+from starlette.types import Scope, Send
 
-from dualstream.service.api.errors import MAX_ERRORS, Problem, RowError
+from dualstream.service.api.errors import MAX_ERRORS, Problem, RowError, as_problem, let_go
+from dualstream.service.api.http import NDJSON, Headers
 from dualstream.service.codecs import Intake
 from dualstream.service.journal.protocol import Known
 from dualstream.service.models.model import Model
@@ -22,20 +26,12 @@ from dualstream.service.replica.row_sums import (
     places_where,
     where_not,
 )
+from dualstream.service.transport.body_memory import body_of, is_held
 from dualstream.solvers import Batch, Learner, class_label
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
     from dualstream.solvers.online.multiclass import Multiclass
-import logging
-from collections.abc import AsyncIterator
-
-import msgspec
-from starlette.types import Scope, Send
-
-from dualstream.service.api.errors import as_problem, let_go
-from dualstream.service.api.http import NDJSON, Headers
-from dualstream.service.transport.body_memory import body_of, is_held
 
 NOT_FINITE = "the update would not be finite"
 PAUSED = "paused: the row waits in the journal until the model is resumed"

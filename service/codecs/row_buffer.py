@@ -26,7 +26,7 @@ _LONGEST_LABEL = 256
 class RowArrays:
     """Up to so many rows of so many entries for the model behind `door`.
 
-    The attributes are the arguments of the kernels in dualstream.solvers.text, which say what they hold.
+    The attributes are the arguments of the kernels in solvers/text/, which say what they hold.
     """
 
     def __init__(self, door: Door, labelled: bool, rows: int, entries: int, text: int) -> None:

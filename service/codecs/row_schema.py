@@ -198,7 +198,7 @@ class Door:
 
     @property
     def told_places(self) -> Indices:
-        """The places whose names stand in the journal, as `dualstream.solvers.text` looks them up."""
+        """The places whose names stand in the journal, as solvers/text/ looks them up."""
         return self._told_places.slots
 
     def told(self, names: Sequence[tuple[int, str]], seq: int | None = None) -> None:

@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dualstream.service.api.errors import Problem, unavailable
 from dualstream.service.journal.author import SERVER, Author
+from dualstream.service.journal.protocol import Conflict, Journal, JournalError, Snapshot
+from dualstream.service.replica.controls import Rollback, why_forgotten, why_no_way_back
+
+if TYPE_CHECKING:
+    from dualstream.service.models.model import Model
+
+
 from dualstream.service.journal.protocol import (
-    Conflict,
-    Journal,
-    JournalError,
     JournalUnavailable,
     NotHeld,
     Place,
-    Snapshot,
     Trimmed,
     UnknownCopy,
     Version,
 )
 from dualstream.service.models.model import Model
 from dualstream.service.replica.apply_control import fetch_copy
-from dualstream.service.replica.controls import Rollback, why_forgotten, why_no_way_back
 from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.receipts import Receipt, is_left
 from dualstream.service.replica.recovery import Forked
@@ -32,10 +34,6 @@ from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.state import UnreadableCopy
 from dualstream.solvers import Learner
 from dualstream.wire.problems import quoted
-
-if TYPE_CHECKING:
-    from dualstream.service.models.model import Model
-
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # A copy that was just written is collected only where its writer seems to have died, or where

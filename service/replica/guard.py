@@ -4,25 +4,23 @@ Nothing waits for the rollback that follows a trip: from the very row that trips
 sets rows aside, whenever the control comes that takes the state back.
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dualstream.solvers import Batch, CorruptState, Learner, Outcome, State, guard_of
-
-if TYPE_CHECKING:
-    from dualstream.solvers.evaluation.guard.monitor import Guard
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from dualstream.solvers import QUANTITIES, check_arrays
+from dualstream.solvers import QUANTITIES, CorruptState, State, check_arrays
 
 if TYPE_CHECKING:
     from dualstream.solvers.evaluation.guard.monitor import Trip
 
+
+from dualstream.solvers import Batch, Learner, Outcome, guard_of
+
+if TYPE_CHECKING:
+    from dualstream.solvers.evaluation.guard.monitor import Guard
 
 PAUSED = "learning is paused since seq {}: resume the model first"
 

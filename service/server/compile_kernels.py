@@ -1,9 +1,11 @@
-"""Compile all kernels at once, by as many processes as there are cores: python -m dualstream.service.server.compile_kernels.
+"""Compile all kernels at once, by as many processes as there are cores.
+
+`python -m dualstream.service.server.compile_kernels` is the command.
 
 Whoever imports a module with kernels compiles those that no cache holds, one after the other: more
 than a minute for all of them. numba compiles in one thread, so here each of several processes
-compiles a part of the modules, for the cache that all share. `python -m dualstream.service.server.compile_kernels MODULE...`
-compiles some of them, in this process.
+compiles a part of the modules, for the cache that all share. With names of
+modules as arguments, the command compiles those in this process.
 """
 
 import importlib
@@ -18,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-PACKAGES = ("solvers", "service")
+PACKAGES = ("dualstream.solvers", "dualstream.service")
 TOLD_AFTER_S = 2.0
 """Imports that find all kernels in the cache take less."""
 
@@ -59,9 +61,9 @@ def compile_here(modules: Sequence[str]) -> None:
     Their package would import all that a server does, in its order: the same work in every process.
     So its place is taken by an empty one.
     """
-    package = ModuleType("solvers")
-    package.__path__ = [str(folder_of("solvers"))]
-    sys.modules["solvers"] = package
+    package = ModuleType("dualstream.solvers")
+    package.__path__ = [str(folder_of("dualstream.solvers"))]
+    sys.modules["dualstream.solvers"] = package
     for name in modules:
         importlib.import_module(name)
 

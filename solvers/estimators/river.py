@@ -281,7 +281,7 @@ class PortfolioRegressor(_Regressor):
     Parameters
     ----------
     members
-        The name of a list of members (`dualstream.solvers.portfolio.REGRESSION_PRESETS`), or specifications.
+        The name of a list of members (`portfolio.REGRESSION_PRESETS`), or specifications.
     bits
         Names are hashed to 2^bits places.
     eta, share, retain

@@ -301,7 +301,7 @@ class PortfolioClassifier(_OfPortfolio, _Classifier):
 
     Parameters
     ----------
-    members : the name of a list of members (`dualstream.solvers.portfolio.PRESETS`), or specifications
+    members : the name of a list of members (`portfolio.PRESETS`), or specifications
     passes : how often `fit` goes through the rows. From the second time on, members are weighed
         and calibrated on rows that they have learned before
     shuffle : whether each time in an order of its own. False is for rows in the order of time: the

@@ -44,7 +44,7 @@ class Format:
 
 _PACKAGE = "dualstream.solvers.export"
 FORMATS: dict[str, Format] = {
-    "json": Format("application/json", "json", f"{_PACKAGE}.json_form"),
+    "json": Format("application/json", "json", f"{_PACKAGE}.json"),
     "onnx": Format("application/octet-stream", "onnx", f"{_PACKAGE}.onnx_model", needs="onnx"),
     "sklearn-coef": Format("application/json", "coef.json", f"{_PACKAGE}.sklearn_coef"),
     "vw": Format("application/octet-stream", "vw", f"{_PACKAGE}.vw"),

@@ -1,6 +1,6 @@
 """What happens to a row on its way into a learner, in this order.
 
-    hash        named features become indices, at the door (dualstream.solvers.core.hashing): width 2^bits
+    hash        named features become indices, at the door (core/hashing.py): width 2^bits
     scaling     each column by its own running moments (scaling.py)
     map         random Fourier features or Nystroem landmarks (fourier.py, nystroem.py)
     norm        each row by its own norm, or by a running mean of norms (norm.py)

@@ -132,8 +132,12 @@ def warm(*algorithms: str) -> int:
     ):
         importlib.import_module(name)
     if not algorithms:
-        for name in ("window_problem", "weights_problem", *(f"offline.{m}" for m in METHODS)):
-            importlib.import_module(f"solvers.{name}")
+        for name in (
+            "refit.window_problem",
+            "refit.weights_problem",
+            *(f"offline.{m}" for m in METHODS),
+        ):
+            importlib.import_module(f"dualstream.solvers.{name}")
     return _jit.warm()
 
 

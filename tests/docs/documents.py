@@ -39,7 +39,7 @@ class Shell:
         """The objects that came back, and all that was said. Models are deleted afterwards."""
         script = script.replace("curl -s", "curl -sf -w '\\n'")
         script = script.replace("localhost:8000", self.server.url.removeprefix("http://"))
-        script = f'dualstream() {{ {sys.executable} -m service "$@"; }}\n{script}'
+        script = f'dualstream() {{ {sys.executable} -m dualstream.service "$@"; }}\n{script}'
         try:
             done = subprocess.run(
                 ["bash", "-e", "-o", "pipefail", "-c", script],

@@ -18,7 +18,7 @@ COMMANDS = {
     for name, command in typer.main.get_command(app).commands.items()
     if not command.hidden
 }
-# `serve` runs until it is stopped: tests/service/cli/test_cli.py. The demo: tests/service/cli/test_demo.py.
+# test_cli.py runs `serve`, test_demo.py the demo.
 ELSEWHERE = {"serve", "demo"}
 
 

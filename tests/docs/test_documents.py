@@ -21,8 +21,8 @@ ELSEWHERE = {
     "docs/CLI.md": "test_cli_doc.py",
     "docs/FORMATS.md": "test_formats_doc.py",
     "docs/EXAMPLES.md": "test_examples.py",
-    "docs/REDIS_INPUT.md": "test_redis_input.py",
-    "docs/RUNNING.md": "test_backup.py",
+    "docs/REDIS_INPUT.md": "../service/jobs/test_redis_input.py",
+    "docs/RUNNING.md": "../service/cli/test_backup.py",
 }
 LONG = {"docs/PORTFOLIO.md", "docs/STREAMING.md"}
 RUN_HERE = [

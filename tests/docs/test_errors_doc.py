@@ -10,7 +10,7 @@ from tests.docs.documents import DOCUMENTS, ROOT
 def problems_in_code() -> dict[str, set[str]]:
     """The statuses of each slug: of `Problem(STATUS, SLUG, ...)`, and what `slug` is set to."""
     found: dict[str, set[str]] = defaultdict(set)
-    for path in (ROOT / "service").rglob("*.py"):
+    for path in [*(ROOT / "service").rglob("*.py"), *(ROOT / "wire").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {
                 "Problem",

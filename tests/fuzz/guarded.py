@@ -13,7 +13,7 @@ import numpy as np
 
 from dualstream.solvers import jit as _jit
 
-_ROOMS = ("solvers.", "service.")
+_ROOMS = ("dualstream.",)
 _get, _set = np.ndarray.__getitem__, np.ndarray.__setitem__
 
 

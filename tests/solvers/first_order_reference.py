@@ -1,4 +1,4 @@
-"""Slow NumPy forms of the steps in solvers/online/first_order.py and solvers/online/truncated_gradient.py."""
+"""Slow NumPy versions of online/first_order.py and online/truncated_gradient.py."""
 
 import numpy as np
 

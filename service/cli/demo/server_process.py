@@ -35,7 +35,7 @@ class ServerProcess:
         prefix: Sequence[str] = (),
         stderr: IO[str] | int | None = None,
         wait: bool = True,
-        module: str = "service",
+        module: str = "dualstream.service",
     ) -> None:
         command = [*prefix, sys.executable, "-m", module, "serve", "--port", "0"]
         command += ["--store", store, *flags]

@@ -28,7 +28,7 @@ class Script:
     """A script, packed to be sent as its digest or as its text."""
 
     def __init__(self, name: str) -> None:
-        folder = files(__package__)
+        folder = files(__package__) / "lua"
         parts = ("entries.lua", f"{name}.lua")
         text = b"\n".join((folder / part).read_bytes() for part in parts)
         digest = sha1(text, usedforsecurity=False).hexdigest()
@@ -37,18 +37,18 @@ class Script:
 
 
 APPEND = Script("append")
-CHANGES = Script("changes")
-COPIES = Script("copies")
+CHANGES = Script("audit")
+COPIES = Script("state_copies")
 CURSOR = Script("cursor")
 HEADS = Script("heads")
-KNOWN = Script("known")
-LEASE = Script("lease")
+KNOWN = Script("find_keys")
+LEASE = Script("rate_bucket")
 MODELS = Script("models")
 READ = Script("read")
-REMEMBERING = Script("remembering")
+REMEMBERING = Script("pending_rows")
 SCRUB = Script("scrub")
 SNAPSHOTS = Script("snapshots")
 TRANSFER = Script("transfer")
 TRIM = Script("trim")
 USAGE = Script("usage")
-WAITING = Script("waiting")
+WAITING = Script("input_pending")

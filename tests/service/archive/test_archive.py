@@ -410,7 +410,7 @@ def test_keys_that_are_removed_during_the_dump_hide_no_other_key(redis_server, m
 
 
 class Cleaned:
-    """A model with an unlearned sample, and what `dualstream.service.jobs.unlearn_cleanup` does, in two halves."""
+    """A model with an unlearned sample, cleaned up in two steps."""
 
     async def make(self, journal) -> None:
         self.journal = journal

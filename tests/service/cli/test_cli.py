@@ -138,7 +138,7 @@ def test_loopback_needs_no_keys(host):
 
 def test_unsafe_host_ends_the_command_with_that_sentence(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "service", "serve", "--host", "0.0.0.0"],
+        [sys.executable, "-m", "dualstream.service", "serve", "--host", "0.0.0.0"],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -358,7 +358,7 @@ class Learning:
     def __init__(self, url: str, model: str, path: Path) -> None:
         path.unlink(missing_ok=True)
         os.mkfifo(path)
-        command = [sys.executable, "-m", "service", "learn", model, str(path), "--json"]
+        command = [sys.executable, "-m", "dualstream.service", "learn", model, str(path), "--json"]
         self.process = subprocess.Popen(
             [*command, "--url", url, "--patience", "120"],
             stdout=subprocess.PIPE,

@@ -110,7 +110,7 @@ def test_events_of_all_models_are_lines_until_they_are_deleted(server, client):
         client.create(name, SPEC)
         client.learn(name, [1, 0, 0], 1)
     watching = subprocess.Popen(
-        [sys.executable, "-m", "service", "watch", "--json", "--every-ms", "100"],
+        [sys.executable, "-m", "dualstream.service", "watch", "--json", "--every-ms", "100"],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT), "DUALSTREAM_URL": server.url},
@@ -132,7 +132,7 @@ def test_watching_ends_by_interruption_and_where_there_is_nothing(server, client
     assert run(server, "watch", "nobody").exit_code == 3
     client.create("m", SPEC)
     watching = subprocess.Popen(
-        [sys.executable, "-m", "service", "watch", "m", "--json", "--url", server.url],
+        [sys.executable, "-m", "dualstream.service", "watch", "m", "--json", "--url", server.url],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

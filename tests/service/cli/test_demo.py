@@ -68,7 +68,8 @@ def test_what_is_compiled_ahead_is_what_a_model_without_a_spec_needs():
     assert set(COMPILED_AHEAD) <= set(sys.modules)
     mine = [name for name in sys.modules if name.startswith("dualstream.solvers.portfolio._")]
     ahead = (
-        "import sys; from dualstream.service.server.compile_kernels import *; from dualstream.service.cli.demo.run import *;"
+        "import sys; from dualstream.service.server.compile_kernels import *;"
+        "from dualstream.service.cli.demo.run import *;"
         "compile_here(COMPILED_AHEAD); print(*sys.modules)"
     )
     told = subprocess.run(

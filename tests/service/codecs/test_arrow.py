@@ -154,7 +154,7 @@ def test_reading_a_table_does_not_import_pandas():
         "y": [1, 0, 1],
     }
     reads = (
-        "import json, sys; from solvers import resolve_spec;"
+        "import json, sys; from dualstream.solvers import resolve_spec;"
         "from dualstream.service.codecs import Door, parse_body;"
         "door = Door(resolve_spec(json.loads(sys.argv[1])));"
         "print(list(parse_body(door, sys.argv[2], sys.stdin.buffer.read(), labelled=True).places),"

@@ -218,8 +218,10 @@ def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
 def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
     # Given a store with snapshots that another version wrote
     with monkeypatch.context() as before:
-        for module in ("identity", "states"):
-            before.setattr(f"service.{module}.numeric_identity", lambda: "an-older-version")
+        for module in ("models.store_status", "replica.state"):
+            before.setattr(
+                f"dualstream.service.{module}.numeric_identity", lambda: "an-older-version"
+            )
         client = serve(store=store, snapshot_every=10, keep_records=1000)
         client.put("/models/m", json=SPEC)
         client.put("/models/empty", json=SPEC)

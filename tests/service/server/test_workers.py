@@ -178,7 +178,17 @@ def test_a_start_that_comes_to_nothing_is_made_again_at_the_next_look(tmp_path, 
 
 def test_one_worker_adopts(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "service", "serve", "--workers", "2", "--adopt", "--port", "0"]
+        [
+            sys.executable,
+            "-m",
+            "dualstream.service",
+            "serve",
+            "--workers",
+            "2",
+            "--adopt",
+            "--port",
+            "0",
+        ]
         + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
         capture_output=True,
         text=True,
@@ -191,7 +201,7 @@ def test_a_port_in_use_is_refused(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [sys.executable, "-m", "service", "serve", "--workers", "2", "--port", port]
+            [sys.executable, "-m", "dualstream.service", "serve", "--workers", "2", "--port", port]
             + ["--store", f"sqlite:///{tmp_path / 'unused.db'}"],
             capture_output=True,
             text=True,

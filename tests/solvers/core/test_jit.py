@@ -19,6 +19,7 @@ from dualstream.solvers.core.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.jit import APPLY_VERSION, DISABLED, SHARED_KERNELS, compiled_signatures
 
 ROOT = Path(solvers.__file__).parent
+CHECKOUT = ROOT.parents[1]
 compiled_only = pytest.mark.skipif(DISABLED, reason="nothing is compiled")
 
 
@@ -28,7 +29,7 @@ def python(code, **environment):
     keep.pop("NUMBA_BOUNDSCHECK", None)
     found = subprocess.run(
         [sys.executable, "-c", code],
-        env=keep | {"PYTHONPATH": str(ROOT.parent)} | environment,
+        env=keep | {"PYTHONPATH": str(CHECKOUT)} | environment,
         capture_output=True,
         text=True,
         check=True,
@@ -67,7 +68,7 @@ def test_no_call_compiles_anything_once_warm():
 def imported():
     """What a fresh interpreter tells of the package."""
     code = (
-        "import json, solvers, sys; from numba.core.registry import cpu_target as t;"
+        "import json, sys; from dualstream import solvers; from numba.core.registry import cpu_target as t;"
         "print(json.dumps({'modules': sorted(sys.modules), 'identity': solvers.numeric_identity(),"
         " 'target': t.target_context.codegen().magic_tuple()[1:]}))"
     )
@@ -76,7 +77,7 @@ def imported():
 
 @compiled_only
 def test_importing_the_package_loads_no_learner(imported):
-    assert "solvers" in imported["modules"]
+    assert "dualstream.solvers" in imported["modules"]
     assert "dualstream.solvers.online.dual_ascent.learner" not in imported["modules"]
 
 
@@ -89,7 +90,7 @@ def test_only_one_file_reads_the_environment():
             for node in ast.walk(ast.parse(path.read_text()))
         )
     ]
-    assert readers == ["_jit.py"]
+    assert readers == ["jit.py"]
 
 
 def test_kernels_call_no_compiled_code_of_other_files_but_shared_ones():
@@ -121,7 +122,7 @@ def test_numeric_identity_names_version_cpu_and_library(imported):
 
 
 def test_the_cpu_can_be_chosen(tmp_path):
-    code = "import solvers; print(solvers.numeric_identity().split(' ')[1])"
+    code = "from dualstream import solvers; print(solvers.numeric_identity().split(' ')[1])"
     found = python(code, DUALSTREAM_CPU="generic", NUMBA_DISABLE_JIT="1")
     assert found[0] == "generic"
 
@@ -133,7 +134,7 @@ def test_kernels_are_compiled_for_the_features_of_the_named_cpu_alone(imported):
 
 ONE_KERNEL = f"""
 import importlib.util
-spec = importlib.util.spec_from_file_location("jit", {str(ROOT / "_jit.py")!r})
+spec = importlib.util.spec_from_file_location("jit", {str(ROOT / "jit.py")!r})
 jit = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(jit)
 
@@ -205,7 +206,7 @@ def test_without_a_writable_cache_there_is_one_warning_and_it_works(one_kernel, 
 def test_plain_python_gives_the_same():
     """Coverage and tracebacks come from NUMBA_DISABLE_JIT=1; it must run the same code."""
     code = (
-        f"import os, pathlib, solvers; os.chdir({str(ROOT.parent)!r});"
+        f"import os, pathlib; from dualstream import solvers; os.chdir({str(CHECKOUT)!r});"
         "text = pathlib.Path('tests/golden/a9a_500.libsvm').read_bytes();"
         "b = solvers.Batch.from_libsvm(text, 123).batch[:50];"
         "features = {'kind': 'indexed', 'dim': 123};"

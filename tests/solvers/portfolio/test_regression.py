@@ -13,7 +13,7 @@ from load_tests.regression import data
 from tests.solvers.regression_reference import MEMBERS, RegressionPortfolio, regret_bound
 from tests.solvers.staging import rows_of
 
-GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "regression.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "regression.json").read_text())
 N = 60 if DISABLED else 400
 
 
