@@ -69,3 +69,14 @@ def _forget(task: "asyncio.Task[Any]") -> None:
     _tasks.discard(task)
     if not task.cancelled():
         task.exception()  # or asyncio logs it where no caller awaits the task
+
+
+def drop_traceback(error: BaseException | None) -> None:
+    """Forget where an error came by, once it is told.
+
+    Its traceback holds the frames, these all that was read of the request, and some of them the
+    error or its task: a ring that only the collector of rings takes apart, which comes seldom.
+    """
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

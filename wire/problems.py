@@ -117,3 +117,25 @@ class Problem(Exception):
                 **self.extra,
             }
         )
+
+
+def unknown_model(model: str) -> Problem:
+    return Problem(404, "unknown-model", f"no model {quoted(model)}")
+
+
+def unreadable(reason: str, is_journalled: bool = False) -> Problem:
+    """For one model whose journal this version cannot read; others are served."""
+    problem = Problem(503, "unreadable-journal", reason, retry_after_s=60)
+    if is_journalled:
+        problem.extra["outcome"] = "journalled"
+    return problem
+
+
+def unavailable(reason: str) -> Problem:
+    return Problem(503, "store-unavailable", reason, retry_after_s=1)
+
+
+def key_reused() -> Problem:
+    """Of an Idempotency-Key under which something else was asked for."""
+    detail = "the Idempotency-Key was used for another request"
+    return Problem(422, "idempotency-key-reused", detail)

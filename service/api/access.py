@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api.api_keys import Key, KeyRing, KeyScope
-from dualstream.service.api.errors import Problem, unknown_model
 from dualstream.service.api.http import answer_problem
 from dualstream.service.api.rate_limits import Limited, Rates
 from dualstream.service.api.remember_rows import OF_WAITING
-from dualstream.service.journal.author import Author
+from dualstream.service.journal.author import NOBODY, Author
 from dualstream.service.metrics import Telemetry
+from dualstream.wire.problems import Problem, unknown_model
 
 NOTHING, PREDICT, LEARN, ADMIN = KeyScope
 Methods = Mapping[str, KeyScope]
@@ -74,6 +74,8 @@ NEEDS: dict[str, Methods] = {
     "/v2/models/{model_id}/infer": {"POST": PREDICT},
 }
 
+ID_DIGITS = 16
+"""Hexadecimal digits of a key's digest that identify it in the audit log."""
 _OF_MODELS = "/models/{model_id}"
 
 
@@ -243,7 +245,8 @@ def limited_of(scope: Scope) -> Limited | None:
 
 def author_of(request: Request) -> Author:
     """Who asks, for the log of changes."""
-    return Author.of(key_of(request))
+    key = key_of(request)
+    return NOBODY if key is None else Author("request", key.name, key.digest.hex()[:ID_DIGITS])
 
 
 def may_see(request: Request, model_id: str) -> bool:

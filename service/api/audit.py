@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import key_of
-from dualstream.service.api.errors import unknown_model
 from dualstream.service.api.models import catalog_of
 from dualstream.service.journal.audit import PLACE
 from dualstream.service.journal.protocol import Audited, Journal, UnknownModel
 from dualstream.service.models.registry import MODEL_ID
+from dualstream.wire.problems import unknown_model
 
 router = APIRouter(prefix="/audit", tags=["audit"])
 

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.models import catalog_of
 from dualstream.service.api.views import MaybeStale, finite, staleness
 from dualstream.service.models.model import Model
 from dualstream.solvers import RefitError, why_no_reference
+from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
 

@@ -16,6 +16,7 @@ Problem                     any refusal that a client sees
   journal RecordError       503 unreadable-journal
 """
 
+from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import (
     Conflict,
     JournalError,
@@ -29,53 +30,17 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
-from dualstream.wire.problems import MAX_ERRORS, MEDIA_TYPE, Problem, RowError, quoted
+from dualstream.wire.problems import (
+    MAX_ERRORS,
+    MEDIA_TYPE,
+    Problem,
+    RowError,
+    key_reused,
+    unavailable,
+    unknown_model,
+    unreadable,
+)
 
-__all__ = [
-    "MAX_ERRORS",
-    "MEDIA_TYPE",
-    "Problem",
-    "RowError",
-    "as_problem",
-    "key_reused",
-    "let_go",
-    "unavailable",
-    "unknown_model",
-    "unreadable",
-]
-
-
-def unknown_model(model: str) -> Problem:
-    return Problem(404, "unknown-model", f"no model {quoted(model)}")
-
-
-def unreadable(reason: str, is_journalled: bool = False) -> Problem:
-    """For one model whose journal this version cannot read; others are served."""
-    problem = Problem(503, "unreadable-journal", reason, retry_after_s=60)
-    if is_journalled:
-        problem.extra["outcome"] = "journalled"
-    return problem
-
-
-def unavailable(reason: str) -> Problem:
-    return Problem(503, "store-unavailable", reason, retry_after_s=1)
-
-
-def key_reused() -> Problem:
-    """Of an Idempotency-Key under which something else was asked for."""
-    detail = "the Idempotency-Key was used for another request"
-    return Problem(422, "idempotency-key-reused", detail)
-
-
-def let_go(error: BaseException | None) -> None:
-    """Forget where an error came by, once it is told.
-
-    Its traceback holds the frames, these all that was read of the request, and some of them the
-    error or its task: a ring that only the collector of rings takes apart, which comes seldom.
-    """
-    while error is not None and error.__traceback__ is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
 
 
 def as_problem(error: Exception) -> Problem | None:

@@ -12,7 +12,6 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from dualstream.service.api.access import check_method
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.http import answer_problem, read_count, read_query
 from dualstream.service.api.models import support_of
 from dualstream.service.api.responses import problem_of
@@ -25,6 +24,7 @@ from dualstream.service.models.registry import Catalog
 from dualstream.service.replica.replica import Replica
 from dualstream.service.transport.connections import LISTENS
 from dualstream.solvers import Certificate, Learner
+from dualstream.wire.problems import Problem
 
 EVERY_MS = 500
 LEAST_MS, MOST_MS = 100, 60_000

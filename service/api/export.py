@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.http import etag_of
 from dualstream.service.api.models import (
     NOT_MODIFIED,
@@ -17,6 +16,7 @@ from dualstream.service.api.models import (
 from dualstream.service.models.model import Model
 from dualstream.solvers import NotExpressible
 from dualstream.solvers.export import FORMATS, MissingExtra, Source, member_source, whole_source
+from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
 

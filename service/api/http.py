@@ -8,12 +8,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
-from dualstream.service.api.errors import MEDIA_TYPE, Problem
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.codecs.decompress import content_encoding
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.transport.body_memory import body_of
-from dualstream.wire.problems import beginning, quoted
+from dualstream.wire.problems import MEDIA_TYPE, Problem, beginning, quoted
 
 NDJSON = b"application/x-ndjson"
 PIECE = 64 * 1024

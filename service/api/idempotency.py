@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from fastapi import Response
 
-from dualstream.service.api.errors import Problem, key_reused
 from dualstream.service.models.model import Model
 from dualstream.service.replica.control_outcomes import Told
+from dualstream.wire.problems import Problem, key_reused
 
 REPLAYED = "idempotency-replayed"
 

@@ -16,7 +16,6 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dualstream.service.api.access import limited_of
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.health import readyz
 from dualstream.service.api.http import read_head
 from dualstream.service.api.learn_rows import parse
@@ -27,6 +26,7 @@ from dualstream.service.api.views import staleness
 from dualstream.service.codecs import as_batch
 from dualstream.service.models.model import Model
 from dualstream.solvers import class_label, classes_of, gives_probabilities, width_of
+from dualstream.wire.problems import Problem
 from dualstream.wire.schemas import PredictedMany
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])

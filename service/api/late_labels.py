@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
 from dualstream.service.api.access import limited_of
-from dualstream.service.api.errors import Problem, RowError
 from dualstream.service.api.http import read_head, stored_key
 from dualstream.service.api.learn_rows import fingerprint_of
 from dualstream.service.api.models import catalog_of
@@ -28,6 +27,7 @@ from dualstream.service.replica.row_sums import (
     places_where,
     where_not,
 )
+from dualstream.wire.problems import Problem, RowError
 from dualstream.wire.schemas import Duplicate, Learned
 
 router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])

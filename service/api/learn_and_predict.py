@@ -13,7 +13,6 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api.access import check_method, limited_of
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.events import Events
 from dualstream.service.api.http import (
     PIECE,
@@ -62,6 +61,7 @@ from dualstream.service.settings import Settings
 from dualstream.service.transport.body_memory import Bodies, Body, body_of, over
 from dualstream.solvers import Batch
 from dualstream.solvers.text import count_lines
+from dualstream.wire.problems import Problem
 from dualstream.wire.schemas import Learned
 
 REPLAYED = (b"idempotency-replayed", b"true")

@@ -4,13 +4,13 @@ import asyncio
 import hashlib
 from urllib.parse import urlencode
 
-from dualstream.service.api.errors import key_reused
 from dualstream.service.api.http import Head
 from dualstream.service.api.responses import LeftOut, answer_again, answer_new, first_answer
 from dualstream.service.codecs import Intake, ListedRows, parse_body
 from dualstream.service.models.model import Model
 from dualstream.service.replica.receipts import Receipt
 from dualstream.service.replica.requests import Request
+from dualstream.wire.problems import key_reused
 from dualstream.wire.schemas import Learned
 
 # A longer body is read in a thread, so that others are answered meanwhile.

@@ -13,7 +13,6 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.errors import Problem, key_reused
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
 from dualstream.service.api.models import catalog_of, spec_of
@@ -40,6 +39,7 @@ from dualstream.solvers import (
     UnknownMember,
     warm,
 )
+from dualstream.wire.problems import Problem, key_reused
 
 router = APIRouter(prefix="/models/{model_id}", tags=["members"])
 

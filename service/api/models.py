@@ -11,7 +11,6 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of, key_of
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.http import etag_of, names_any, names_etag, read_head
 from dualstream.service.api.request_body import read_body
 from dualstream.service.api.spec_schema import SPEC, SPEC_EXAMPLES
@@ -33,6 +32,7 @@ from dualstream.solvers import (
     count_nonzeros,
     member_learner,
 )
+from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
 

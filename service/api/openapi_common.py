@@ -10,8 +10,8 @@ from typing import Any
 
 from dualstream.service.api.access import asked_of
 from dualstream.service.api.api_keys import KeyScope
-from dualstream.service.api.errors import MEDIA_TYPE
 from dualstream.service.models.registry import MODEL_ID
+from dualstream.wire.problems import MEDIA_TYPE
 
 Document = dict[str, Any]
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from dualstream.service.api.api_keys import ANY, Key
-from dualstream.service.api.errors import Problem
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import JournalError
 from dualstream.service.journal.rate_buckets import Bucket, Lease, Leasing, take
+from dualstream.wire.problems import Problem
 
 log = logging.getLogger("dualstream.rates")
 

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.models import catalog_of, check_not_paused
 from dualstream.service.api.views import finite
 from dualstream.service.jobs.refit import MAX_EPOCHS
 from dualstream.service.jobs.refit_status import Job, UnderWay
 from dualstream.service.models.model import Model
 from dualstream.solvers import ALL_METHODS, MAX_WINDOW_ROWS, why_not_method
+from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 

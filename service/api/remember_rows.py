@@ -5,7 +5,6 @@ import math
 
 import msgspec
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.http import Head, is_true
 from dualstream.service.api.learn_rows import INLINE_BYTES
 from dualstream.service.codecs import Intake, ListedRows, check_rows, media_type, parse_json
@@ -13,7 +12,7 @@ from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.jobs.late_labels import Wait, check_may_wait, packed_label, remember
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.model import Model
-from dualstream.wire.problems import quoted
+from dualstream.wire.problems import Problem, quoted
 from dualstream.wire.schemas import Predicted, PredictedMany
 
 OF_WAITING = ("remember", "default_label", "default_after_s")

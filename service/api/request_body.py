@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.http import Head
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.concurrency import SingleThread
 from dualstream.service.transport.body_memory import body_of, is_held
+from dualstream.wire.problems import Problem
 
 # Of a compressed body so much is inflated at once: bytes that come out, and pieces that they are.
 # What is more goes on in a thread. There is one for all bodies: however many come at the same time,

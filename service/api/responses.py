@@ -10,9 +10,10 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope, Send
 
-from dualstream.service.api.errors import MAX_ERRORS, Problem, RowError, as_problem, let_go
+from dualstream.service.api.errors import as_problem
 from dualstream.service.api.http import NDJSON, Headers
 from dualstream.service.codecs import Intake
+from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import Known
 from dualstream.service.models.model import Model
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
@@ -28,6 +29,7 @@ from dualstream.service.replica.row_sums import (
 )
 from dualstream.service.transport.body_memory import body_of, is_held
 from dualstream.solvers import Batch, Learner, class_label
+from dualstream.wire.problems import MAX_ERRORS, Problem, RowError
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
@@ -353,5 +355,5 @@ def problem_of(error: Exception, scope: Scope) -> Problem:
     if problem is None:
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
         problem = Problem(500, "internal-error", "the server failed; its log says why")
-    let_go(error)
+    drop_traceback(error)
     return problem

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.errors import Problem, key_reused
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
 from dualstream.service.api.models import catalog_of
@@ -14,6 +13,7 @@ from dualstream.service.api.versions import IdempotencyKey
 from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.requests import ControlRequest
+from dualstream.wire.problems import Problem, key_reused
 
 router = APIRouter(prefix="/models/{model_id}", tags=["pauses"])
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from dualstream.service.api.errors import Problem, RowError, as_problem
+from dualstream.service.api.errors import as_problem
 from dualstream.service.api.http import Head
 from dualstream.service.api.learn_rows import INLINE_BYTES, fingerprint_of, learned_of
 from dualstream.service.api.rate_limits import Limited
@@ -26,6 +26,7 @@ from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import Catalog
 from dualstream.service.replica.requests import Request
+from dualstream.wire.problems import Problem, RowError
 from dualstream.wire.schemas import Learned, LearnedChunk, LearnedStream
 from dualstream.wire.totals import Totals
 

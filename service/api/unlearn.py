@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.models import catalog_of, check_not_paused
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.journal.author import Author
@@ -15,6 +14,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Unlearn
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.retained_ids import digest_of
+from dualstream.wire.problems import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["samples"])
 

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.errors import Problem, key_reused
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
 from dualstream.service.api.models import catalog_of
@@ -21,6 +20,7 @@ from dualstream.service.models.versions import (
     unknown_version,
 )
 from dualstream.service.replica.point_in_time import kept_from
+from dualstream.wire.problems import Problem, key_reused
 
 router = APIRouter(prefix="/models/{model_id}", tags=["versions"])
 

@@ -17,7 +17,6 @@ messages.py    what producers write into the input of a store
 from collections.abc import Callable
 from functools import lru_cache
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs.arrow import parse_arrow
 from dualstream.service.codecs.csv import parse_csv
 from dualstream.service.codecs.json_bulk import parse_json
@@ -44,6 +43,7 @@ from dualstream.service.codecs.row_schema import (
 )
 from dualstream.service.codecs.vw import parse_vw
 from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, MARK, Chunk, check_is_plain, chunks_of
+from dualstream.wire.problems import Problem
 
 __all__ = [
     "CHUNK_BYTES",

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
 from dualstream.service.codecs.record_reader import features_of
 from dualstream.service.codecs.row_schema import (
@@ -24,6 +23,7 @@ from dualstream.service.codecs.row_schema import (
 from dualstream.service.codecs.table_columns import TableColumns, columns_of
 from dualstream.solvers import Batch, InvalidRow, class_places, hash_names
 from dualstream.wire.chunking.arrow_messages import check_messages
+from dualstream.wire.problems import Problem
 
 MOST_ROWS = 1 << 22
 MOST_CELLS = 1 << 25

@@ -6,7 +6,6 @@ whether it is quoted or not. An empty field is a feature that the row does not h
 
 import numpy as np
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
 from dualstream.service.codecs.record_reader import (
     Kernel,
@@ -29,6 +28,7 @@ from dualstream.solvers.text import (
     read_records,
 )
 from dualstream.wire.chunking.csv_quotes import quoted_end
+from dualstream.wire.problems import Problem
 
 
 def parse_csv(door: Door, body: bytes, labelled: bool, parameters: dict[str, str]) -> Intake:

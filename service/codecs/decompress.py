@@ -10,7 +10,7 @@ from typing import Protocol
 
 import zstandard
 
-from dualstream.service.api.errors import Problem
+from dualstream.wire.problems import Problem
 
 # zstd hands out whatever its input holds at once, and its densest block makes 128 KiB of 4 bytes:
 # so few bytes are given to it at a time, and more of them as long as little comes out.

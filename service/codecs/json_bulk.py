@@ -9,7 +9,6 @@ import re
 import numpy as np
 from msgspec import UNSET
 
-from dualstream.service.api.errors import RowError
 from dualstream.service.codecs.json_exact import parse_exactly, plain_label, plain_sample
 from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
 from dualstream.service.codecs.record_reader import FEW_BYTES, is_utf8
@@ -25,6 +24,7 @@ from dualstream.solvers.text import (
     read_column,
     read_samples,
 )
+from dualstream.wire.problems import RowError
 
 _S = rb"[ \t\r\n]*"
 _SAMPLES = re.compile(_S + _S.join([rb"\{", b'"samples"', b":", rb"\[", rb"(?=\{)"]))

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
 from dualstream.service.codecs.row_schema import BadRow, Door, Features, Label, pointer_step
-from dualstream.wire.problems import quoted
+from dualstream.wire.problems import Problem, quoted
 
 _X = list[float] | dict[str, float | bool | str]
 _Y = float | int | bool | str | None

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dualstream.service.api.errors import Problem, RowError
 from dualstream.service.codecs.parsed_rows import Intake, labels_and_classes
 from dualstream.service.codecs.row_schema import BadRow, Door, Label
 from dualstream.solvers import Batch
+from dualstream.wire.problems import Problem, RowError
 
 
 def parse_libsvm(door: Door, body: bytes, labelled: bool) -> Intake:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from dualstream.service.api.errors import Problem, RowError
 from dualstream.service.codecs.parsed_rows import Intake
 from dualstream.service.codecs.row_schema import Door, too_many_nonzeros
 from dualstream.solvers import Batch
+from dualstream.wire.problems import Problem, RowError
 
 
 def check_rows(count: int, most: int | None) -> None:

@@ -6,9 +6,9 @@ from itertools import accumulate, chain
 import msgspec
 import numpy as np
 
-from dualstream.service.api.errors import RowError
 from dualstream.service.codecs.row_schema import BadRow, Door, Features, Label, too_many_nonzeros
 from dualstream.solvers import Batch, class_places
+from dualstream.wire.problems import RowError
 
 
 class ListedRows(msgspec.Struct):

@@ -1,9 +1,8 @@
 """The row of a GET predict: x=3:1,11:0.5, or x.age=39&x.city=Oslo."""
 
-from dualstream.service.api.errors import Problem, RowError
 from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
 from dualstream.service.codecs.row_schema import BadRow, Door, feature_of
-from dualstream.wire.problems import beginning, quoted
+from dualstream.wire.problems import Problem, RowError, beginning, quoted
 
 
 def parse_query_row(door: Door, text: str) -> Intake:

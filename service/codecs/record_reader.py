@@ -9,13 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
-from dualstream.service.api.errors import RowError
 from dualstream.service.codecs.json_exact import RepeatedNames
 from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, Door
 from dualstream.solvers.text import count_lines
-from dualstream.wire.problems import quoted
+from dualstream.wire.problems import RowError, quoted
 
 FEW_BYTES = 4096
 """Below this, arrays cost more than lists."""

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dualstream.service.api.errors import RowError
 from dualstream.service.codecs.parsed_rows import Intake, ListedRows
 from dualstream.service.codecs.row_schema import MAX_NAMES, Door
 from dualstream.solvers import Batch
@@ -18,6 +17,7 @@ from dualstream.solvers.text import (
     label_slot,
     slot_of,
 )
+from dualstream.wire.problems import RowError
 
 # Longer labels are read again each time.
 _LONGEST_LABEL = 256

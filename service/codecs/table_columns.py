@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow, Door
+from dualstream.wire.problems import Problem
 
 MOST_COLUMNS = 65_536
 RESERVED = {"y": "y", "label": "y", "weight": "weight", "id": "id"}

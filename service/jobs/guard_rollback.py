@@ -10,7 +10,6 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.journal.protocol import (
     Journal,
     JournalError,
@@ -29,6 +28,7 @@ from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
+from dualstream.wire.problems import Problem
 
 if TYPE_CHECKING:
     from dualstream.service.models.model import Model

@@ -9,7 +9,6 @@ import logging
 import time
 from contextlib import suppress
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.jobs.late_labels import learn_defaults
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
@@ -18,6 +17,7 @@ from dualstream.service.journal.protocol import (
     ModelChanged,
 )
 from dualstream.service.models.registry import Catalog
+from dualstream.wire.problems import Problem
 
 log = logging.getLogger("dualstream.default_labels")
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 
-from dualstream.service.api.errors import Problem, key_reused
 from dualstream.service.codecs import ListedRows
 from dualstream.service.journal.protocol import Journal, Known, Part, Remembered, ToRemember
 from dualstream.service.journal.record import (
@@ -26,6 +25,7 @@ from dualstream.service.replica.first_responses import Answer, answer_without_ro
 from dualstream.service.replica.receipts import Receipt
 from dualstream.service.replica.requests import Request
 from dualstream.solvers import why_not_as_served
+from dualstream.wire.problems import Problem, key_reused
 
 _LABEL = Struct("<d")
 

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dualstream.service.api.errors import Problem, RowError
 from dualstream.service.codecs import Intake, parse_messages
 from dualstream.service.journal.input_streams import CURSOR, HasInputs, InputMove, Waiting
 from dualstream.service.journal.protocol import CursorMoved, Journal, JournalError, ModelChanged
 from dualstream.service.journal.record import RecordError
 from dualstream.service.replica.requests import Request
+from dualstream.wire.problems import Problem, RowError
 
 if TYPE_CHECKING:
     from dualstream.service.models.model import Model

@@ -6,10 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dualstream.service.api.api_keys import Key
 from dualstream.service.journal.audit import Change
-
-ID_DIGITS = 16
 
 
 class Author(msgspec.Struct, frozen=True):
@@ -18,13 +15,6 @@ class Author(msgspec.Struct, frozen=True):
     by: Literal["request", "server"]
     key: str | None = None
     key_id: str | None = None
-
-    @classmethod
-    def of(cls, key: Key | None) -> "Author":
-        """Of a request with this key; None where none is asked for."""
-        if key is None:
-            return NOBODY
-        return cls("request", key.name, key.digest.hex()[:ID_DIGITS])
 
     def change(self, action: str, **detail: Any) -> Change:
         """What this one does."""

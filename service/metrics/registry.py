@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import Head, JournalError, JournalUnavailable
 from dualstream.service.metrics.counters import ProcessCounts
@@ -18,6 +17,7 @@ from dualstream.service.metrics.model_filter import Folded, Shown
 from dualstream.service.metrics.model_series import Models
 from dualstream.service.metrics.multiprocess import Sharing
 from dualstream.service.metrics.store_series import Stored
+from dualstream.wire.problems import Problem
 
 if TYPE_CHECKING:
     from dualstream.service.models.model import Model

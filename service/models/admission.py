@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.journal.protocol import OutcomeUnknown
+from dualstream.wire.problems import Problem
 
 FEW = 288
 """So many at once are never too many: 256 clients that each wait for their answers may."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dualstream.service.api.errors import Problem, unknown_model, unreadable
 from dualstream.service.journal.protocol import (
     JournalError,
     ModelChanged,
@@ -24,6 +23,7 @@ from dualstream.service.replica.lineage import KEPT_OUTSIDE, Trail
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import DamagedSpec, check_spec
+from dualstream.wire.problems import Problem, unknown_model, unreadable
 
 if TYPE_CHECKING:
     from dualstream.service.models.registry import Catalog

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence, Sized
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from dualstream.service.api.errors import Problem, let_go
 from dualstream.service.codecs import Door, Intake, ListedRows
+from dualstream.service.concurrency import drop_traceback
 from dualstream.service.jobs.follower import Lag
 from dualstream.service.jobs.guard_rollback import Pausing
 from dualstream.service.jobs.reference_optimum import Found, References
@@ -38,6 +38,7 @@ from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
 from dualstream.service.replica.state import Captured
 from dualstream.solvers import MemberLearner, member_learner
+from dualstream.wire.problems import Problem
 
 if TYPE_CHECKING:
     from dualstream.service.models.registry import Catalog
@@ -435,7 +436,7 @@ class Model(CommitListener):
         try:
             await self.write_snapshot(captured)
         except OtherIdentity as error:
-            let_go(error)  # it was said
+            drop_traceback(error)  # it was said
         except Exception as error:
             log.exception("model %r: snapshot at seq %d failed", self.record.id, captured.seq)
             if isinstance(error, NotHeld):

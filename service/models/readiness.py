@@ -5,10 +5,10 @@ import logging
 import time
 from contextlib import suppress
 
-from dualstream.service.api.errors import Problem, unavailable
 from dualstream.service.journal.protocol import Journal, JournalError
 from dualstream.service.models.registry import Catalog
 from dualstream.service.models.store_status import OtherIdentity
+from dualstream.wire.problems import Problem, unavailable
 
 log = logging.getLogger("dualstream.startup")
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from dualstream.service.api.errors import Problem, let_go, unavailable, unknown_model
 from dualstream.service.clock import REAL, Outside
 from dualstream.service.codecs import MAX_NONZEROS, RowLimits
-from dualstream.service.concurrency import background_task
+from dualstream.service.concurrency import background_task, drop_traceback
 from dualstream.service.jobs.refit import Desk
 from dualstream.service.journal.author import SERVER, Author, told_of_spec
 from dualstream.service.journal.protocol import (
@@ -33,6 +32,7 @@ from dualstream.service.models.store_status import Contact, Identity
 from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
 from dualstream.service.settings import Settings
 from dualstream.solvers import resolve_spec
+from dualstream.wire.problems import Problem, unavailable, unknown_model
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PAGE = 1000
@@ -354,7 +354,7 @@ class Catalog:
         try:
             record = await self.journal.get(model_id)
         except UnknownModel as missing:
-            let_go(missing)
+            drop_traceback(missing)
             return NOBODYS, None
         if may_delete is None:
             return record.incarnation, None

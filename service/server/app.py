@@ -31,7 +31,7 @@ from dualstream.service.api import (
 )
 from dualstream.service.api.access import Access, not_allowed
 from dualstream.service.api.api_keys import KeyRing
-from dualstream.service.api.errors import MEDIA_TYPE, Problem, RowError, as_problem, let_go
+from dualstream.service.api.errors import as_problem
 from dualstream.service.api.events import Events
 from dualstream.service.api.http import answer_problem, check_query
 from dualstream.service.api.learn_and_predict import HotPath, LearnRoute, PredictRoute
@@ -40,6 +40,7 @@ from dualstream.service.api.openapi_common import OF_QUERIES
 from dualstream.service.api.rate_limits import Rates, Store
 from dualstream.service.api.request_body import BodyRefused
 from dualstream.service.codecs import media_type
+from dualstream.service.concurrency import drop_traceback
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.jobs.redis_input import Intakes, has_inputs
@@ -67,6 +68,7 @@ from dualstream.service.transport.connections import (
     Limits,
 )
 from dualstream.solvers import SolverError
+from dualstream.wire.problems import MEDIA_TYPE, Problem, RowError
 
 
 class Application:
@@ -232,7 +234,7 @@ async def _answer_problem(request: Request, error: Exception) -> Response:
     if problem is not None and problem.status == 405:
         problem = not_allowed(request.method, request.url.path)
     if problem is not None:
-        let_go(error)
+        drop_traceback(error)
     else:
         problem = Problem(500, "internal-error", "the server failed; its log says why")
     return Response(

@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from dualstream.service.api.errors import Problem
+from dualstream.wire.problems import Problem
 
 SLOW = 256 * 1024
 """Bytes a second: who sends or reads fewer makes room for others."""

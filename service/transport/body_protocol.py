@@ -11,10 +11,10 @@ from typing import Any
 
 import httptools
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.transport.body_memory import CONNECTION
 from dualstream.service.transport.connections import Connections
 from dualstream.service.transport.http_protocol import LimitedProtocol
+from dualstream.wire.problems import Problem
 
 LONG = 64 * 1024
 """Bytes of a body that is worth it."""

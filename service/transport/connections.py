@@ -15,7 +15,7 @@ from enum import Enum
 from itertools import chain, islice
 from typing import Protocol
 
-from dualstream.service.api.errors import Problem
+from dualstream.wire.problems import Problem
 
 LOOK_S = 1.0
 AT_ONCE, CLOSED_AT_ONCE = 100, 8

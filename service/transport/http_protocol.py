@@ -14,8 +14,8 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from dualstream.service.api.errors import MEDIA_TYPE, Problem
 from dualstream.service.transport.connections import LISTENS, Connections, Sight, Waits
+from dualstream.wire.problems import MEDIA_TYPE, Problem
 
 MOST_HEADERS = 256
 

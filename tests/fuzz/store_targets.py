@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from google_crc32c import value as crc32c
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.late_labels import _Asked
 from dualstream.service.codecs import as_batch, parse_messages, parse_query_row
 from dualstream.service.codecs.row_schema import BadRow, feature_of, label_of, weight_of
@@ -33,6 +32,7 @@ from dualstream.solvers import (
     numeric_identity,
     resolve_spec,
 )
+from dualstream.wire.problems import Problem
 from tests.service.codecs.test_line_formats import DOORS
 from tests.service.journal.test_record import assert_merged, assert_same, same_bits
 

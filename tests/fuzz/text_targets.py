@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.ipc
 import zstandard
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs import (
     Door,
     Intake,
@@ -27,6 +26,7 @@ from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.codecs.table_columns import columns_of
 from dualstream.solvers import Batch
 from dualstream.wire.chunking import MARK, chunks
+from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import ARROW, CSV, NDJSON, VW
 from tests.service.codecs.test_line_formats import (
     DOORS,

@@ -4,10 +4,10 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.journal.protocol import JournalError
 from dualstream.service.replica.receipts import VerdictForgotten
 from dualstream.service.replica.requests import ControlRequest, Request
+from dualstream.wire.problems import Problem
 from tests.simulation import models
 from tests.simulation.faults import Fault
 from tests.simulation.late import learn, sweep

@@ -28,7 +28,6 @@ import dualstream.service.replica.committer
 import dualstream.service.replica.groups
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.resolve
-from dualstream.service.api.errors import Problem
 from dualstream.service.clock import Outside
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.refit_status import UnderWay
@@ -44,6 +43,7 @@ from dualstream.service.replica.receipts import Receipt
 from dualstream.service.replica.requests import AnyRequest, ControlRequest
 from dualstream.service.settings import Settings
 from dualstream.solvers import RefitError
+from dualstream.wire.problems import Problem
 from tests.simulation import models
 from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
 from tests.simulation.checks import check_world, held_unclean, left_behind, left_forked

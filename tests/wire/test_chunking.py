@@ -8,7 +8,6 @@ import tracemalloc
 import pytest
 from hypothesis import given, strategies as st
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs import Door, as_batch, parse_body, parse_chunk
 from dualstream.service.codecs.csv import RecordReader
 from dualstream.solvers import resolve_spec
@@ -16,6 +15,7 @@ from dualstream.solvers.text import count_lines
 from dualstream.wire.chunking import CUTTERS, MARK, chunks, chunks_of
 from dualstream.wire.chunking.buffer import Held
 from dualstream.wire.chunking.chunks import RecordCutter, record_end
+from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 
 DOOR = Door(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))

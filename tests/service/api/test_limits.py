@@ -10,10 +10,10 @@ import pytest
 import zstandard
 
 from dualstream.service.api import learn_and_predict as hot
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs import LONGEST_NAME, Door, RowLimits, parse_body, parse_messages
 from dualstream.solvers import make_learner, resolve_spec, width_of
 from dualstream.wire.chunking import chunks
+from dualstream.wire.problems import Problem
 from tests.service.conftest import SPEC, assert_problem
 
 HASHED = {"algorithm": "perceptron", "features": {"kind": "hashed", "bits": 10}}

@@ -5,11 +5,18 @@ import json
 import pyarrow as pa
 import pytest
 
-from dualstream.service.api.errors import Problem, RowError
 from dualstream.service.codecs import parse_messages
 from dualstream.service.jobs.redis_input import _reason
 from dualstream.solvers import InvalidSpec, resolve_spec
-from dualstream.wire.problems import MOST_QUOTED, MOST_TOLD, beginning, quoted, shortened
+from dualstream.wire.problems import (
+    MOST_QUOTED,
+    MOST_TOLD,
+    Problem,
+    RowError,
+    beginning,
+    quoted,
+    shortened,
+)
 from tests.service.codecs.test_formats import ARROW, CSV, HASHED, INDEXED, door_of, stream_of
 from tests.service.conftest import SPEC
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dualstream.service.api.api_keys import ANY, BadKeys, Key, new_key, parse_keys
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.rate_limits import BLOCKS_PER_S, Rates, Store
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal, JournalUnavailable
 from dualstream.service.journal.rate_buckets import Lease
+from dualstream.wire.problems import Problem
 from tests.service.conftest import SPEC, assert_problem
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs import ListedRows
 from dualstream.service.jobs import unlearn_cleanup as clean_up
 from dualstream.service.journal import open_journal
@@ -29,6 +28,7 @@ from dualstream.service.models.registry import Catalog
 from dualstream.service.models.versions import go_back_to_seq, take_version
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.service.settings import Settings
+from dualstream.wire.problems import Problem
 from tests.service.conftest import assert_problem
 from tests.service.journal.leftovers import is_in, kept_bytes
 from tests.service.replica.test_replica import bits, lose_last_entry, replica_of

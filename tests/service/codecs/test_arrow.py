@@ -11,10 +11,10 @@ import pyarrow.ipc
 import pytest
 from hypothesis import given, strategies as st
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs import arrow as arrow_rows, as_batch, parse_body
 from dualstream.service.codecs.row_schema import LONGEST_NAME
 from dualstream.service.codecs.table_columns import columns_of
+from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 from tests.service.codecs.test_formats import (
     ARROW,

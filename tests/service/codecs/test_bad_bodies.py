@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs import as_batch, parse_body, parse_query_row
 from dualstream.service.codecs.row_schema import Door, RowLimits
 from dualstream.service.codecs.table_columns import MOST_COLUMNS
 from dualstream.solvers import resolve_spec
+from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import (
     ARROW,
     CSV,

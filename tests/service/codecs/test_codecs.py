@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs import Door, ListedRows, as_batch, parse_body
 from dualstream.solvers import Batch, InvalidRow, resolve_spec
+from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 
 DIM = 4

@@ -12,10 +12,10 @@ import zstandard
 from hypothesis import given, strategies as st
 
 from dualstream.service.api import request_body as arriving
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.http import Head
 from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.transport.body_memory import Bodies, over
+from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 from tests.service.conftest import SPEC, assert_problem
 

@@ -5,12 +5,12 @@ import json
 import pytest
 from hypothesis import event, given, strategies as st
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.codecs import Door
 from dualstream.service.codecs.json_bulk import parse_json, parse_quickly
 from dualstream.service.codecs.json_exact import parse_exactly
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
+from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 from tests.service.codecs.test_formats import HASHED, INDEXED, bits
 from tests.service.codecs.test_line_formats import (

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dualstream.service.api.errors import Problem, as_problem
+from dualstream.service.api.errors import as_problem
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal.protocol import JournalUnavailable, Part
 from dualstream.service.journal.record import RecordError, encode_control
@@ -16,6 +16,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import Catalog
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch
+from dualstream.wire.problems import Problem
 from tests.service.models.test_many_models import (
     ADULT,
     IDS,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.journal.protocol import AppendRequest, Base, ModelChanged
 from dualstream.service.models.registry import Catalog
 from dualstream.service.models.versions import LoadedVersions, take_version
 from dualstream.service.replica.lineage import Trail
 from dualstream.service.replica.replica import Replica
+from dualstream.wire.problems import Problem
 from tests.service.conftest import SPEC
 from tests.service.journal.groups import rows
 from tests.service.models.test_many_models import serving

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Part
@@ -20,6 +19,7 @@ from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
 from dualstream.service.replica.spec import DamagedSpec
 from dualstream.solvers import resolve_spec
+from dualstream.wire.problems import Problem
 from tests.service.conftest import assert_problem
 from tests.service.models.test_many_models import rows, serving
 from tests.service.replica.test_replica import SPEC, learn, loaded, until_reason

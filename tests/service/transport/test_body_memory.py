@@ -7,7 +7,6 @@ from itertools import product
 
 import pytest
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.http import PIECE as PIECE_OF_ANSWER, in_pieces
 from dualstream.service.codecs import CHUNK_BYTES
 from dualstream.service.transport.body_memory import (
@@ -19,6 +18,7 @@ from dualstream.service.transport.body_memory import (
     body_of,
     over,
 )
+from dualstream.wire.problems import Problem
 from tests.service.conftest import assert_problem
 
 MOST = 1_000_000

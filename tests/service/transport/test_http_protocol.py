@@ -13,13 +13,13 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
-from dualstream.service.api.errors import Problem
 from dualstream.service.api.http import PIECE, answer as answer_json
 from dualstream.service.server.serve import UNSENT_BYTES, keep_few_unsent
 from dualstream.service.transport.body_memory import Bodies
 from dualstream.service.transport.body_protocol import MOST_HELD, protocol_of
 from dualstream.service.transport.connections import LISTENS, Connections, Limits, Waits
 from dualstream.service.transport.http_protocol import MOST_HEADERS
+from dualstream.wire.problems import Problem
 
 GET = b"GET /x HTTP/1.1\r\n\r\n"
 HEAD_BYTES = 64 * 1024

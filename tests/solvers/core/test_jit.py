@@ -68,7 +68,8 @@ def test_no_call_compiles_anything_once_warm():
 def imported():
     """What a fresh interpreter tells of the package."""
     code = (
-        "import json, sys; from dualstream import solvers; from numba.core.registry import cpu_target as t;"
+        "import json, sys; from dualstream import solvers;"
+        "from numba.core.registry import cpu_target as t;"
         "print(json.dumps({'modules': sorted(sys.modules), 'identity': solvers.numeric_identity(),"
         " 'target': t.target_context.codegen().magic_tuple()[1:]}))"
     )

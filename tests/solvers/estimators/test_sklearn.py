@@ -238,7 +238,8 @@ def test_rows_that_fit_leaves_out_are_told():
 
 
 def test_solvers_imports_no_library_of_an_extra():
-    code = "import sys; from dualstream import solvers; print({'sklearn', 'river', 'pandas'} & set(sys.modules))"
+    code = "import sys; from dualstream import solvers;"
+    code += "print({'sklearn', 'river', 'pandas'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
 
