@@ -1,6 +1,7 @@
-"""What `make docs` adds: pages that stand elsewhere, the API, and links between documents."""
+"""MkDocs hooks: pages from outside docs/, the API reference, and links between both."""
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,76 +14,88 @@ from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
-_FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
-_NAMED = re.compile(r"(?<![\w/(\[`])((?:docs/|load_tests/)?([A-Z_]+)\.md)(?![\w)\]#])")
-# Pages of the site that stand outside of docs/: by the name of the page, where.
+API = "reference/api.md"
+# Pages of the site that are files outside docs/: page -> file.
 ELSEWHERE = {
-    "index.md": "README.md",
-    "SECURITY.md": "SECURITY.md",
-    "DESIGN.md": "DESIGN.md",
-    "CHANGELOG.md": "CHANGELOG.md",
-    "RESULTS.md": "load_tests/RESULTS.md",
-    "RELIABILITY.md": "load_tests/RELIABILITY.md",
+    "operate/security.md": "SECURITY.md",
+    "operate/security-tests.md": "load_tests/SECURITY.md",
+    "internals/design.md": "DESIGN.md",
+    "internals/contributing.md": "CONTRIBUTING.md",
+    "internals/changelog.md": "CHANGELOG.md",
+    "internals/benchmarks.md": "load_tests/RESULTS.md",
+    "internals/reliability.md": "load_tests/RELIABILITY.md",
 }
+_PAGES = {file: page for page, file in ELSEWHERE.items()}
+_FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for page, place in ELSEWHERE.items():
-        files.append(File.generated(config, page, content=(ROOT / place).read_text()))
+    for page, file in ELSEWHERE.items():
+        files.append(File.generated(config, page, content=(ROOT / file).read_text()))
     for plot in (ROOT / "load_tests" / "plots").glob("*.png"):
-        files.append(File.generated(config, f"plots/{plot.name}", abs_src_path=str(plot)))
-    files.append(File.generated(config, "API.md", content=api_page()))
+        page = f"internals/plots/{plot.name}"
+        files.append(File.generated(config, page, abs_src_path=str(plot)))
+    files.append(File.generated(config, API, content=api_page()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """A document that is named in running text is a link to it."""
+    """Links that are right in the repository become links of the site."""
+    here = page.file.src_uri
+    if here == API:
+        return markdown
+    file = ELSEWHERE.get(here, f"docs/{here}")
 
     def linked(found: re.Match[str]) -> str:
-        name = "index.md" if found.group(2) == "README" else f"{found.group(2)}.md"
-        is_page = name != page.file.src_uri and files.get_file_from_path(name) is not None
-        return f"[{found.group(2)}.md]({name})" if is_page else found.group()
+        text, target, anchor = found.group(1), found.group(2), found.group(3) or ""
+        path = os.path.normpath(os.path.join(os.path.dirname(file), target))
+        there = _PAGES.get(path, path.removeprefix("docs/"))
+        if here in ELSEWHERE and path.startswith("load_tests/plots/"):
+            there = f"internals/{path.removeprefix('load_tests/')}"
+        if files.get_file_from_path(there) is None:
+            return text
+        return f"[{text}]({os.path.relpath(there, os.path.dirname(here) or '.')}{anchor})"
 
     parts = _FENCED.split(markdown)
-    return "".join(
-        part if place % 2 else _NAMED.sub(linked, part) for place, part in enumerate(parts)
-    )
+    return "".join(part if k % 2 else _LINK.sub(linked, part) for k, part in enumerate(parts))
 
 
 def api_page() -> str:
-    """Every route with its parameters, its body's kinds and its answers."""
-    told = _openapi()
+    """The API reference: parameters, media types and responses of every route."""
+    document = _openapi()
     lines = [
-        "# The API",
+        "# HTTP API",
         "",
-        "Made from the server's own OpenAPI document; `/docs` of a running server has it with "
-        "examples to try, `/openapi.json` has all types. Every refusal is told of in ERRORS.md.",
+        "Generated from the server's OpenAPI document. A running server shows it with examples at "
+        "`/docs`, and all types at `/openapi.json`. [Errors](errors.md) lists every error type.",
     ]
-    for path, methods in told["paths"].items():
+    for path, methods in document["paths"].items():
         for method, route in methods.items():
             lines += ["", f"## {method.upper()} {path}", "", *_route(route)]
     return "\n".join(lines) + "\n"
 
 
 def _openapi() -> dict[str, Any]:
-    """What `/openapi.json` answers; the server is not started, and no store is opened."""
+    """The body of `/openapi.json`; starts no server and opens no store."""
 
-    async def asked() -> dict[str, Any]:
+    async def fetch() -> dict[str, Any]:
         app = httpx.ASGITransport(app=create_app(Settings(store="sqlite:///unused.db")))
         async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
-            told: dict[str, Any] = (await client.get("/openapi.json")).raise_for_status().json()
-            return told
+            response = (await client.get("/openapi.json")).raise_for_status()
+            document: dict[str, Any] = response.json()
+            return document
 
-    return asyncio.run(asked())
+    return asyncio.run(fetch())
 
 
 def _route(route: dict[str, Any]) -> Iterator[str]:
     yield route.get("description") or route.get("summary", "")
     parameters = route.get("parameters", [])
     if parameters:
-        yield from ("", "| parameter | in | is |", "|---|---|---|")
+        yield from ("", "| parameter | in | description |", "|---|---|---|")
     for parameter in parameters:
-        must = ", needed" if parameter.get("required") else ""
+        must = ", required" if parameter.get("required") else ""
         text = (parameter.get("description") or "").replace("|", "\\|").replace("\n", " ")
         yield f"| `{parameter['name']}` | {parameter['in']}{must} | {text} |"
     body = route.get("requestBody", {}).get("content", {})

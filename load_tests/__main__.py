@@ -76,7 +76,7 @@ def alone(names: list[str]) -> list[str]:
 
 def document(rows: list[Row]) -> str:
     lines = [
-        "# Measured",
+        "# Benchmarks",
         "",
         f"`make bench` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
         f"Sides take turns, {ROUNDS} rounds ({FEW_ROUNDS} for single learners); the ratio is the "

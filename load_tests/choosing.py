@@ -1,4 +1,4 @@
-"""The plot of docs/CHOOSING.md: every algorithm as it is by default, on two real streams.
+"""The plot of docs/guides/choosing.md: every algorithm as it is by default, on two real streams.
 
 DUALSTREAM_DATA=... python -m load_tests.choosing
 """
@@ -15,7 +15,7 @@ import numpy as np
 from dualstream.solvers import Batch, make_learner
 from load_tests.streams.data import stream
 
-PLACE = Path(__file__).parent.parent / "docs" / "choosing" / "algorithms.png"
+PLACE = Path(__file__).parent.parent / "docs" / "images" / "choosing.png"
 STREAMS = {
     "a9a": "a9a, 32,561 rows: it stands still",
     "elec2": "elec2, 45,312 rows: it drifts",

@@ -1,4 +1,4 @@
-"""Where documents stand, and tables in them. Needs no library for plots."""
+"""Paths of the documents, and Markdown tables. Needs no plotting library."""
 
 from collections.abc import Iterable
 from pathlib import Path

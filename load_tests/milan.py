@@ -2,8 +2,8 @@
 
 DUALSTREAM_DATA=... python -m load_tests.milan
 
-writes the section of docs/SEMIPARAMETRIC.md. Days are uploaded a year at a time, and the next year
-waits until the refit that fell due has entered: so all but the last digit comes out again.
+writes a section of docs/guides/semiparametric.md. It uploads a year of days at a time and waits for
+the refit, so results repeat to all but the last digit.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ from load_tests.markdown import DOCS, table
 from load_tests.regression.data import milan, milan_table
 from load_tests.sections import with_section
 
-PLACE = DOCS / "SEMIPARAMETRIC.md"
+PLACE = DOCS / "guides/semiparametric.md"
 EVERY, LAST = 365, 1000
 COLUMNS = ("day.num", "day.of.week", "holiday", "mean.temp", "rel.humid", "SO2", "TSP")
 WAIT_S = 60.0
@@ -117,23 +117,21 @@ def section() -> list[str]:
     when = f"{abs(peak):.0f} days {'after' if peak >= 0.0 else 'before'} the turn of the year"
     return [
         f"""\
-{len(y):,} days of Milan (Lee's thesis, section 4.5.2): the number of deaths from day, weekday, \
-holiday, temperature, humidity, SO2
-and dust, all columns scaled to [0, 1] by the whole table, the period of the season by the day's. \
-The spec above,
-uploaded in order to a server, refitted each {EVERY} days; each day counts with what was served \
-before it was learned:
+{len(y):,} days of Milan (Lee's thesis, section 4.5.2): deaths from day, weekday, holiday, \
+temperature, humidity, SO2
+and dust, columns scaled to [0, 1]. The spec above learns the days in order on a server, with a \
+refit every {EVERY} days. Each
+day is scored before it is learned. Written by `DUALSTREAM_DATA=... python -m load_tests.milan`:
 """,
         table(["", "mean absolute error", f"of the last {LAST:,} days"], lines),
         f"""\
-`DUALSTREAM_DATA=... python -m load_tests.milan` runs it and writes this section. The first year \
-is the mean. What the linear
-portfolio gains by learning each day it wins here; what the semiparametric model has instead are \
-numbers with names.
-After the last refit, of the last {LAST:,} days, in deaths over the whole range of each:
+The first year predicts the mean. The linear portfolio is more accurate, because it learns every \
+day; the
+semiparametric model gives named effects. After the last refit, over the last {LAST:,} days, in \
+deaths over the range of each:
 {numbers}.
-The season goes {wave:.1f} deaths up and down, with its peak {when}, which leaves next to nothing
-to the temperature itself. Its table 4.2, on held out days, is in docs/PAPERS.md.""",
+The season has an amplitude of {wave:.1f} deaths and its peak {when}. Table 4.2 of the thesis, on
+held-out days, is in [Papers, reproduced](../internals/papers.md#thesis-table-42-milan).""",
     ]
 
 

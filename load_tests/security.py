@@ -9,11 +9,10 @@ from pathlib import Path
 from load_tests.sections import with_section
 
 PLACE = Path(__file__).parent / "SECURITY.md"
-HEADING = """# What hostile clients and inputs come to
+HEADING = """# Security test results
 
-Each section is written by the run that it tells of: `make security` (the API as described, hostile
-clients, static analysis) and `make fuzz`. What is trusted and what is not stands in
-[SECURITY.md](../SECURITY.md).
+Each section is written by its run: `make security` (API description, hostile clients, static
+analysis) and `make fuzz`. [Security](../SECURITY.md) says what is trusted.
 """
 
 

@@ -51,7 +51,7 @@ OTHER_VARIABLES = frozenset(
 
 
 def _group(name: str) -> partial[Any]:
-    """A field of this group in `--help` and docs/SETTINGS.md."""
+    """A field of this group in `--help` and docs/reference/settings.md."""
     return partial(Field, json_schema_extra={"group": name})
 
 
@@ -245,7 +245,11 @@ def unknown_warnings(environment: Mapping[str, str] = os.environ) -> list[str]: 
         if known or not variable.startswith(PREFIX):
             continue
         close = get_close_matches(name, Settings.model_fields, 1)
-        hint = f"did you mean {PREFIX}{close[0].upper()}?" if close else "see docs/SETTINGS.md"
+        hint = (
+            f"did you mean {PREFIX}{close[0].upper()}?"
+            if close
+            else "see docs/reference/settings.md"
+        )
         warnings.append(f"{variable} is not a setting and is ignored; {hint}")
     return warnings
 

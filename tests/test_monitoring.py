@@ -1,4 +1,4 @@
-"""Alert rules, dashboard and docs/METRICS.md against promtool, a real Prometheus, a real server."""
+"""Alert rules, dashboard and docs/reference/metrics.md against promtool, Prometheus, a server."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from tests.service.jobs.test_follower import until
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-METRICS = (ROOT / "docs" / "METRICS.md").read_text()
+METRICS = (ROOT / "docs/reference/metrics.md").read_text()
 SPARSE = {"kind": "indexed", "dim": 8}
 # Of Grafana's, those that the dashboard uses.
 UNITS = {"rowsps", "reqps", "percentunit", "short", "s", "bytes"}

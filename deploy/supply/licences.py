@@ -1,9 +1,9 @@
-"""Write docs/LICENCES.md: python -m deploy.supply.licences"""
+"""Write docs/reference/licences.md: python -m deploy.supply.licences"""
 
 from deploy.supply.distributions import ROOT, licence, pins, reached, requirements
 from deploy.supply.vendored import vendored
 
-PAGE = ROOT / "docs" / "LICENCES.md"
+PAGE = ROOT / "docs/reference/licences.md"
 
 HEAD = """# Licences
 
@@ -16,9 +16,9 @@ page from the metadata of each distribution; a test compares it with what is ins
 |---|---|---|
 """
 VENDORED = """
-## Files of others in this project
+## Vendored files
 
-Under `service/static/vendor`, each with its licence beside it.
+Under `service/static/vendor`, each with its licence.
 
 | library | version | licence | from |
 |---|---|---|---|

@@ -1,6 +1,6 @@
-"""python -m load_tests.paper_tables [table ...] writes docs/PAPERS.md and its plots.
+"""python -m load_tests.paper_tables [table ...] writes docs/internals/papers.md and its plots.
 
-Named tables alone are run, and their sections take the place of those in docs/PAPERS.md.
+With table names, it runs only these and replaces only their sections of the page.
 """
 
 import importlib
@@ -31,36 +31,33 @@ TABLES = (
 )
 
 HEAD = """\
-# The papers' tables, run again
+# Papers, reproduced
 
-Written by `DUALSTREAM_DATA=... python -m load_tests.paper_tables` (numeric identity \
-`{identity}`, Python {python}, scikit-learn {sklearn}). Do not edit. On the same identity all but \
-times and what they decide comes out again to the last digit; a table that is named is run alone, \
-so that the seconds are of several runs.
+Written by `DUALSTREAM_DATA=... python -m load_tests.paper_tables` (numeric identity `{identity}`,
+Python {python}, scikit-learn {sklearn}). Do not edit. On the same identity everything except times
+repeats to the last digit. Tables can be run alone, so seconds come from several runs.
 
-**Reproduced** means: our mean is within three of the printed standard deviations of the printed
-mean. Papers round their deviations, some of them to 0.000: where that alone decides, it says so.
-Where a paper prints no number, the claim that its figure makes is tested instead.
+**Reproduced** means that our mean is within three of the printed standard deviations of the printed
+mean. Some papers round deviations to 0.000; "within rounding" marks where that decides. If a paper
+prints no numbers, the claim of its figure is tested. See also
+[Formulas by file](formulas.md) and [Misprints](misprints.md).
 
 """
 
 NOT_RUN = """
 ## Not run
 
-| table or figure | why |
+| table or figure | reason |
 | --- | --- |
-| Online DCA, Tables 3 and 5 | CPU seconds of Matlab on the authors' machine |
-| Online DCA, rows of Tables 2 and 4 | named above: the data sets are not at hand, or in part |
-| O-DCA, Fig. 2 in full | 1,500 rows of RCV1 are at hand, of 274,085 |
-| O-DCA, LIBSVM's line in Fig. 1 | LIBLINEAR stands in its place |
-| Thesis, Fig. 2.2: SGD and LPS | no such learner here; LPS is the author's own program |
-| Thesis, Fig. 2.3 to 2.6 | no averages of RDA and TG are offered; run times of another machine |
-| Thesis, Table 3.2: CCAT, COVTYPE | the data sets are not at hand |
-| Thesis, Table 3.2: IJCNN in full, MNIST | a third is at hand; takes longer than all else |
-| Thesis, Fig. 4.1 beyond 4,000 rows | time |
-| Thesis, chapter 5: CCAT, COVTYPE | the data sets are not at hand |
-| Thesis, Table 3.2: times and rivals | the authors' machine, and programs that are not at hand |
-| Thesis, Table 3.3 and Fig. 3.2 | MNIST-E is not at hand |
+| Online DCA, Tables 3 and 5 | CPU seconds of Matlab |
+| O-DCA, Fig. 2 in full | 1,500 of 274,085 rows of RCV1 are available |
+| Thesis, Fig. 2.2: SGD and LPS | no such learner; LPS is the author's program |
+| Thesis, Fig. 2.3 to 2.6 | RDA and TG have no averages; run times |
+| Thesis, Table 3.2 and chapter 5: CCAT, COVTYPE | data not available |
+| Thesis, Table 3.3 and Fig. 3.2 | MNIST-E is not available |
+| Thesis, Table 3.2: IJCNN in full, MNIST | a third of the rows is available; run time |
+| Thesis, Table 3.2: times and rivals | other machine; programs not available |
+| Thesis, Fig. 4.1 beyond 4,000 rows | run time |
 """
 
 
@@ -73,7 +70,7 @@ def main() -> None:
         print(f"{name}: {section.counts} ({took:.0f} s)", flush=True)
         sections.append((section, took))
     if sys.argv[1:]:
-        place = DOCS / "PAPERS.md"
+        place = DOCS / "internals/papers.md"
         text = place.read_text()
         for section, took in sections:
             print(section.body)
@@ -85,7 +82,9 @@ def main() -> None:
         python=platform.python_version(),
         sklearn=sklearn.__version__,
     )
-    (DOCS / "PAPERS.md").write_text(head + summary(sections) + contents(sections) + NOT_RUN)
+    (DOCS / "internals/papers.md").write_text(
+        head + summary(sections) + contents(sections) + NOT_RUN
+    )
 
 
 def summary(sections: list[tuple[Section, float]]) -> str:
@@ -95,7 +94,7 @@ def summary(sections: list[tuple[Section, float]]) -> str:
 
 
 def with_table(text: str, section: Section, took: float) -> str:
-    """PAPERS.md with this section, and its line among the first ones."""
+    """The page with this section, and its line in the summary, replaced."""
     line = f"| {section.title} | {section.counts} | {took:.0f} |"
     before, _, rest = text.partition("\n## ")
     lines = before.rstrip("\n").split("\n")

@@ -36,12 +36,11 @@ AT_LARGE = ("SDCA", "SPDC", "ASPDC", "SDCA, permuted")
 AT_SMALL = ("SDCA", "SPDC", "ASDCA", "ASPDC-i", "ASDCA, permuted")
 
 ABOUT = """\
-Smooth hinge, rows [x, 1] scaled to norm 1, as the authors' program has them. As in the paper rows
-are drawn with replacement and a stage of ASDCA and ASPDC-i is 2n steps; those called permuted, our
-defaults, take a new random order each epoch and stages of n steps. Steps of SPDC cost O(non-zeros)
-here. Where the condition of ASPDC (lambda >= 4 / n) is not met there is none of it: on a9a that is
-so at 1e-4, which the paper's Fig. 1 shows. Epochs until the gap is at most 1e-3 / 1e-4 / 1e-6 /
-1e-8, `-` where {most} do not do; CPU seconds of the steps alone.
+Smooth hinge, rows [x, 1] scaled to norm 1, as in the authors' program. As in the paper rows are
+drawn with replacement, and a stage of ASDCA and ASPDC-i is 2n steps; "permuted" are our defaults,
+with a new random order each epoch and stages of n steps. ASPDC needs lambda >= 4 / n, which a9a
+does not meet at 1e-4, although the paper's Fig. 1 shows it. The second table has epochs until the
+gap is at most 1e-3/1e-4/1e-6/ 1e-8, `-` if {most} are not enough.
 """
 
 Curve = Floats
@@ -66,23 +65,11 @@ def run() -> Section:
         assert found is not None
         curves[name, 1e-6, "SVRG"] = found
     claims = check(curves, list(sets))
-    heads = (
-        "rows",
-        "lambda",
-        "method",
-        "epochs to 1e-3 / 1e-4 / 1e-6 / 1e-8",
-        "CPU s to 1e-4",
-        "ms a pass",
-    )
-    lines = [
-        (name, f"{rho:g}", label, steps_of(curve), seconds_of(curve), f"{1e3 * pass_of(curve):.2f}")
-        for (name, rho, label), curve in curves.items()
-    ]
     body = "\n".join(
         (
             ABOUT.format(most=MOST_EPOCHS),
             table(("claim", "found", "holds"), claims),
-            table(heads, lines),
+            epochs(curves),
             plot(curves, list(sets)),
         )
     )
@@ -120,12 +107,19 @@ def first_at(curve: Curve, gap: float) -> int | None:
 
 
 def steps_of(curve: Curve) -> str:
-    return " ".join(str(first_at(curve, gap) or "-") for gap in GAPS)
+    return "/".join(str(first_at(curve, gap) or "-") for gap in GAPS)
 
 
-def seconds_of(curve: Curve) -> str:
-    found = first_at(curve, 1e-4)
-    return "-" if found is None else f"{curve[found - 1, 0]:.3f}"
+def epochs(curves: Curves) -> str:
+    lines = [
+        (
+            name,
+            f"{rho:g}",
+            *(steps_of(curves[name, rho, m]) if (name, rho, m) in curves else "" for m in METHODS),
+        )
+        for name, rho in dict.fromkeys((name, rho) for name, rho, _ in curves)
+    ]
+    return table(("rows", "lambda", *METHODS), lines)
 
 
 def pass_of(curve: Curve) -> float:
@@ -157,11 +151,15 @@ def of_large_lambda(curves: Curves, name: str) -> list[Claim]:
     where = f"{name}, 0.01: ASPDC"
     return [
         (
-            f"{where}'s gap is two orders below SPDC's after as many epochs",
+            f"{where}'s gap is 100 times below SPDC's after as many epochs",
             below,
             yes(ratio >= 100),
         ),
-        (f"{where} and SDCA do alike", f"{a} and {b} epochs to 1e-6", yes(abs(a - b) <= 1)),
+        (
+            f"{where} and SDCA need the same epochs",
+            f"{a} and {b} epochs to 1e-6",
+            yes(abs(a - b) <= 1),
+        ),
     ]
 
 
@@ -179,7 +177,7 @@ def of_svrg_and_passes(curves: Curves, name: str) -> list[Claim]:
     ours, svrg, spdc = (curves[name, 1e-6, label] for label in ("ASPDC-i", "SVRG", "SPDC"))
     at = min(30, len(ours), len(svrg)) - 1
     a, b = ours[at, 2] - least, svrg[at, 2] - least
-    excess = f"{a:.1e} and {b:.1e} above the least known after {at + 1} epochs"
+    excess = f"{a:.1e} and {b:.1e} above the best found after {at + 1} epochs"
     ratio = pass_of(spdc) / pass_of(ours)
     claim = f"{name}, 1e-06: a pass of SPDC takes {TABLE_6[name]} times that of ASPDC-i (Table 6)"
     return [

@@ -22,12 +22,11 @@ SIDES = ("dcd", "dcd, all rows each pass", "LIBLINEAR")
 
 ABOUT = f"""\
 Hsieh, Chang, Lin, Keerthi, Sundararajan, "A dual coordinate descent method for large-scale linear
-SVM" (2008): C = 1, that is rho = 1 / n, with a penalised intercept. A run for each number of passes
-up to {PASSES[-1]:,}, from arrays in memory and timed whole, the median of {ROUNDS}; LIBLINEAR is
-that of scikit-learn's `LinearSVC(dual=True)`. Seconds after which the objective is above the
-optimum by less than 1e-2 / 1e-3 / 1e-4 / 1e-6 of it, `-` where no run gets there. `dcd` leaves rows
-out and, for the squared hinge with few columns, ends with steps on all active rows at once; the
-second line of each does neither.
+SVM" (2008): C = 1, that is rho = 1 / n, with a penalised intercept. One run for each number of
+passes up to {PASSES[-1]:,}, from arrays in memory, median of {ROUNDS}; LIBLINEAR is
+scikit-learn's `LinearSVC(dual=True)`. Seconds until the objective is within 1e-2 / 1e-3 / 1e-4 /
+1e-6 of the optimum, `-` if never. `dcd` shrinks and, for the squared hinge with few columns,
+takes Newton steps; the second line of each problem does neither.
 """
 
 Curve = list[tuple[float, float]]
@@ -48,7 +47,7 @@ def run() -> Section:
     parts = (ABOUT, table(("claim", "s", "holds"), claims), table(heads, lines), plot(curves))
     holding = sum(claim[2] == "yes" for claim in claims)
     counts = f"{holding} of {len(claims)} claims hold"
-    return Section("DCD beside LIBLINEAR", "\n".join(parts), counts)
+    return Section("DCD and LIBLINEAR", "\n".join(parts), counts)
 
 
 def measured(batch: Batch, loss: str) -> dict[str, Curve]:

@@ -17,13 +17,11 @@ WINDOWS = {
 VIEW = 2000
 
 ABOUT = """\
-New South Wales electricity, 45,312 half hours in their order; each row is scored, then learned
-(logistic loss, ρ = 0.001, columns in [0, 1] as they come, intercept). The O-DCA paper has the
-windows (18)-(24) and no experiment with drift, so there is nothing to compare with; the gap is
-the relative duality gap of the served weights on the window, over the rows still retained.
-
-Labels of neighbouring half hours mostly agree, so that the last label is a hard baseline here;
-none of the six columns holds it.
+New South Wales electricity, 45,312 half hours in order; each row is scored, then learned
+(logistic loss, ρ = 0.001, columns in [0, 1], intercept). The O-DCA paper has the windows
+(18)-(24) and no experiment with drift. The gap is the relative duality gap of the served weights
+on the retained rows. Labels of neighbouring rows mostly agree, so the last label is a strong
+baseline; no column contains it.
 """
 
 

@@ -25,11 +25,10 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 ABOUT = f"""\
 Adult, {N:,} rows in file order, hinge loss, ρ = {RHO}, β = {BETA}, no intercept, as in Fig. 1 of
-the O-DCA paper, which has no replay: there is nothing to compare with. R extra dual steps follow
-each row, on retained rows drawn uniformly. Means over {SEEDS} seeds of the visits; gaps are
-absolute, on the window at the end, of the last iterate w and of the averaged one (κ = {KAPPA});
-where only 1,000 rows are retained they are estimates from these, and such ones are too small,
-since it is on these rows that the steps were taken.
+the O-DCA paper, which has no replay. R extra dual steps follow each row, on uniformly drawn
+retained rows. Means over {SEEDS} seeds. Gaps are absolute, on the window at the end, of the last
+iterate w and of the average (κ = {KAPPA}). With 1,000 retained rows they are estimates, and too
+small, because the steps were taken on these rows.
 """
 
 

@@ -46,9 +46,9 @@ class Printed:
 
 
 def save(figure: "plt.Figure", name: str, folder: str = "papers") -> str:
-    """Write a plot into a folder of docs; gives the markdown that shows it."""
-    (DOCS / folder).mkdir(parents=True, exist_ok=True)
-    place = DOCS / folder / f"{name}.png"
+    """Write a plot under docs/images; returns the Markdown that shows it."""
+    place = DOCS / "images" / folder / f"{name}.png"
+    place.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(place, dpi=110, bbox_inches="tight", metadata={"Software": None})
     plt.close(figure)
-    return f"![{name}]({folder}/{name}.png)\n"
+    return f"![{name}](../images/{folder}/{name}.png)\n"

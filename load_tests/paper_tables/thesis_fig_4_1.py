@@ -35,17 +35,17 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 WHY = (
-    "the step in η, divided by a diagonal, overshoots where many functions are held by the same "
-    "rows; smaller steps do not come to told either"
+    "the diagonally scaled step in η overshoots if many functions depend on the same rows; "
+    "smaller steps do not reach tolD either"
 )
 
 ABOUT = f"""\
 Lee, "Optimization methods for regularized convex formulations in machine learning" (2011),
 section 4.5.1: sin(x) + sinc(2π(x - 5)) with noise of deviation 0.2, both functions as the basis,
-γ = {GAMMA}, ε = {EPSILON}, told = {TOLD:g}; "D:" is the decomposition with n_B = 500, n_c = 100,
-n_W = 2. Beside told a gap of 1e-3 is asked for. MPD is ours after the thesis' words, which leave
-its penalty open. The thesis goes to 100,000 rows, this to {SIZES[-1]:,}; a run is given up after
-{PATIENCE:g} s. Seconds are of this machine, once.
+γ = {GAMMA}, ε = {EPSILON}, tolD = {TOLD:g} and a gap of 1e-3; "D:" is the decomposition with n_B
+= 500, n_c = 100, n_W = 2. MPD follows the thesis' description, which leaves its penalty open. The
+thesis goes to 100,000 rows, this to {SIZES[-1]:,}; a run stops after {PATIENCE:g} s. Seconds of
+one run each.
 """
 
 
@@ -70,7 +70,7 @@ def run() -> Section:
     at = SIZES.index(ALONE_UP_TO)
     claims += [
         (
-            f"the decomposition beats MPD alone by the more rows the more (m = {ALONE_UP_TO:,})",
+            f"the decomposition beats MPD alone, more so with more rows (m = {ALONE_UP_TO:,})",
             found["D:PDSG"][at] < found["MPD"][at],
             f"{found['MPD'][at] / found['D:PDSG'][at]:.1f} times faster "
             "(thesis: about 100 times at 10,000)",

@@ -1,4 +1,4 @@
-"""python -m load_tests.regression [--peers] writes docs/REGRESSION.md and its plot.
+"""python -m load_tests.regression [--peers] writes docs/internals/regression.md and its plot.
 
 Streams that need DUALSTREAM_DATA are left out where it is not set. The peers' figures come from
 peers.json; --peers runs them again and writes it.
@@ -56,7 +56,7 @@ def main() -> None:
         tables.alone([*known, *new]),
         CAVEATS,
     )
-    (DOCS / "REGRESSION.md").write_text("\n".join(parts))
+    (DOCS / "internals/regression.md").write_text("\n".join(parts))
 
 
 def of_some(standings: Sequence[Standing]) -> str:
@@ -67,9 +67,7 @@ def of_some(standings: Sequence[Standing]) -> str:
             "Against each of the others:\n",
             tables.duels(standings),
             "MAE of all, the least in bold:\n",
-            tables.everything(standings, lambda errors: errors.mae),
-            "RMSE of all:\n",
-            tables.everything(standings, lambda errors: errors.rmse),
+            tables.everything(standings),
         )
     )
 

@@ -1,8 +1,8 @@
-"""The standings as tables in markdown."""
+"""The standings as Markdown tables."""
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,13 +12,13 @@ from load_tests.regression.runs import Errors
 from load_tests.regression.standings import CLOSE, OTHERS, Standing, mean_ratio
 
 PURPOSES = {
-    "mean": ("mean", "-", "the mean itself", "nothing to learn (stocks)"),
-    "last": ("last", "-", "the last target itself", "random walks (water, trump)"),
+    "mean": ("mean", "-", "the mean", "nothing to learn (stocks)"),
+    "last": ("last", "-", "the last target", "random walks (water, trump)"),
     "dual-0.1": (
         "mean",
         "",
         "O-DCA, squared loss, strength 0.1",
-        "trends: its step all but interpolates (chicks, airline)",
+        "trends; almost interpolates (chicks, airline)",
     ),
     "dual-3-running": (
         "mean",
@@ -53,14 +53,14 @@ PURPOSES = {
     "newton-0.99": (
         "mean",
         "",
-        "the same, fading by 0.99",
-        "drift with unequal columns: a memory of 100 rows",
+        "the same, decay 0.99",
+        "drift with unequal columns; a memory of 100 rows",
     ),
     "newton-0.999-row": (
         "mean",
         "row",
-        "the same, fading by 0.999",
-        "between these; rows of very unequal size (mv)",
+        "the same, decay 0.999",
+        "between these; rows of unequal size (mv)",
     ),
 }
 """What each member corrects, the norm of its rows, what it is, and what for."""
@@ -86,7 +86,7 @@ def members(seen: Sequence[Standing], unseen: Sequence[Standing]) -> str:
             for standings in (seen, unseen)
         ]
         lines.append((f"`{name}`", base, norm or "none", what, purpose, *costs))
-    heads = ("member", "corrects", "norm", "is", "for", "without it", "on the new streams")
+    heads = ("member", "base", "norm", "learner", "for", "without it", "new streams")
     return table(heads, lines)
 
 
@@ -168,11 +168,12 @@ def overview(standings: Sequence[Standing]) -> str:
     return table(heads, lines)
 
 
-def everything(standings: Sequence[Standing], of: Callable[[Errors], float]) -> str:
-    """One error of all, the least in bold."""
+def everything(standings: Sequence[Standing]) -> str:
+    """MAE of all, the least in bold."""
     lines = []
     for s in standings:
-        values = [of(s.ten), *(of(s.others[n]) if n in s.others else None for n in OTHERS)]
+        others = [s.others[n].mae if n in s.others else None for n in OTHERS]
+        values = [s.ten.mae, *others]
         smallest = min(value for value in values if value is not None)
         cells = ["-" if value is None else number(value) for value in values]
         bold = [

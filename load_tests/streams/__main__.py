@@ -1,4 +1,4 @@
-"""python -m load_tests.streams [--peers] writes docs/STREAMS.md and its plots.
+"""python -m load_tests.streams [--peers] writes docs/internals/streams.md and its plots.
 
 The peers' figures come from peers.json; --peers runs them again where .cache has not their runs,
 and writes peers.json.
@@ -8,7 +8,7 @@ import platform
 import sys
 
 from dualstream import solvers
-from load_tests.markdown import DOCS, table
+from load_tests.markdown import DOCS
 from load_tests.streams import late, plots, tables, turned
 from load_tests.streams.cases import HELD_OUT, PROTOCOL
 from load_tests.streams.held_out import MADE, ORDERS
@@ -18,7 +18,6 @@ from load_tests.streams.text import (
     BEHIND,
     CURVES,
     CURVES_OTHERS,
-    DIFFERENCES,
     HEAD,
     LOSSES,
     OTHERS,
@@ -46,17 +45,16 @@ def main() -> None:
         summary(thirteen, others),
         of_thirteen(thirteen, golden),
         of_others(others),
-        "## Labels that turn half-way\n\n" + turned.section(peers),
-        "## Labels that come late\n\n" + late.section(peers),
-        re_run(thirteen, golden),
+        "## Inverted labels\n\n" + turned.section(peers),
+        "## Late labels\n\n" + late.section(peers),
     )
-    (DOCS / "STREAMS.md").write_text("\n".join(parts))
+    (DOCS / "internals/streams.md").write_text("\n".join(parts))
 
 
 def summary(thirteen: list[Standing], others: list[Standing]) -> str:
     return "\n".join(
         (
-            f"## In short\n\nOver the {len(thirteen)} streams of the reference:\n",
+            f"## Summary\n\nOver the {len(thirteen)} reference streams:\n",
             tables.scores(thirteen),
             f"Over {len(others)} other streams:\n",
             tables.scores(others),
@@ -75,10 +73,8 @@ def of_thirteen(standings: list[Standing], golden: dict[str, object]) -> str:
             plots.curves(standings, "curves"),
             LOSSES,
             tables.losses_of_ours(standings),
-            "Percent of mistakes of all:\n",
+            "Percentage of errors of all:\n",
             tables.mistakes(standings),
-            "Mean log-loss of all:\n",
-            tables.log_losses(standings),
             REFERENCE_ONLY,
             tables.reference_only(standings),
         )
@@ -96,20 +92,10 @@ def of_others(standings: list[Standing]) -> str:
             plots.curves([s for s in standings if s.name in (*ORDERS, *MADE)], "curves_others"),
             LOSSES,
             tables.losses_of_ours(standings),
-            "Percent of mistakes of all:\n",
+            "Percentage of errors of all:\n",
             tables.mistakes(standings),
-            "Mean log-loss of all:\n",
-            tables.log_losses(standings),
         )
     )
-
-
-def re_run(standings: list[Standing], golden: dict[str, object]) -> str:
-    lines = tables.differences(standings, golden)
-    peers = " and ".join(sorted({peer for _, peer, *_ in lines}))
-    text = DIFFERENCES.format(count=tables.compared(standings, golden), peers=peers)
-    heads = ("stream", "peer", "mistakes here", "reference", "log-loss here", "reference")
-    return text + table(heads, lines)
 
 
 main()

@@ -9,15 +9,14 @@ from load_tests.streams.ours import OURS, our_run
 from load_tests.streams.runs import Run
 
 ABOUT = """\
-A row is scored when it comes, and learned once the row that comes *late* rows after it has been
-scored; the score from when it came counts, and the last rows are never learned. Percent of mistakes
-over all rows, in brackets what the delay costs in points, and log-loss; the fewest mistakes are in
-bold. Where neighbouring labels mostly agree, as in elec2, whoever follows them fastest has the most
-to lose.
+A row is scored when it arrives, and learned after the row that arrives *late* rows later is
+scored. The first score counts; the last rows are never learned. Percentage of errors, in brackets
+the cost of the delay in points, and log-loss; the fewest errors are in bold. Where neighbouring
+labels mostly agree, as in elec2, the learners that follow them fastest lose most.
 """
 FROM_THE_LATEST = f"""\
-The first rows, as many as labels are late, meet a learner that has learned nothing: its 0 counts
-as positive. Percent of mistakes from row {LATEST + 1:,} on, which leaves that out:
+The first rows meet an untrained learner, whose score 0 counts as positive. Percentage of errors
+from row {LATEST + 1:,} on, without that effect:
 """
 
 Found = dict[tuple[str, int], dict[str, Run]]

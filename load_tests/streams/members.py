@@ -1,4 +1,4 @@
-"""python -m load_tests.streams.members [shares] [late] [cost] prints tables of docs/PORTFOLIO.md.
+"""python -m load_tests.streams.members [shares] [late] [cost] prints tables of portfolio.md.
 
 shares: which members of `eight` win on which stream. late: what members do alone, and O-DCA with
 smaller steps, where labels come late. cost: the CPU time of a row. All three, if none is named.

@@ -1,14 +1,11 @@
-"""The standings as tables in markdown."""
+"""The standings as Markdown tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from load_tests.markdown import table
 from load_tests.streams.ours import OURS
-from load_tests.streams.standings import NEAR, Figure, Standing, best_log_loss, score
-
-TOLERANCE = (0.002, 0.0002)
-"""Of mistakes and log-loss: below it a re-run meets the reference, whose figures are rounded."""
+from load_tests.streams.standings import NEAR, Standing, best_log_loss, score
 
 
 def learners(standings: Sequence[Standing]) -> list[str]:
@@ -29,7 +26,7 @@ def scores(standings: Sequence[Standing]) -> str:
     lines.append(("*the best peer of each stream*", count, count, "0", "0", best))
     heads = (
         "learner", f"within {NEAR} points of the best peer", "no peer better",
-        "points behind it, mean", "worst", "mean log-loss",
+        "points behind, mean", "worst", "mean log-loss",
     )  # fmt: skip
     return table(heads, lines)
 
@@ -63,24 +60,16 @@ def marked(s: Standing, name: str) -> str:
     return f"{name} †" if name in s.reference_only else name
 
 
-def everything(standings: Sequence[Standing], show: Callable[[Figure], str]) -> str:
-    """One figure of every learner on every stream, the least in bold."""
+def mistakes(standings: Sequence[Standing]) -> str:
+    """Percentage of errors of every learner on every stream, the least in bold."""
     names = learners(standings)
     lines = []
     for s in standings:
         figures = s.figures()
-        cells = [show(figures[name]) for name in names]
+        cells = [f"{figures[name][0]:.2f}" for name in names]
         least = min(cells, key=float)
         lines.append((s.name, *(f"**{cell}**" if cell == least else cell for cell in cells)))
     return table(("stream", *names), lines)
-
-
-def mistakes(standings: Sequence[Standing]) -> str:
-    return everything(standings, lambda figure: f"{figure[0]:.2f}")
-
-
-def log_losses(standings: Sequence[Standing]) -> str:
-    return everything(standings, lambda figure: f"{figure[1]:.3f}")
 
 
 def losses_of_ours(standings: Sequence[Standing]) -> str:
@@ -102,27 +91,4 @@ def reference_only(standings: Sequence[Standing]) -> str:
         for s in standings
         for peer, pair in s.reference_only.items()
     ]
-    return table(("stream", "peer", "mistakes", "log-loss"), lines)
-
-
-def differences(
-    standings: Sequence[Standing], reference: Mapping[str, Any]
-) -> list[tuple[str, ...]]:
-    """Where a peer's run and the reference's figure differ by more than rounding."""
-    lines = []
-    for s in standings:
-        for peer, theirs in reference[s.name]["peers_default"].items():
-            run = s.peers.get(peer)
-            if run is None:
-                continue
-            gaps = (run.mistakes - theirs[0], run.log_loss - theirs[1])
-            if any(abs(g) > limit for g, limit in zip(gaps, TOLERANCE, strict=True)):
-                here = (f"{run.mistakes:.3f}", f"{theirs[0]:.3f}")
-                losses = (f"{run.log_loss:.4f}", f"{theirs[1]:.4f}")
-                lines.append((s.name, peer, *here, *losses))
-    return lines
-
-
-def compared(standings: Sequence[Standing], reference: Mapping[str, Any]) -> int:
-    """Peers' runs that are both here and in the reference."""
-    return sum(len(s.peers.keys() & reference[s.name]["peers_default"].keys()) for s in standings)
+    return table(("stream", "peer", "errors", "log-loss"), lines)

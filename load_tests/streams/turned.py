@@ -15,11 +15,10 @@ WINDOWS = {"a9a": 500, "w1a": 200}
 POINTS = 2.0
 
 ABOUT = f"""\
-The labels of the second half are inverted, so that all that was learned is wrong at once. *Before*
-is the percentage of mistakes in the last window of rows before the turn (500 rows of a9a, 200 of
-w1a, which is shuffled); *back* is the number of rows after the turn at which the mistakes in the
-last window, all of it after the turn, are at most {POINTS:.0f} points more than before: at the
-earliest one window. *Wrong since* is over all rows since the turn.
+The labels of the second half are inverted. *Before* is the percentage of errors in the last
+window of rows before the turn (500 rows of a9a, 200 of w1a, which is shuffled). *Back* is the
+number of rows after the turn until the errors in the last window are at most {POINTS:.0f} points
+more than before; at least one window. *Errors since* counts all rows since the turn.
 """
 
 
@@ -37,7 +36,7 @@ def section(peers: Runs) -> str:
         "first window after",
         "back",
         "last window",
-        "wrong since",
+        "errors since",
     )
     return "\n".join((ABOUT, table(heads, lines), plot(found)))
 

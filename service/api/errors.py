@@ -16,7 +16,6 @@ Problem                     any refusal that a client sees
   journal RecordError       503 unreadable-journal
 """
 
-from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import (
     Conflict,
     JournalError,
@@ -31,16 +30,11 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import RecordError
 from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
 from dualstream.wire.problems import (
-    MAX_ERRORS,
-    MEDIA_TYPE,
     Problem,
     RowError,
-    key_reused,
     unavailable,
-    unknown_model,
     unreadable,
 )
-
 
 
 def as_problem(error: Exception) -> Problem | None:

@@ -46,7 +46,7 @@ async def export_model(
     model_id: str,
     request: Request,
     response: Response,
-    format: Annotated[FormatName, Query(description="docs/EXPORT.md has what each holds.")],
+    format: Annotated[FormatName, Query(description="docs/guides/export.md has what each holds.")],
     member: Annotated[str | None, Query(description="Of this member alone.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Any:

@@ -18,7 +18,7 @@ Document = dict[str, Any]
 _MODEL = "{model_id}"
 _PROBLEM = {
     "type": "object",
-    "description": "Why a request was refused, by RFC 9457; docs/ERRORS.md has the types.",
+    "description": "Why a request was refused (RFC 9457); docs/reference/errors.md has the types.",
     "required": ["type", "title", "status", "detail", "instance", "errors", "error"],
     "properties": {
         "type": {"type": "string", "pattern": "^/problems/[a-z-]+$"},

@@ -25,7 +25,7 @@ class NewRefit(BaseModel, extra="forbid"):
         None,
         description="`ipm`, `pdsg`, `mpd`: for semiparametric models; the others: for linear ones,"
         " where they solve the model's problem. Left out: as the model's `refit` has it, else the"
-        " default of the model. docs/REFIT.md says which fits what.",
+        " default of the model. docs/guides/refit.md says which fits what.",
     )
     tol: float = Field(1e-3, ge=1e-12, le=1.0, description="Relative gap to come down to.")
     max_epochs: int = Field(

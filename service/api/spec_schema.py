@@ -1,7 +1,7 @@
-"""What can be said of a specification by a JSON schema.
+"""JSON schema of a model specification.
 
-It holds for each that is taken; of those that it lets through some are refused, for fields that do
-not go together or are out of range: POST /specs/resolve tells. docs/CHOOSING.md has what they mean.
+Every valid spec satisfies it. Some specs that satisfy it are refused, for fields that exclude each
+other or are out of range: use POST /specs/resolve. docs/reference/specification.md has the fields.
 """
 
 from typing import Any

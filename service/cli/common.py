@@ -52,7 +52,7 @@ def say_error(reason: str) -> None:
     errors.print(reason, style="red", highlight=False, markup=False, soft_wrap=True)
 
 
-# Exit codes, as docs/CLI.md tells them.
+# Exit codes, as docs/reference/cli.md tells them.
 SOME_REFUSED, WRONG, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
 ERRORS_SHOWN = 5
 URL = "http://127.0.0.1:8000"

@@ -1,4 +1,4 @@
-"""`json`: all that a model serves, for programs of one's own. docs/EXPORT.md has its fields.
+"""`json`: all that a model serves, for programs of one's own. docs/guides/export.md has its fields.
 
 Features are counted from 1. Numbers are written so that reading them gives the same float64.
 """

@@ -2,9 +2,10 @@
 
 phi(x) = sqrt(2 / D) cos(nu'x + beta), with the columns of nu drawn from N(0, 2 gamma I) and beta
 from U[0, 2 pi): Rahimi and Recht, "Random features for large-scale kernel machines" (2007), and
-section 3.2.3.2 of the thesis with the corrections of docs/MISPRINTS.md. Then E[phi(x)'phi(z)] is
-the kernel. The draws come from the raw bits of PCG64 (O'Neill 2014) and an own Box-Muller
-transform, so that no version of a library can change them; they are part of the state all the same.
+section 3.2.3.2 of the thesis with the corrections of docs/internals/misprints.md. Then
+E[phi(x)'phi(z)] is the kernel. The draws come from the raw bits of PCG64 (O'Neill 2014) and an own
+Box-Muller transform, so that no version of a library can change them; they are part of the state
+all the same.
 """
 
 import math

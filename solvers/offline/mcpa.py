@@ -1,7 +1,7 @@
 """MCPA: a cut for each part of the rows; cuts idle for long rest (Algorithm 8).
 
 `lazy=True` is the printed safeguard, which cuts at the best weights unless the last search failed.
-It takes more iterations than OCAS's, which is the default here; docs/PAPERS.md has both.
+It takes more iterations than OCAS's, which is the default here; docs/internals/papers.md has both.
 """
 
 from dualstream.solvers.offline.cutting_plane import method

@@ -5,10 +5,10 @@
     max over alpha >= 0 of  o.alpha - |A'alpha|^2 / (2 rho) - B |s.alpha|,
                             sum of the alpha_d of a part <= 1,   w = A'alpha / rho
 
-Lee (thesis), (5.17) and (5.18) with sum_d alpha_d sum_i d_i, divided by c: docs/MISPRINTS.md. Any
-alpha that is allowed gives a lower bound of the true objective, so that one from which cuts were
-left out does too. B is where a free intercept is boxed in: without it the first relaxed problem has
-no interior, and some best intercept lies within.
+Lee (thesis), (5.17) and (5.18) with sum_d alpha_d sum_i d_i, divided by c:
+docs/internals/misprints.md. Any alpha that is allowed gives a lower bound of the true objective, so
+that one from which cuts were left out does too. B is where a free intercept is boxed in: without it
+the first relaxed problem has no interior, and some best intercept lies within.
 """
 
 from collections.abc import Callable

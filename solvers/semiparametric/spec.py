@@ -16,7 +16,7 @@ from dualstream.solvers.core.spec_fields import (
 METHODS = ("ipm", "pdsg", "mpd")
 """As solve_semiparametric has them; the first where nothing else is asked for.
 
-Interior points come to an answer whatever C and however many functions; docs/SEMIPARAMETRIC.md.
+Interior points converge for any C and any number of functions: docs/guides/semiparametric.md.
 """
 
 MAX_RETAIN = 20_000

@@ -24,18 +24,17 @@ from pathlib import Path
 
 from tests.history import HistoryBroken, Report
 
-HEADING = """# What survives when processes are killed
+HEADING = """# Reliability tests
 
-Written by `make chaos`; each line by the run that it tells of. Acknowledged: rows that clients were
-answered 200 for. Lost: those of them that the journal does not hold where the answer said. Doubled:
-requests or samples journalled more often than once. Recovery: from a fault's end (the kill, or the
-moment the store or process may go on) until the next request was answered 200, in a storm until
-each of the clients had an answer; median and longest.
+Written by `make chaos`. Columns: *acknowledged*, rows answered with 200; *lost*, acknowledged rows
+that the journal does not have; *doubled*, requests or samples journalled more than once;
+*recovery*, seconds from the end of a fault to the next answer with 200 (in a storm, to each
+client), median and maximum.
 
-A power cut is one of the model, not of a machine: what was synced at a moment is there, of the rest
-what a seed chooses (SQLite: any 4 KiB of it; Redis: a first part), as strace saw it. Not tested: a
-disk or a controller that says synced and has not, bits that rot on it, a file system that loses the
-name of a file, network file systems, clocks that jump, machines of which the network loses packets.
+A power failure is simulated: what was synced survives; of the rest a seed chooses what does
+(SQLite: any 4 KiB; Redis: a prefix), as strace saw it. Not tested: disks or controllers that lie
+about a sync, bit rot, file systems that lose file names, network file systems, clock jumps,
+packet loss.
 """
 COLUMNS = (
     "what",

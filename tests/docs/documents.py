@@ -1,4 +1,4 @@
-"""The commands that README.md and docs/*.md show, run as they are written there."""
+"""The commands in README.md and docs/, run as written."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from dualstream.service.cli.demo.server_process import ServerProcess
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = {
     str(path.relative_to(ROOT)): path.read_text()
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 _BLOCK = re.compile(r"^(<!-- not run: [^>]+ -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

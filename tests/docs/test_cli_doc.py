@@ -1,4 +1,4 @@
-"""docs/CLI.md has every command and every flag, and its commands run as they are written there."""
+"""docs/reference/cli.md has every command, and its commands run as written."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.docs.documents import ROOT, session
 
-CLI = (ROOT / "docs" / "CLI.md").read_text()
+CLI = (ROOT / "docs/reference/cli.md").read_text()
 COMMANDS = {
     name: command
     for name, command in typer.main.get_command(app).commands.items()

@@ -1,4 +1,4 @@
-"""The blocks of docs/CLIENT.md run as they are written there, and print what they say."""
+"""The blocks of docs/guides/python-client.md run as written and print what they say."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.docs.documents import ROOT
 
-CLIENT = (ROOT / "docs" / "CLIENT.md").read_text()
+CLIENT = (ROOT / "docs/guides/python-client.md").read_text()
 
 
 def test_the_blocks_run_as_written(tmp_path):

@@ -1,4 +1,4 @@
-"""Every command of README.md and docs/*.md runs as it is written, and does what is said of it.
+"""Every command of README.md and docs/ runs as written and prints what the text says.
 
 A document's commands run in their order, in a folder of their own, against a server that has no
 models. A block is left out by `<!-- not run: REASON -->` in the line above it.
@@ -16,15 +16,24 @@ from dualstream.service.cli import app
 from dualstream.solvers.jit import DISABLED
 from tests.docs.documents import DOCUMENTS, ROOT, Shell, blocks, session
 
-# Documents whose commands need something else, and who runs them there.
+# Documents whose commands another test runs.
 ELSEWHERE = {
-    "docs/CLI.md": "test_cli_doc.py",
-    "docs/FORMATS.md": "test_formats_doc.py",
-    "docs/EXAMPLES.md": "test_examples.py",
-    "docs/REDIS_INPUT.md": "../service/jobs/test_redis_input.py",
-    "docs/RUNNING.md": "../service/cli/test_backup.py",
+    "docs/reference/cli.md": "test_cli_doc.py",
+    "docs/reference/formats.md": "test_formats_doc.py",
+    "docs/start/examples.md": "test_examples.py",
+    "docs/guides/redis-input.md": "../service/jobs/test_redis_input.py",
+    "docs/operate/backup.md": "../service/cli/test_backup.py",
 }
-LONG = {"docs/PORTFOLIO.md", "docs/STREAMING.md"}
+SOURCES = ("service", "solvers", "supply", "tests", "load_tests", "examples")
+LINKED = [
+    path
+    for folder in (".", "load_tests", "docs", "docs/*")
+    for path in sorted(ROOT.glob(f"{folder}/*.md"))
+]
+_BLOCKS = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
+_HOOKS = (ROOT / "docs" / "site_hooks.py").read_text()
+LONG = {"docs/guides/portfolio.md", "docs/guides/uploads.md"}
 RUN_HERE = [
     pytest.param(
         name,
@@ -54,7 +63,7 @@ def test_the_commands_run_as_written(shell, tmp_path, name):
 @pytest.mark.parametrize(("name", "test"), ELSEWHERE.items())
 def test_commands_that_are_run_elsewhere_are(name, test):
     text = (Path(__file__).parent / test).read_text()
-    assert name.removeprefix("docs/") in text and session(DOCUMENTS[name])
+    assert name in text and session(DOCUMENTS[name])
 
 
 def test_no_command_hides_in_a_block_of_another_kind():
@@ -72,19 +81,45 @@ def test_no_command_hides_in_a_block_of_another_kind():
     assert hidden == []
 
 
-def test_every_document_is_a_page_of_the_site():
+def test_every_document_is_in_the_navigation():
     site = (ROOT / "mkdocs.yml").read_text()
     pages = re.findall(r"^ +- [^:]+: (\S+\.md)$", site, re.MULTILINE)
-    made = re.findall(r'^    "(\w+\.md)": "', (ROOT / "docs" / "site_hooks.py").read_text(), re.M)
-    written = [path.name for path in (ROOT / "docs").glob("*.md")]
-    assert sorted(pages) == sorted([*written, *made, "API.md"])
+    elsewhere = re.findall(r'^    "(\S+\.md)": "', _HOOKS, re.M)
+    written = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(pages) == sorted([*written, *elsewhere, "reference/api.md"])
+
+
+def test_every_link_leads_to_a_file_and_a_heading():
+    broken = []
+    for path in LINKED:
+        for target, anchor in _LINK.findall(_BLOCKS.sub("", path.read_text())):
+            there = (path.parent / target).resolve() if target else path
+            ok = there.exists() and (not anchor or anchor[1:] in anchors(there))
+            if not ok:
+                broken.append((str(path.relative_to(ROOT)), target + anchor))
+    assert broken == []
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub and MkDocs make them."""
+    titles = re.findall(r"^#+ (.+)$", _BLOCKS.sub("", path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_documents_that_the_code_names_exist():
+    named = re.compile(r"\bdocs/[\w/-]+\.md\b")
+    files = [path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")]
+    for path in [*files, ROOT / "Makefile", *(ROOT / "deploy").glob("*.yml")]:
+        for name in named.findall(path.read_text()):
+            assert (ROOT / name).is_file(), f"{path}: {name}"
 
 
 def test_what_is_named_in_passing_exists():
     """`dualstream serve --adopt`, `make chaos`, `python -m load_tests latency` in running text."""
     known = typer.main.get_command(app).commands
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for name, text in DOCUMENTS.items():
+    more = {name: (ROOT / name).read_text() for name in ("CONTRIBUTING.md", "SECURITY.md")}
+    for name, text in (DOCUMENTS | more).items():
         for span in re.findall(r"`((?:dualstream|make|python -m) [^`]+)`", _BLOCKS.sub("", text)):
             program, *words = shlex.split(span.replace("\n", " "))
             where = f"{name}: {span}"
@@ -99,9 +134,6 @@ def test_what_is_named_in_passing_exists():
                 assert used <= flags | {"--help"}, where
             else:
                 assert words[0].startswith("--") or words[0].isupper() or "|" in words, where
-
-
-_BLOCKS = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
 def of_readme(answers: list[dict], said: str) -> None:
@@ -142,7 +174,7 @@ def of_versions(answers: list[dict], said: str) -> None:
     assert what_if["left_out_rollbacks"] == 2 and what_if["spec"]["rho"] == 0.01
 
 
-def of_streaming(answers: list[dict], said: str) -> None:
+def of_uploads(answers: list[dict], said: str) -> None:
     _, first, again, *lines = answers
     chunks = {"chunks": 2, "duplicate_chunks": 0, "duplicate_rows": 0}
     assert {
@@ -152,7 +184,10 @@ def of_streaming(answers: list[dict], said: str) -> None:
     assert again == first | {"duplicate": True, "duplicate_chunks": 2}
     assert [line.get("chunk") for line in lines] == [0, 1, None]
     assert (lines[-1]["seq"], lines[-1]["count"]) == (120000, 60000)
-    assert "event: progress\nid: 120000-" in said
+
+
+def of_events(answers: list[dict], said: str) -> None:
+    assert "event: progress\nid: 1-" in said
 
 
 def of_guard_rails(answers: list[dict], said: str) -> None:
@@ -175,9 +210,10 @@ def of_late_labels(answers: list[dict], said: str) -> None:
 
 SAID = {
     "README.md": of_readme,
-    "docs/PORTFOLIO.md": of_portfolio,
-    "docs/VERSIONS.md": of_versions,
-    "docs/STREAMING.md": of_streaming,
-    "docs/LATE_LABELS.md": of_late_labels,
-    "docs/GUARD_RAILS.md": of_guard_rails,
+    "docs/guides/portfolio.md": of_portfolio,
+    "docs/guides/versions.md": of_versions,
+    "docs/guides/uploads.md": of_uploads,
+    "docs/guides/events.md": of_events,
+    "docs/guides/late-labels.md": of_late_labels,
+    "docs/guides/guard.md": of_guard_rails,
 }

@@ -1,4 +1,4 @@
-"""docs/ERRORS.md has every kind of problem that the service's code can answer, and no other."""
+"""docs/reference/errors.md has exactly the problems that the code can return."""
 
 import ast
 import re
@@ -43,7 +43,8 @@ def _slugs_of(value: ast.expr) -> list[tuple[set[str], str]]:
 
 
 def test_every_problem_is_told_of_with_its_status():
-    rows = re.findall(r"^\| `([\w-]+)` \| ([\w, ]+) \| \S", DOCUMENTS["docs/ERRORS.md"], re.M)
+    text = DOCUMENTS["docs/reference/errors.md"]
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\w, ]+) \| \S", text, re.M)
     code = problems_in_code()
     assert [slug for slug, _ in rows] == sorted(code)
     for slug, status in rows:

@@ -84,7 +84,7 @@ def test_an_example_runs_by_itself():
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0 and "Errors as served" in done.stdout, done.stderr
-    assert session(DOCUMENTS["docs/EXAMPLES.md"]).split("\n")[:-1] == [
+    assert session(DOCUMENTS["docs/start/examples.md"]).split("\n")[:-1] == [
         f"python -m examples.{name}" for name in ("electricity", "spam", "sensors")
     ]
     # The same rows each time.

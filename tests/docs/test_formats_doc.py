@@ -1,4 +1,4 @@
-"""The commands of docs/FORMATS.md run as they are written there."""
+"""The commands of docs/reference/formats.md run as they are written there."""
 
 import re
 import sys
@@ -6,7 +6,7 @@ import sys
 from dualstream.service.codecs import PARSERS
 from tests.docs.documents import ROOT, Shell, session
 
-FORMATS = (ROOT / "docs" / "FORMATS.md").read_text()
+FORMATS = (ROOT / "docs/reference/formats.md").read_text()
 
 
 def test_the_commands_run_as_written(tmp_path):

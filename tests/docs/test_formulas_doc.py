@@ -1,11 +1,11 @@
-"""docs/FORMULAS.md names every file of the learners that says which paper it computes."""
+"""docs/internals/formulas.md names every file of the learners that says which paper it computes."""
 
 import ast
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-FORMULAS = (ROOT / "docs" / "FORMULAS.md").read_text()
+FORMULAS = (ROOT / "docs/internals/formulas.md").read_text()
 CITES = re.compile(r"\((19|20)\d\d\)|thesis|Algorithm \d|Theorem")
 
 

@@ -1,16 +1,19 @@
-"""The README is short, and documents say of the portfolio what is so."""
+"""The README is short, and what the documents say of portfolios and specs is true."""
 
 import re
 
 from dualstream.solvers.portfolio.fused_members import Blueprint
 from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS, preset
+from dualstream.solvers.spec.algorithms import ALGORITHMS
+from dualstream.solvers.spec.resolve import resolve_spec
 from tests.docs.documents import DOCUMENTS, ROOT
 
-PORTFOLIO = DOCUMENTS["docs/PORTFOLIO.md"]
+TASKS = {"semiparametric": "regression"}
+PORTFOLIO = DOCUMENTS["docs/guides/portfolio.md"]
 
 
 def test_every_member_of_a_list_is_described():
-    regression = DOCUMENTS["docs/REGRESSION.md"]
+    regression = DOCUMENTS["docs/internals/regression.md"]
     for lists, text in ((PRESETS, PORTFOLIO), (REGRESSION_PRESETS, regression)):
         for members in lists.values():
             for member in members:
@@ -27,13 +30,23 @@ def test_memory_of_a_feature_is_what_the_document_says():
 
 
 def test_every_file_that_cites_a_paper_is_listed_where_the_formulas_are():
-    listed = re.findall(r"`(solvers/[\w/]+\.py)`", DOCUMENTS["docs/FORMULAS.md"])
+    listed = re.findall(r"`(solvers/[\w/]+\.py)`", DOCUMENTS["docs/internals/formulas.md"])
     assert all((ROOT / file).is_file() for file in listed)
     cites = re.compile(r"\b(19|20)\d\d\b|\bthesis\b")
     for path in (ROOT / "solvers").rglob("*.py"):
         says = re.match(r'"""(.*?)"""', path.read_text(), re.DOTALL)
         if says and cites.search(says.group(1)):
             assert str(path.relative_to(ROOT)) in listed, path
+
+
+def test_every_field_of_a_spec_is_documented():
+    text = DOCUMENTS["docs/reference/specification.md"]
+    for algorithm in ALGORITHMS:
+        task = TASKS.get(algorithm, "binary")
+        spec = {"algorithm": algorithm, "task": task, "features": {"kind": "indexed", "dim": 3}}
+        for field in resolve_spec(spec):
+            assert f"`{field}`" in text, f"{algorithm}: {field}"
+        assert f"`{algorithm}`" in text
 
 
 def test_readme_is_short():

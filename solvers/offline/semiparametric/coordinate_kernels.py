@@ -3,7 +3,7 @@
     min over z of  z'Q z / 2 + p.z   subject to  sum_i s_i z_i psi_i = r,  0 <= z_i <= u_i
 
 with Q_ij = s_i s_j K(row_i, row_j) and p_i = epsilon - s_i target(row_i), s_i = 1 for an alpha and
--1 for an alpha*. Lee (thesis), Algorithm 5, as docs/MISPRINTS.md has it: the direction is
+-1 for an alpha*. Lee (thesis), Algorithm 5, as docs/internals/misprints.md has it: the direction is
 P(z - H^-1 v) - z, the step along it the minimum over [0, 1], and eta goes up. What both kernels
 share is one state: `k_delta`, `excess` and `eta` follow z.
 """

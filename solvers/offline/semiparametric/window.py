@@ -8,8 +8,9 @@ With z = [alpha; alpha*] and delta = alpha - alpha*, the dual is (4.2):
     min  delta'K delta / 2 - y.delta + epsilon sum(z),   0 <= z <= [c; c],  psi delta = 0
 
 Lee, "Optimization methods for regularized convex formulations in machine learning" (thesis),
-chapter 4; Q has the blocks K and -K without y_i y_j, see docs/MISPRINTS.md. The multipliers of
-psi delta = 0 are beta. K is never held twice over: alpha_i and alpha*_i share a row of it.
+chapter 4; Q has the blocks K and -K without y_i y_j, see docs/internals/misprints.md. The
+multipliers of psi delta = 0 are beta. K is never held twice over: alpha_i and alpha*_i share a row
+of it.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The json form of an export scored by numpy and scikit-learn, as docs/EXPORT.md describes it.
+"""Scores the json export with NumPy and scikit-learn, by the formulas of docs/guides/export.md.
 
 Everything is made of what stands in the file; rows are (n, dim), a column for each index from 1.
 """

@@ -316,7 +316,7 @@ def test_the_blocks_of_the_guide_run_as_written(client, tmp_path, monkeypatch):
     for format, suffix in (("onnx", "onnx"), ("sklearn-coef", "coef.json")):
         answer = client.get(f"/models/clicks/export?format={format}")
         (tmp_path / f"clicks.{suffix}").write_bytes(answer.content)
-    guide = (ROOT / "docs" / "EXPORT.md").read_text()
+    guide = (ROOT / "docs/guides/export.md").read_text()
     told: dict = {}
     for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
         exec(block, told)

@@ -46,7 +46,7 @@ from tests.service.conftest import SPEC
 from tests.service.journal.groups import keyed, rows
 from tests.service.journal.leftovers import kept_bytes
 
-DOCUMENT = (Path(__file__).parent.parent.parent / "docs" / "ARCHIVE.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs/operate/archive.md").read_text()
 MEMBERS = [{"name": "dual", "algorithm": "dual_ascent"}, {"name": "steps", "algorithm": "sgd"}]
 FEATURES = {"kind": "hashed", "bits": 10}
 NAMED = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 50}
@@ -694,7 +694,7 @@ def test_commands_move_a_store_through_a_pipe(redis_server, tmp_path):
     asyncio.run(compare())
 
 
-# -- a reader by the words of docs/ARCHIVE.md, with struct and a CRC-32C alone --------------------
+# -- a reader by the words of docs/operate/archive.md, with struct and a CRC-32C alone --------------------
 
 
 def unpacked(data: bytes, at: int) -> tuple[object, int]:
@@ -746,7 +746,7 @@ def unpacked(data: bytes, at: int) -> tuple[object, int]:
 
 
 def parsed(archive: bytes) -> list[tuple[str, object]]:
-    """The sections by docs/ARCHIVE.md."""
+    """The sections by docs/operate/archive.md."""
     summed, at = archive[:21], 21
     assert summed == b"dualstream archive 1\n"
     sections = []

@@ -1,4 +1,4 @@
-"""docs/RUNNING.md's commands back a store up while it learns, and restore it elsewhere."""
+"""docs/operate/backup.md's commands back a store up while it learns, and restore it elsewhere."""
 
 import os
 import re
@@ -16,11 +16,9 @@ from tests.redis_server import UNPACKED, redis_or_skip
 from tests.redis_sets import cluster_or_skip, until as reached
 from tests.service.jobs.test_follower import until
 
-SECTION = re.search(
-    r"^## Backup and restore\n(.*?)^## ", DOCUMENTS["docs/RUNNING.md"], re.DOTALL | re.MULTILINE
-).group(1)
+SECTIONS = DOCUMENTS["docs/operate/backup.md"].partition("\n## Copy ")[0]
 TO_SQLITE, FROM_SQLITE, TO_REDIS, FROM_REDIS, TO_CLUSTER, FROM_CLUSTER = re.findall(
-    r"^```sh\n(.*?)^```", SECTION, re.M | re.S
+    r"^```sh\n(.*?)^```", SECTIONS, re.M | re.S
 )
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}}
 

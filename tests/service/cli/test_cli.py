@@ -28,12 +28,12 @@ from dualstream.service.settings import (
 from dualstream.service.transport import connections
 from tests.docs.documents import ROOT
 
-DOC = (ROOT / "docs" / "SETTINGS.md").read_text()
+DOC = (ROOT / "docs/reference/settings.md").read_text()
 SERVE = typer.main.get_command(cli.app).commands["serve"]
 
 
 def table(group: str) -> str:
-    """The rows that docs/SETTINGS.md needs for a group of settings."""
+    """The rows that docs/reference/settings.md needs for a group of settings."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
         if field.json_schema_extra["group"] == group:
@@ -120,7 +120,7 @@ def test_no_variable_of_this_repository_is_unknown():
     assert "DUALSTREAM_DATA" in used
     assert unknown_warnings(dict.fromkeys(used, "")) == []
     assert unknown_warnings({"DUALSTREAM_XYZ": "1", "OTHER": "1"}) == [
-        "DUALSTREAM_XYZ is not a setting and is ignored; see docs/SETTINGS.md"
+        "DUALSTREAM_XYZ is not a setting and is ignored; see docs/reference/settings.md"
     ]
 
 

@@ -381,7 +381,7 @@ def test_a_store_without_inputs_is_refused_at_start(tmp_path):
 
 
 def test_the_commands_of_the_document_run_as_written(serve, url, client):
-    text = (ROOT / "docs" / "REDIS_INPUT.md").read_text()
+    text = (ROOT / "docs/guides/redis-input.md").read_text()
     commands = [
         shlex.split(line)[1:]
         for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)

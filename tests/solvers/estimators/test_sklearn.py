@@ -245,7 +245,7 @@ def test_solvers_imports_no_library_of_an_extra():
 
 
 def test_the_example_of_the_document_prints_what_it_says(capsys):
-    text = (Path(__file__).parents[3] / "docs" / "PYTHON.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/guides/python-learners.md").read_text()
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
     exec(code, {})
     told = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
