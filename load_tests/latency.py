@@ -32,7 +32,7 @@ TITLE = "Latency"
 SHARES = (0.2, 0.5, 0.8)
 """Of the highest rate."""
 SECONDS, WARM_SECONDS, BODIES = 3.0, 1.0, 5000
-MOST_SLIP_MS = 1.0
+MAX_SLIP_MS = 1.0
 """At the 99th percentile: above it a run says more of the generator than of the server."""
 
 _table: list[str] = []
@@ -97,7 +97,7 @@ def _driven(side: Side, load: Load, rate: float, seconds: float) -> Drive:
 
 def _standing(runs: Sequence[Drive]) -> list[Drive]:
     """Those that are not void."""
-    return [run for run in runs if run.slip_ms(0.99) <= MOST_SLIP_MS]
+    return [run for run in runs if run.slip_ms(0.99) <= MAX_SLIP_MS]
 
 
 def line_of(name: str, share: float, highest: float, runs: Sequence[Drive], wrong: str) -> str:
@@ -122,7 +122,7 @@ def about() -> list[str]:
         f"{CONNECTIONS} connections, one worker; requests are sent when they are due, and latency "
         f"counts from then. {ROUNDS} runs of {SECONDS:.0f} s in turns; ms, median of the runs "
         "(spread). A run in which the generator itself was late by more than "
-        f"{MOST_SLIP_MS:g} ms at the 99th percentile is void; it is a process of its own on core "
+        f"{MAX_SLIP_MS:g} ms at the 99th percentile is void; it is a process of its own on core "
         f"{GENERATOR_CORE}, with {' or '.join(sorted(_urgencies))}. The history is checked "
         "afterwards.",
         "",

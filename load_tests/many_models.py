@@ -59,7 +59,7 @@ HELD = 500
 EXPONENT = 1.1
 SHARES = (0.2, 0.5)
 """Of the requests that many models are answered a second, that come a second when due."""
-MOST_SLIP_MS = 1.0
+MAX_SLIP_MS = 1.0
 """Of the generator at the 99th percentile: above it a run says more of it than of the server."""
 SECONDS, RUN_IN_S = 5, 60
 CLOSED = "as fast as they are answered"
@@ -296,7 +296,7 @@ def send_due(bodies: Path, side: Side, load: str, rate: float, seconds: int) -> 
         found.acks = list(zip(run.models, run.acks, strict=True))
         found.requests, found.seconds = len(run.latencies), float(seconds)
         found.p50_ms, found.p99_ms = run.latency_ms(0.5), run.latency_ms(0.99)
-        if run.slip_ms(0.99) > MOST_SLIP_MS:
+        if run.slip_ms(0.99) > MAX_SLIP_MS:
             side.void = f"the generator was late by {run.slip_ms(0.99):.2f} ms"
     return found.p99_ms
 

@@ -20,7 +20,7 @@ from dualstream.solvers.offline.problem import Problem
 from load_tests.measure import Row, interleaved
 
 TITLE = "Offline"
-MOST_EPOCHS = 20_000
+MAX_EPOCHS = 20_000
 
 # What the loss is called there, and whether its dual is solved.
 PEERS = {
@@ -106,7 +106,7 @@ def against_liblinear(name: str, batch: Batch, peer: str) -> list[Row]:
 
     model = fit()
     theirs = objective(batch, np.append(model.coef_[0], model.intercept_[0]), loss, rho)
-    asked = {"loss": loss, "rho": rho, "intercept": "penalized", "max_epochs": MOST_EPOCHS}
+    asked = {"loss": loss, "rho": rho, "intercept": "penalized", "max_epochs": MAX_EPOCHS}
     used = {method: tolerance(batch, method, theirs, asked) for method in METHODS}
     found = {method: solve(batch, method, tol=tol, **asked) for method, tol in used.items()}
     sides = {

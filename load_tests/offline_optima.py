@@ -14,7 +14,7 @@ from load_tests.paper_tables import data, thesis_fig_4_1, thesis_table_4_2
 
 RHO = 1e-3
 TOL = 1e-7
-MOST_EPOCHS = 20_000
+MAX_EPOCHS = 20_000
 L1_RHO = 5e-4
 HEADS = ("ours", "gap", "theirs", "its gap to our bound", "apart")
 FEW = 1_000
@@ -48,7 +48,7 @@ def report() -> str:
                 rho=RHO,
                 tol=TOL,
                 intercept="penalized",
-                max_epochs=MOST_EPOCHS,
+                max_epochs=MAX_EPOCHS,
             )
             theirs = of_liblinear(batch, loss)
             lines.append(line(name, f"{method}, {loss}", ours, theirs.primal))
@@ -116,7 +116,7 @@ def libsvm_report() -> str:
             kernels["rbf"] = vectors * np.sqrt(np.maximum(values, 0.0))
         for kernel, x in kernels.items():
             rows = some if kernel == "linear" else Batch.from_dense(x, some.labels)
-            ours = solve(rows, "mcpa", rho=rho, tol=1e-7, intercept="free", max_epochs=MOST_EPOCHS)
+            ours = solve(rows, "mcpa", rho=rho, tol=1e-7, intercept="free", max_epochs=MAX_EPOCHS)
             model = fitted(
                 SVC(kernel="linear", C=1.0 / (rho * len(some)), tol=1e-8), x, some.labels
             )

@@ -21,7 +21,7 @@ from vowpalwabbit import Workspace
 
 from dualstream.service.cli.demo.adult import adult_lines, sample_of
 from dualstream.service.codecs.json_bulk import parse_json
-from dualstream.service.codecs.row_schema import Door
+from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.portfolio.members import Crew
 from dualstream.solvers.portfolio.presets import EIGHT, PRIOR, Member
@@ -398,7 +398,7 @@ def one_by_one(batch: Batch) -> list[tuple[str, float]]:
         return lambda: 1e6 * seconds_to_learn(SPECS["eight"], batch, rows) / len(batch)
 
     def parsing(model: str, body_of: Callable[[bytes], str]) -> Callable[[], float]:
-        door = Door(resolve_spec(MODELS[model]))
+        door = RowSchema(resolve_spec(MODELS[model]))
         bodies = [body_of(line).encode() for line in adult_lines()[:BODIES]]
         for body in bodies:
             door.told(parse_json(door, body, True).names)

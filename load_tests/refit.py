@@ -28,7 +28,7 @@ from load_tests.http import (
     send,
     serving,
 )
-from load_tests.latency import MOST_SLIP_MS
+from load_tests.latency import MAX_SLIP_MS
 from load_tests.measure import ROUNDS, Row
 from load_tests.open_loop import Drive
 from tests.redis_server import running_redis
@@ -93,7 +93,7 @@ def measured(
     ends = [job for job in told if job["status"] == "done"]
     wrong = " ".join(filter(None, (asyncio.run(lost(store, model)) for model in MODELS)))
     slip = max(one.slip_ms(0.99) for one in (*alone, *beside, *often))
-    late = "the generator was late" if slip > MOST_SLIP_MS else ""
+    late = "the generator was late" if slip > MAX_SLIP_MS else ""
     given = f"{SHARE:.0%} of {highest:,.0f} requests/s, {name}"
 
     def row(what: str, runs: list[Drive], notes: list[str]) -> Row:

@@ -29,7 +29,7 @@ BODY_COPIES = 1
 """Of a9a, in the long body of each period."""
 WARM_SHARE = 0.2
 """Of the whole time, after which memory has to be flat."""
-MOST_GROWTH = 0.05
+MAX_GROWTH = 0.05
 
 
 @dataclass
@@ -80,7 +80,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def told(found: Soak, minutes: float, wrong: str) -> list[str]:
-    is_flat = found.spread <= MOST_GROWTH
+    is_flat = found.spread <= MAX_GROWTH
     shown = [found.resident[0], found.settled[0], max(found.settled), found.resident[-1]]
     after, settled, most, last = (f"{size / 1e6:.1f}" for size in shown)
     verdict = wrong and f"void: {wrong}" or ("gate met" if is_flat else "gate MISSED")
@@ -97,7 +97,7 @@ def told(found: Soak, minutes: float, wrong: str) -> list[str]:
         "| least to most from then on | gate | verdict |",
         "|---|---|---|---|---|---|---|",
         f"| {after} MB | {settled} MB | {most} MB | {last} MB | {found.spread:.1%} | "
-        f"{MOST_GROWTH:.0%} | {verdict} |",
+        f"{MAX_GROWTH:.0%} | {verdict} |",
     ]
 
 
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     lines = told(found, minutes, wrong)
     RESULTS.write_text(with_section(RESULTS.read_text(), TITLE, lines))
     print("\n".join(lines))
-    return 0 if not wrong and found.spread <= MOST_GROWTH else 1
+    return 0 if not wrong and found.spread <= MAX_GROWTH else 1
 
 
 if __name__ == "__main__":

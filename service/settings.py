@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from dualstream.service.journal.durability import check_level
 
 PREFIX = "DUALSTREAM_"
-MOST_AUDIT_DAYS = 36_500
+MAX_AUDIT_DAYS = 36_500
 REMOVED = {
     "max_upload_rows": "unlimited",
     "max_nonzeros": "100000",
@@ -155,7 +155,7 @@ class Settings(BaseSettings):
         86_400, ge=1, description="Time in seconds that a pending row waits for its label."
     )
     audit_days: int = _store(
-        400, ge=1, le=MOST_AUDIT_DAYS, description="Days that the audit log keeps a change."
+        400, ge=1, le=MAX_AUDIT_DAYS, description="Days that the audit log keeps a change."
     )
     redis_input: bool = _store(
         False,

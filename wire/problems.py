@@ -16,9 +16,9 @@ import msgspec
 MEDIA_TYPE = "application/problem+json"
 # Bad rows named in one answer; the count of all is always told.
 MAX_ERRORS = 100
-MOST_QUOTED = 128
+MAX_QUOTED = 128
 """Characters of what a client gave: no model's id is longer."""
-MOST_TOLD = 1000
+MAX_TOLD = 1000
 """Characters of a detail, a reason, a pointer; none is as long that quotes nothing."""
 _END = 200
 # In between, where something was left out.
@@ -27,19 +27,19 @@ _CUT = "..."
 
 def beginning(text: str) -> str:
     """The text, or of a long one as much as is quoted."""
-    return text if len(text) <= MOST_QUOTED else text[:MOST_QUOTED] + _CUT
+    return text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + _CUT
 
 
 def quoted(given: object) -> str:
     """What a client gave, as Python writes it; of something long the beginning."""
-    if isinstance(given, str) and len(given) > MOST_QUOTED:
-        return repr(given[:MOST_QUOTED]) + _CUT
+    if isinstance(given, str) and len(given) > MAX_QUOTED:
+        return repr(given[:MAX_QUOTED]) + _CUT
     return repr(given) if isinstance(given, str) else beginning(repr(given))
 
 
 def shortened(text: str) -> str:
     """The text, or both its ends: what was refused stands in the middle, or at either."""
-    return text if len(text) <= MOST_TOLD else text[:_END] + _CUT + text[-_END:]
+    return text if len(text) <= MAX_TOLD else text[:_END] + _CUT + text[-_END:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class RowError:
 
     def __post_init__(self) -> None:
         # A million rows may be refused: what is short is left as it is.
-        if len(self.pointer) > MOST_TOLD or len(self.reason) > MOST_TOLD:
+        if len(self.pointer) > MAX_TOLD or len(self.reason) > MAX_TOLD:
             object.__setattr__(self, "pointer", shortened(self.pointer))
             object.__setattr__(self, "reason", shortened(self.reason))
 

@@ -30,7 +30,7 @@ COPIES, NAMED_COPIES = 20, 5
 WARM_ROWS = 50_000
 MAJORITY_LOSS = 0.4816
 """The mean hinge loss on Adult of whoever always answers -1: twice the share of the others."""
-MOST_JOURNAL_BYTES = 60.0
+MAX_JOURNAL_BYTES = 60.0
 """Of a row of a9a."""
 HINGE: Mapping[str, Any] = {"algorithm": "dual_ascent", "loss": "hinge"}
 SPECS: Mapping[str, Mapping[str, Any]] = {
@@ -145,7 +145,7 @@ def libsvm_rows() -> list[Row]:
         "B",
         [held],
         "the most it may be",
-        [MOST_JOURNAL_BYTES],
+        [MAX_JOURNAL_BYTES],
         gate=1.0,
         smaller_is_better=True,
     )

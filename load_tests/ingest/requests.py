@@ -31,7 +31,7 @@ from tests.redis_server import running_redis
 
 SINGLES, BATCH_ROWS, BATCHES, BATCH_CONNECTIONS = 5000, 1000, 20, 8
 SECONDS = 3
-MOST_SHARE = 0.9
+MAX_SHARE = 0.9
 """Of a core: above it the generator would be what is measured."""
 
 
@@ -116,7 +116,7 @@ def _row(
         ],
         void=side.void
         or other.void
-        or ("the generator was the limit" if share > MOST_SHARE else ""),
+        or ("the generator was the limit" if share > MAX_SHARE else ""),
     )
 
 

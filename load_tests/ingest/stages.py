@@ -24,12 +24,12 @@ from sklearn.linear_model import SGDClassifier
 
 from dualstream.service.api.responses import answer_new
 from dualstream.service.cli.demo.adult import adult_lines
-from dualstream.service.codecs import Door, Intake, as_batch, parse_body
+from dualstream.service.codecs import ParsedRows, RowSchema, as_batch, parse_body
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.nonces import OURS
 from dualstream.service.journal.protocol import AppendRequest, Part, Placed
 from dualstream.service.models.registry import canonical
-from dualstream.service.replica.first_responses import Answers
+from dualstream.service.replica.first_responses import FirstResponses
 from dualstream.service.replica.receipts import receipts_of
 from dualstream.service.replica.requests import Request
 from dualstream.service.transport.body_protocol import protocol_of
@@ -62,7 +62,7 @@ PIECE, FEW_COPIES = 256 * 1024, 8
 PROTOCOL: Any = protocol_of(
     Connections(100, Limits(64 * 1024, 60.0, 60.0, 60.0), lambda reason: None, time.monotonic)
 )
-LEAST_SENT = 32 * 1024 * 1024
+MIN_SENT = 32 * 1024 * 1024
 """Bytes of each upload that is only received."""
 CHUNK_ROWS = 10_000
 """About as many rows of Adult as a chunk of a long body holds."""
@@ -102,7 +102,7 @@ async def _stages(
 ) -> list[float]:
     spec = resolve_spec(SPECS[kind])
     received, cut = await _receiving(body, content_type, n), _cutting(body, content_type, n)
-    door, learner, progress = Door(spec), make_learner(spec), Progressive.of(spec)
+    door, learner, progress = RowSchema(spec), make_learner(spec), Progressive.of(spec)
     repeats = max(1, CHUNK_ROWS // n)
     rounds = []
     for _ in range(FEW_ROUNDS + 1):  # the first one meets names that are new
@@ -165,12 +165,12 @@ def _peer_reads(body: bytes) -> tuple[list[float], tuple[np.ndarray, np.ndarray]
 
 
 def _answer(
-    spec: dict[str, Any], door: Door, intake: Intake, request: Request, outcome: Outcome
+    spec: dict[str, Any], door: RowSchema, intake: ParsedRows, request: Request, outcome: Outcome
 ) -> bytes:
     """What a request is answered once it is learned, by what of a model this asks for."""
     model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), door=door)
     placed = [Placed(1, len(outcome.scores), len(outcome.scores))]
-    (receipt,) = receipts_of([request], [placed], outcome, Answers(spec["task"]))
+    (receipt,) = receipts_of([request], [placed], outcome, FirstResponses(spec["task"]))
     return msgspec.json.encode(answer_new(model, intake, receipt, False))
 
 
@@ -213,7 +213,7 @@ async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = PRO
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     port = listening.getsockname()[1]
     is_long = content_type in CUTTERS and protocol is PROTOCOL
-    copies = max(1, LEAST_SENT // len(body)) if content_type in CUTTERS else 2000 // n
+    copies = max(1, MIN_SENT // len(body)) if content_type in CUTTERS else 2000 // n
     try:
         times = []
         for _ in range(FEW_ROUNDS + 1):

@@ -19,7 +19,7 @@ LARGE = (1e-1, 1e-2, 1e-3, 1e-4)
 SMALL = (1e-6, 1e-7, 1e-8)
 TABLE_6 = {"a9a": 5.1, "ijcnn1": 2.7}
 GAPS = (1e-3, 1e-4, 1e-6, 1e-8)
-MOST_EPOCHS = 200
+MAX_EPOCHS = 200
 PAPERS: dict[str, Any] = {"visits": "replacement"}
 STAGES = PAPERS | {"stage_epochs": 2}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -67,7 +67,7 @@ def run() -> Section:
     claims = check(curves, list(sets))
     body = "\n".join(
         (
-            ABOUT.format(most=MOST_EPOCHS),
+            ABOUT.format(most=MAX_EPOCHS),
             table(("claim", "found", "holds"), claims),
             epochs(curves),
             plot(curves, list(sets)),
@@ -89,7 +89,7 @@ def follow(batch: Batch, label: str, rho: float) -> Curve | None:
     at_work = method.begin(problem, Start(), chosen, np.random.default_rng(0))
     spent = time.thread_time() - began
     curve = []
-    for _ in range(MOST_EPOCHS):
+    for _ in range(MAX_EPOCHS):
         began = time.thread_time()
         at_work.advance()
         spent += time.thread_time() - began
@@ -166,7 +166,7 @@ def of_large_lambda(curves: Curves, name: str) -> list[Claim]:
 def of_epochs(curves: Curves, name: str, rho: float, rival: str, gap: float) -> Claim:
     """Far fewer: two thirds of them, or less."""
     mine, theirs = (first_at(curves[name, rho, label], gap) for label in ("ASPDC-i", rival))
-    holds = 1.5 * (mine or math.inf) <= (theirs or MOST_EPOCHS + 1)
+    holds = 1.5 * (mine or math.inf) <= (theirs or MAX_EPOCHS + 1)
     claim = f"{name}, {rho:g}: ASPDC-i needs far fewer epochs than {rival} to {gap:g}"
     return claim, f"{mine or '-'} and {theirs or '-'}", yes(holds)
 

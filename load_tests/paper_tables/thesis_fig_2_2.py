@@ -15,7 +15,7 @@ RUNS = 3
 LAMBDAS = (10.0, 1.0, 0.1)
 GAMMA = 5000.0
 TARGET = 1e-4
-MOST_STEPS = 19_327
+MAX_STEPS = 19_327
 """No run of the thesis took more steps to its local phase."""
 PASSES = 3
 SEED = 60
@@ -199,8 +199,8 @@ def claims(
     solved = [d if np.isfinite(d) else np.inf for d in solved]
     return [
         (
-            f"RDA+ reaches its local phase within {MOST_STEPS:,} steps",
-            all(0 < switch <= MOST_STEPS for switch in switches),
+            f"RDA+ reaches its local phase within {MAX_STEPS:,} steps",
+            all(0 < switch <= MAX_STEPS for switch in switches),
             listed(switches),
         ),
         (

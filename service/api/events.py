@@ -19,15 +19,15 @@ from dualstream.service.api.views import PauseView, staleness
 from dualstream.service.journal.protocol import JournalError, ModelRecord, UnknownModel
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.model import Model
-from dualstream.service.models.readiness import Startup
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.readiness import Readiness
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
 from dualstream.service.transport.connections import LISTENS
 from dualstream.solvers import Certificate, Learner
 from dualstream.wire.problems import Problem
 
 EVERY_MS = 500
-LEAST_MS, MOST_MS = 100, 60_000
+MIN_MS, MAX_MS = 100, 60_000
 HEARTBEAT_S = 15.0
 """A silent stream says so often that it is there; then the store is asked for what is not here."""
 CERTIFIED_S = 2.0
@@ -45,7 +45,7 @@ _HEADERS = [
 class Events:
     """Serves those who listen, up to MAX_LISTENERS of them."""
 
-    def __init__(self, catalog: Catalog, startup: Startup, telemetry: Telemetry) -> None:
+    def __init__(self, catalog: ModelRegistry, startup: Readiness, telemetry: Telemetry) -> None:
         self._catalog = catalog
         self._startup = startup
         self._telemetry = telemetry
@@ -113,7 +113,7 @@ class _Told:
     """What one listener was told, and what is new to it."""
 
     def __init__(
-        self, catalog: Catalog, record: ModelRecord, last: str | None, telemetry: Telemetry
+        self, catalog: ModelRegistry, record: ModelRecord, last: str | None, telemetry: Telemetry
     ) -> None:
         self._catalog = catalog
         self._telemetry = telemetry
@@ -251,8 +251,8 @@ def _read_interval(scope: Scope) -> float:
     """Seconds between two events at least. Raises Problem 422."""
     query = read_query(scope, ("every_ms",))
     every_ms = read_count(query, "every_ms") if query else EVERY_MS
-    if not LEAST_MS <= every_ms <= MOST_MS:
-        detail = f"every_ms must be between {LEAST_MS} and {MOST_MS}, got {every_ms}"
+    if not MIN_MS <= every_ms <= MAX_MS:
+        detail = f"every_ms must be between {MIN_MS} and {MAX_MS}, got {every_ms}"
         raise Problem(422, "invalid-query", detail)
     return every_ms / 1000
 

@@ -10,8 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from dualstream.service.api.access import key_of, may_see
 from dualstream.service.api.api_keys import Key
 from dualstream.service.metrics import Telemetry
-from dualstream.service.models.readiness import Startup
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.readiness import Readiness
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.solvers import numeric_identity
 
 router = APIRouter(tags=["health"])
@@ -38,7 +38,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
     Of several on one port whichever takes the connection answers: `process` says which. A model
     that cannot be read keeps no other from being served: `?verbose` names it, too.
     """
-    startup: Startup = request.app.state.startup
+    startup: Readiness = request.app.state.startup
     told: dict[str, Any] = {"ready": startup.is_ready}
     if not startup.is_ready:
         response.status_code = 503
@@ -47,7 +47,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
     elif (trouble := request.app.state.catalog.contact.trouble) is not None:
         told |= {"degraded": ["store"], "reason": trouble}
     if "verbose" in request.query_params:
-        catalog: Catalog = request.app.state.catalog
+        catalog: ModelRegistry = request.app.state.catalog
         told |= {
             "store": without_password(catalog.settings.store),
             "durability": startup.durability.decode(),
@@ -65,7 +65,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
     return told
 
 
-def _lag(catalog: Catalog, request: Request) -> dict[str, Any]:
+def _lag(catalog: ModelRegistry, request: Request) -> dict[str, Any]:
     """The longest lag of any model, and of each that is behind, the furthest ones first."""
     found = [(model.lag.at(model.replica.seq), model.record.id) for model in catalog]
     behind = sorted((pair for pair in found if pair[0].records), reverse=True)
@@ -89,7 +89,7 @@ async def metrics(request: Request) -> Response:
     """Prometheus exposition: of the replicated state of the models that the key may see, and summed
     over the processes of the port what these count. Any of them tells the same."""
     telemetry: Telemetry = request.app.state.telemetry
-    startup: Startup = request.app.state.startup
+    startup: Readiness = request.app.state.startup
     text = await telemetry.exposition(request.app.state.catalog, may_load=startup.is_ready)
     key = key_of(request)
     if key is not None and not key.sees_all:

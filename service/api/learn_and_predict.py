@@ -43,7 +43,7 @@ from dualstream.service.api.streaming_upload import Upload, check_asked
 from dualstream.service.codecs import (
     CHUNK_BYTES,
     CUTTERS,
-    Intake,
+    ParsedRows,
     as_batch,
     chunks_of,
     media_type,
@@ -54,8 +54,8 @@ from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.admission import LEARN
 from dualstream.service.models.model import Model
-from dualstream.service.models.readiness import Startup
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.readiness import Readiness
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import LoadedVersions
 from dualstream.service.settings import Settings
 from dualstream.service.transport.body_memory import Bodies, Body, body_of, over
@@ -81,8 +81,8 @@ class HotPath:
         learn: "LearnRoute",
         predict: "PredictRoute",
         events: Events,
-        catalog: Catalog,
-        startup: Startup,
+        catalog: ModelRegistry,
+        startup: Readiness,
         bodies: Bodies,
         telemetry: Telemetry,
         max_body_bytes: int,
@@ -171,7 +171,7 @@ class HotPath:
 class LearnRoute:
     """POST /models/{id}/learn."""
 
-    def __init__(self, catalog: Catalog, settings: Settings, telemetry: Telemetry) -> None:
+    def __init__(self, catalog: ModelRegistry, settings: Settings, telemetry: Telemetry) -> None:
         self._catalog = catalog
         self._max_body_bytes = settings.max_body_bytes
         self._max_upload_bytes = settings.max_upload_bytes
@@ -258,7 +258,7 @@ class LearnRoute:
         finally:
             self._uploads.discard(upload)
 
-    def _refuse_if_nothing_to_learn(self, model: Model, intake: Intake, atomic: bool) -> None:
+    def _refuse_if_nothing_to_learn(self, model: Model, intake: ParsedRows, atomic: bool) -> None:
         if intake.errors:
             self._telemetry.saw_refused(model.record.id, len(intake.errors))
         if intake.count == 0:
@@ -272,7 +272,7 @@ class PredictRoute:
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: ModelRegistry,
         versions: LoadedVersions,
         settings: Settings,
         telemetry: Telemetry,
@@ -323,7 +323,7 @@ class PredictRoute:
         answered, headers = await self._score(model, _queried_row(model, query), query)
         return _encode(answered), headers
 
-    async def _score(self, model: Model, intake: Intake, query: dict[str, str]) -> Any:
+    async def _score(self, model: Model, intake: ParsedRows, query: dict[str, str]) -> Any:
         batch = as_batch([intake.rows])
         if "version" in query:
             return await self._score_by_version(model, intake, batch, query["version"])
@@ -337,7 +337,9 @@ class PredictRoute:
         answered.stale, answered.age_seconds = True, round(age_s, 3)
         return answered, []
 
-    async def _score_by_version(self, model: Model, intake: Intake, batch: Batch, name: str) -> Any:
+    async def _score_by_version(
+        self, model: Model, intake: ParsedRows, batch: Batch, name: str
+    ) -> Any:
         version = await self._versions.get(model, self._catalog.journal, name)
         answered = scored(model, version.learner, intake, batch, version.seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
@@ -371,7 +373,7 @@ async def _as_wanted(
     return _encode(last), headers
 
 
-def _queried_row(model: Model, query: dict[str, str]) -> Intake:
+def _queried_row(model: Model, query: dict[str, str]) -> ParsedRows:
     named = {name[2:]: value for name, value in query.items() if name.startswith("x.")}
     if bool(named) == ("x" in query):
         raise Problem(

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from dualstream.service.api.http import Head
 from dualstream.service.api.responses import LeftOut, answer_again, answer_new, first_answer
-from dualstream.service.codecs import Intake, ListedRows, parse_body
+from dualstream.service.codecs import ListedRows, ParsedRows, parse_body
 from dualstream.service.models.model import Model
 from dualstream.service.replica.receipts import Receipt
 from dualstream.service.replica.requests import Request
@@ -19,7 +19,7 @@ INLINE_BYTES = 64 * 1024
 INLINE_PARTS = 100
 
 
-async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> Intake:
+async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> ParsedRows:
     """The rows of a body. Raises Problem 400, 413, 415, 422."""
     asked = (model.door, head.content_type, body)
     if len(body) <= INLINE_BYTES:
@@ -28,7 +28,7 @@ async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> Intake
 
 
 async def request_of(
-    intake: Intake, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
+    intake: ParsedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
 ) -> Request:
     """What is submitted of these rows, under the stored `key` if there is one."""
     asked = (intake.rows, key, fingerprint, intake.names_beside, is_whole)
@@ -49,7 +49,7 @@ def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "
 
 
 async def learned_of(
-    model: Model, intake: Intake, request: Request, receipt: Receipt, wants_scores: bool
+    model: Model, intake: ParsedRows, request: Request, receipt: Receipt, wants_scores: bool
 ) -> tuple[Learned, bool]:
     """What became of the rows; whether it is the first answer to a key's request once more.
 

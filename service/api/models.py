@@ -17,8 +17,8 @@ from dualstream.service.api.spec_schema import SPEC, SPEC_EXAMPLES
 from dualstream.service.api.views import MaybeStale, MemberMetrics, PauseView, staleness
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.models.model import Model
-from dualstream.service.models.readiness import Startup
-from dualstream.service.models.registry import PAGE, Catalog
+from dualstream.service.models.readiness import Readiness
+from dualstream.service.models.registry import PAGE, ModelRegistry
 from dualstream.service.replica.controls import paused_at
 from dualstream.service.replica.guard import PAUSED
 from dualstream.service.replica.spec import read_spec
@@ -145,11 +145,11 @@ class SupportView(MaybeStale):
     changes_per_1000: float = Field(description="Weights that changed sign, per 1,000 rows.")
 
 
-def catalog_of(request: Request) -> Catalog:
+def catalog_of(request: Request) -> ModelRegistry:
     """The catalog, once the process serves. Raises Problem 503."""
-    startup: Startup = request.app.state.startup
+    startup: Readiness = request.app.state.startup
     startup.check_ready()
-    catalog: Catalog = request.app.state.catalog
+    catalog: ModelRegistry = request.app.state.catalog
     return catalog
 
 
@@ -381,7 +381,9 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     return given
 
 
-async def _visible(request: Request, catalog: Catalog, after: str, count: int) -> list[ModelRecord]:
+async def _visible(
+    request: Request, catalog: ModelRegistry, after: str, count: int
+) -> list[ModelRecord]:
     """The next `count` models that the one who asks may see."""
     key = key_of(request)
     if key is None or key.sees_all:
@@ -393,7 +395,9 @@ async def _visible(request: Request, catalog: Catalog, after: str, count: int) -
     return found[:count]
 
 
-async def _listed(catalog: Catalog, record: ModelRecord) -> ModelView | UnreadableView | StoredView:
+async def _listed(
+    catalog: ModelRegistry, record: ModelRecord
+) -> ModelView | UnreadableView | StoredView:
     """As this process holds it, else as the store does."""
     model = catalog.find(record.id)
     if model is not None and model.record.incarnation == record.incarnation:

@@ -10,7 +10,7 @@ from dualstream.service.api.access import author_of
 from dualstream.service.api.models import catalog_of, check_not_paused
 from dualstream.service.api.views import finite
 from dualstream.service.jobs.refit import MAX_EPOCHS
-from dualstream.service.jobs.refit_status import Job, UnderWay
+from dualstream.service.jobs.refit_status import RefitJob, UnderWay
 from dualstream.service.models.model import Model
 from dualstream.solvers import ALL_METHODS, MAX_WINDOW_ROWS, why_not_method
 from dualstream.wire.problems import Problem
@@ -168,7 +168,7 @@ async def cancel_refit(model_id: str, job: str, request: Request, response: Resp
     return _view(model_id, found)
 
 
-async def _known(model: Model, name: str) -> Job:
+async def _known(model: Model, name: str) -> RefitJob:
     """The job of this name. Raises Problem 404."""
     job = await model.refits.find(name)
     if job is None:
@@ -176,7 +176,7 @@ async def _known(model: Model, name: str) -> Job:
     return job
 
 
-def _view(model_id: str, job: Job) -> RefitView:
+def _view(model_id: str, job: RefitJob) -> RefitView:
     def number(value: float | None) -> float | None:
         return None if value is None else finite(value)
 

@@ -7,7 +7,7 @@ import msgspec
 
 from dualstream.service.api.http import Head, is_true
 from dualstream.service.api.learn_rows import INLINE_BYTES
-from dualstream.service.codecs import Intake, ListedRows, check_rows, media_type, parse_json
+from dualstream.service.codecs import ListedRows, ParsedRows, check_rows, media_type, parse_json
 from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.jobs.late_labels import Wait, check_may_wait, packed_label, remember
 from dualstream.service.journal.protocol import Journal
@@ -21,7 +21,7 @@ OF_WAITING = ("remember", "default_label", "default_after_s")
 _any = msgspec.json.Decoder()
 
 
-async def parse_waiting(model: Model, head: Head, body: bytes) -> Intake:
+async def parse_waiting(model: Model, head: Head, body: bytes) -> ParsedRows:
     """The rows of a prediction that is to remember them: each has an id of its own.
 
     Raises Problem 415 for other bodies than JSON, and 400, 413, 422 as for any.
@@ -39,7 +39,11 @@ async def parse_waiting(model: Model, head: Head, body: bytes) -> Intake:
 
 
 async def let_wait(
-    journal: Journal, model: Model, intake: Intake, answered: Predicted | PredictedMany, wait: Wait
+    journal: Journal,
+    model: Model,
+    intake: ParsedRows,
+    answered: Predicted | PredictedMany,
+    wait: Wait,
 ) -> None:
     """Let the rows that were scored wait for their labels, before the scores are told.
 

@@ -12,7 +12,7 @@ from starlette.types import Scope, Send
 
 from dualstream.service.api.errors import as_problem
 from dualstream.service.api.http import NDJSON, Headers
-from dualstream.service.codecs import Intake
+from dualstream.service.codecs import ParsedRows
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import Known
 from dualstream.service.models.model import Model
@@ -40,7 +40,7 @@ PAUSED = "paused: the row waits in the journal until the model is resumed"
 _ID_REUSED = "the id was used for another sample"
 
 
-def answer_new(model: Model, intake: Intake, receipt: Receipt, with_scores: bool) -> Learned:
+def answer_new(model: Model, intake: ParsedRows, receipt: Receipt, with_scores: bool) -> Learned:
     """The answer to a request that was not known. Raises Problem 422 when none of it was taken."""
     assert receipt.scores is not None and receipt.losses is not None
     if (
@@ -66,7 +66,7 @@ def answer_new(model: Model, intake: Intake, receipt: Receipt, with_scores: bool
 
 
 def _answer_one(
-    model: Model, intake: Intake, receipt: Receipt, score: float, loss: float, with_score: bool
+    model: Model, intake: ParsedRows, receipt: Receipt, score: float, loss: float, with_score: bool
 ) -> Learned:
     """As `answer_new`, of a request whose only row was learned: most requests are of one."""
     (label,) = intake.labels
@@ -83,7 +83,7 @@ def _answer_one(
 
 
 def answer_again(
-    model: Model, intake: Intake, receipt: Receipt, with_scores: bool, left: "LeftOut"
+    model: Model, intake: ParsedRows, receipt: Receipt, with_scores: bool, left: "LeftOut"
 ) -> Learned:
     """The first answer to a request with a key that is repeated, or as much as is kept of it."""
     placed = receipt.placed
@@ -155,17 +155,17 @@ class RowsRefused(Problem):
         self.rejected = rejected
 
 
-def refusal(intake: Intake, errors: Sequence[RowError]) -> RowsRefused:
+def refusal(intake: ParsedRows, errors: Sequence[RowError]) -> RowsRefused:
     """Of the rows of this body none is taken."""
     return RowsRefused(intake.count, len(errors), errors)
 
 
-def by_place(intake: Intake, scores: Sequence[float]) -> list[float | None]:
+def by_place(intake: ParsedRows, scores: Sequence[float]) -> list[float | None]:
     """One score for each row of the request, null for refused rows and what is not a number."""
     return spread(intake, _finite(scores))
 
 
-def spread(intake: Intake, of_good_rows: Sequence[Any]) -> list[Any]:
+def spread(intake: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
     """One for each row of the request, null for refused rows."""
     told: list[Any] = [None] * intake.count
     for place, one in zip(intake.places, of_good_rows, strict=True):
@@ -192,7 +192,7 @@ def _told(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Le
 
 def _add_rows(
     told: Learned,
-    intake: Intake,
+    intake: ParsedRows,
     rows: Sequence[int],
     scores: Column | UnsetType,
     duplicates: Sequence[tuple[int, int | None]] | Sequence[tuple[int, int]],
@@ -217,7 +217,7 @@ def reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
 
 
 def _not_learned(
-    intake: Intake, rows: Sequence[int], rejected: Sequence[int], set_aside: int
+    intake: ParsedRows, rows: Sequence[int], rejected: Sequence[int], set_aside: int
 ) -> list[RowError]:
     return [
         RowError(intake.places[rows[place]], "", reason)
@@ -225,7 +225,7 @@ def _not_learned(
     ]
 
 
-def _conflicts(intake: Intake, rows: Sequence[int]) -> list[RowError]:
+def _conflicts(intake: ParsedRows, rows: Sequence[int]) -> list[RowError]:
     if not rows:
         return []
     places = [intake.places[row] for row in rows]
@@ -233,7 +233,7 @@ def _conflicts(intake: Intake, rows: Sequence[int]) -> list[RowError]:
 
 
 def _mistakes(
-    model: Model, intake: Intake, receipt: Receipt, rejected: Sequence[int]
+    model: Model, intake: ParsedRows, receipt: Receipt, rejected: Sequence[int]
 ) -> int | None:
     if model.door.task == "regression":
         return None
@@ -253,7 +253,7 @@ def _mistakes(
 
 
 def scored(
-    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
+    model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     """What the learner, a state of this model, says of the rows: of one, or of many."""
     answer_of = _of_classes if model.door.task == "multiclass" else _of_scores
@@ -261,7 +261,7 @@ def scored(
 
 
 def _of_scores(
-    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
+    model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     door = model.door
     scores = learner.predict(batch)
@@ -283,7 +283,7 @@ def _of_scores(
 
 
 def _of_classes(
-    model: Model, learner: Learner, intake: Intake, batch: Batch, seq: int
+    model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     """The best class of each row: its score, its name, its probability."""
     of_classes: Multiclass = learner  # type: ignore[assignment]

@@ -19,12 +19,12 @@ from dualstream.service.api.http import Head
 from dualstream.service.api.learn_rows import INLINE_BYTES, fingerprint_of, learned_of
 from dualstream.service.api.rate_limits import Limited
 from dualstream.service.api.responses import RowsRefused, first_errors
-from dualstream.service.codecs import CHUNK_BYTES, Chunk, Intake, parse_chunk
+from dualstream.service.codecs import CHUNK_BYTES, Chunk, ParsedRows, parse_chunk
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.requests import Request
 from dualstream.wire.problems import Problem, RowError
 from dualstream.wire.schemas import Learned, LearnedChunk, LearnedStream
@@ -39,7 +39,7 @@ class _Read:
     model: Model
     key: bytes | None
     """The stored key that it was read for; None where the upload has none."""
-    intake: Intake
+    intake: ParsedRows
     request: Request | None
     """What is submitted of it; None where no row is good."""
 
@@ -60,7 +60,7 @@ class Upload:
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: ModelRegistry,
         model_id: str,
         head: Head,
         query: dict[str, str],

@@ -1,4 +1,4 @@
-"""The archive format: checksummed sections, one after the other. docs/operate/archive.md has every byte."""
+"""The archive format: checksummed sections. docs/operate/archive.md has every byte."""
 
 import hashlib
 from collections.abc import Iterator, Mapping

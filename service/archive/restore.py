@@ -25,9 +25,9 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.state_copies import CopyUse
 from dualstream.service.journal.transfer import KeptKey, Staged, TransferJournal
-from dualstream.service.settings import MOST_AUDIT_DAYS
+from dualstream.service.settings import MAX_AUDIT_DAYS
 
-LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400, audit_s=MOST_AUDIT_DAYS * 86400)
+LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400, audit_s=MAX_AUDIT_DAYS * 86400)
 """No fewer versions, and keys and changes for no shorter, than the store's servers can allow."""
 
 

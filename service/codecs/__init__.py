@@ -24,8 +24,8 @@ from dualstream.service.codecs.libsvm import parse_libsvm
 from dualstream.service.codecs.limits import check_rows, without_long_rows
 from dualstream.service.codecs.ndjson import parse_ndjson
 from dualstream.service.codecs.parsed_rows import (
-    Intake,
     ListedRows,
+    ParsedRows,
     Rows,
     as_batch,
     class_texts,
@@ -37,8 +37,8 @@ from dualstream.service.codecs.row_schema import (
     LONGEST_KEY,
     LONGEST_NAME,
     MAX_NONZEROS,
-    Door,
     RowLimits,
+    RowSchema,
     is_key,
 )
 from dualstream.service.codecs.vw import parse_vw
@@ -49,8 +49,8 @@ __all__ = [
     "CHUNK_BYTES",
     "CUTTERS",
     "Chunk",
-    "Door",
-    "Intake",
+    "RowSchema",
+    "ParsedRows",
     "LONGEST_KEY",
     "LONGEST_NAME",
     "MAX_NONZEROS",
@@ -73,7 +73,7 @@ __all__ = [
     "parse_query_row",
 ]
 
-PARSERS: dict[str, Callable[[Door, bytes, bool, dict[str, str]], Intake]] = {
+PARSERS: dict[str, Callable[[RowSchema, bytes, bool, dict[str, str]], ParsedRows]] = {
     "application/json": lambda door, body, labelled, _: parse_json(door, body, labelled),
     "application/x-ndjson": lambda door, body, labelled, _: parse_ndjson(door, body, labelled),
     "text/csv": parse_csv,
@@ -103,7 +103,9 @@ def media_type(content_type: str | None) -> tuple[str, dict[str, str]]:
     return kind.strip(), parameters
 
 
-def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: bool) -> Intake:
+def parse_body(
+    door: RowSchema, content_type: str | None, body: bytes, *, labelled: bool
+) -> ParsedRows:
     """Read `body` for the model behind `door`; with `labelled` every row needs a label.
 
     Raises Problem: 415 for an unknown content type, 400 for a body that is not of its type, 413 for
@@ -118,7 +120,9 @@ def parse_body(door: Door, content_type: str | None, body: bytes, *, labelled: b
     return intake
 
 
-def parse_chunk(door: Door, content_type: str | None, body: bytes, *, labelled: bool) -> Intake:
+def parse_chunk(
+    door: RowSchema, content_type: str | None, body: bytes, *, labelled: bool
+) -> ParsedRows:
     """As `parse_body`, of any number of rows; no byte order mark is passed over."""
     kind, parameters = media_type(content_type)
     parser = PARSERS.get(kind)

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
+from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
 from dualstream.service.codecs.record_reader import features_of
 from dualstream.service.codecs.row_schema import (
     LARGEST,
     LONGEST_NAME,
     BadRow,
-    Door,
     Label,
+    RowSchema,
     pointer_step,
 )
 from dualstream.service.codecs.table_columns import TableColumns, columns_of
@@ -25,12 +25,12 @@ from dualstream.solvers import Batch, InvalidRow, class_places, hash_names
 from dualstream.wire.chunking.arrow_messages import check_messages
 from dualstream.wire.problems import Problem
 
-MOST_ROWS = 1 << 22
-MOST_CELLS = 1 << 25
+MAX_ROWS = 1 << 22
+MAX_CELLS = 1 << 25
 """Of one body: bools take a bit each, and would come out a hundred times as long."""
 
 
-def parse_arrow(door: Door, body: bytes, labelled: bool) -> Intake:
+def parse_arrow(door: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     """Rows of an Arrow stream.
 
     Raises Problem 400 for a damaged one, 413 for too many rows, 415 without pyarrow, 422 for
@@ -68,15 +68,15 @@ def _checked(reader: Any, features: int) -> Iterator[Any]:
         if batch.num_rows < 0:  # which is valid where there are no columns
             raise ValueError(f"a record batch of {batch.num_rows} rows")
         rows += batch.num_rows
-        if rows > MOST_ROWS or rows * features > MOST_CELLS:
-            reason = f"one body holds at most {MOST_ROWS} rows and {MOST_CELLS} values"
+        if rows > MAX_ROWS or rows * features > MAX_CELLS:
+            reason = f"one body holds at most {MAX_ROWS} rows and {MAX_CELLS} values"
             raise Problem(413, "body-too-large", reason)
         batch.validate(full=True)
         yield batch
 
 
 def _check_types(
-    pa: ModuleType, door: Door, schema: Any, columns: TableColumns, labelled: bool
+    pa: ModuleType, door: RowSchema, schema: Any, columns: TableColumns, labelled: bool
 ) -> None:
     """Raise Problem 422 for a column of values that none of its rows may have."""
     numbers = {"integer", "float"}
@@ -94,7 +94,9 @@ def _check_types(
             raise Problem(422, "invalid-body", reason)
 
 
-def parse_slowly(door: Door, tables: list[Any], columns: TableColumns, labelled: bool) -> Intake:
+def parse_slowly(
+    door: RowSchema, tables: list[Any], columns: TableColumns, labelled: bool
+) -> ParsedRows:
     """Row by row, with the reason of each bad one."""
     build = IntakeBuilder(door, labelled)
     place = 0
@@ -109,7 +111,7 @@ def parse_slowly(door: Door, tables: list[Any], columns: TableColumns, labelled:
 
 
 def _take(
-    build: IntakeBuilder, door: Door, table: Any, columns: TableColumns, i: int, place: int
+    build: IntakeBuilder, door: RowSchema, table: Any, columns: TableColumns, i: int, place: int
 ) -> None:
     """Add row i of the table; raises BadRow and adds nothing."""
     pairs: list[tuple[str, float | bool | str]] = []
@@ -127,8 +129,8 @@ def _take(
 
 
 def parse_quickly(
-    pa: ModuleType, door: Door, tables: list[Any], columns: TableColumns, labelled: bool
-) -> Intake:
+    pa: ModuleType, door: RowSchema, tables: list[Any], columns: TableColumns, labelled: bool
+) -> ParsedRows:
     """As `parse_slowly`, with NumPy: only bad rows are read one by one, for their reasons."""
     build = IntakeBuilder(door, labelled)
     if not tables:
@@ -164,7 +166,7 @@ class _Layout:
     """What the columns of a schema are to a model."""
 
     def __init__(
-        self, pa: ModuleType, door: Door, schema: Any, columns: TableColumns, labelled: bool
+        self, pa: ModuleType, door: RowSchema, schema: Any, columns: TableColumns, labelled: bool
     ) -> None:
         self.pa, self.door, self.columns = pa, door, columns
         self.names = [columns.names[column] for column in columns.features]
@@ -357,7 +359,7 @@ class _Columns:
             return None
 
 
-def _bits(door: Door) -> int:
+def _bits(door: RowSchema) -> int:
     return (door.dim - 1).bit_length()
 
 

@@ -6,7 +6,7 @@ whether it is quoted or not. An empty field is a feature that the row does not h
 
 import numpy as np
 
-from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
+from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
 from dualstream.service.codecs.record_reader import (
     Kernel,
     features_of,
@@ -15,7 +15,7 @@ from dualstream.service.codecs.record_reader import (
     with_last_end,
 )
 from dualstream.service.codecs.row_buffer import RowArrays
-from dualstream.service.codecs.row_schema import BadRow, Door, feature_of, label_of, weight_of
+from dualstream.service.codecs.row_schema import BadRow, RowSchema, feature_of, label_of, weight_of
 from dualstream.service.codecs.table_columns import TableColumns, columns_of
 from dualstream.solvers import hash_names
 from dualstream.solvers.text import (
@@ -31,7 +31,9 @@ from dualstream.wire.chunking.csv_quotes import quoted_end
 from dualstream.wire.problems import Problem
 
 
-def parse_csv(door: Door, body: bytes, labelled: bool, parameters: dict[str, str]) -> Intake:
+def parse_csv(
+    door: RowSchema, body: bytes, labelled: bool, parameters: dict[str, str]
+) -> ParsedRows:
     """Rows of CSV. A record that does not parse is a bad row; blank lines are none.
 
     Raises Problem 415 where the media type says that there is no header, 422 for one that the
@@ -50,7 +52,7 @@ def parse_csv(door: Door, body: bytes, labelled: bool, parameters: dict[str, str
 class RecordReader:
     """Any record of a body whose first one is the header."""
 
-    def __init__(self, door: Door, body: bytes, labelled: bool) -> None:
+    def __init__(self, door: RowSchema, body: bytes, labelled: bool) -> None:
         self._door = door
         self._labelled = labelled
         self.body = body
@@ -131,7 +133,7 @@ _QUOTE = ord('"')
 
 
 def _header_arrays(
-    door: Door, columns: TableColumns
+    door: RowSchema, columns: TableColumns
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """kinds, column_places, header_ends and header, as `read_records` takes them."""
     kinds = np.full(len(columns.names), NOTHING, np.int32)

@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import UNSET
 
 from dualstream.service.codecs.json_exact import parse_exactly, plain_label, plain_sample
-from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
+from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
 from dualstream.service.codecs.record_reader import FEW_BYTES, is_utf8
 from dualstream.service.codecs.row_buffer import RowArrays
-from dualstream.service.codecs.row_schema import BadRow, Door
+from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.text import (
     COMMA,
     POWERS_OF_TEN,
@@ -43,7 +43,7 @@ _DEEPEST, _LONGEST = 16, 64 * 1024
 """Of a value that is gone through piece by piece: no row is as deep, and few are as long."""
 
 
-def parse_json(door: Door, body: bytes, labelled: bool, waiting: bool = False) -> Intake:
+def parse_json(door: RowSchema, body: bytes, labelled: bool, waiting: bool = False) -> ParsedRows:
     """As `parse_exactly`, and sooner."""
     if len(body) >= FEW_BYTES and not waiting:
         intake = parse_quickly(door, body, labelled)
@@ -52,7 +52,7 @@ def parse_json(door: Door, body: bytes, labelled: bool, waiting: bool = False) -
     return parse_exactly(door, body, labelled, waiting)
 
 
-def parse_quickly(door: Door, body: bytes, labelled: bool) -> Intake | None:
+def parse_quickly(door: RowSchema, body: bytes, labelled: bool) -> ParsedRows | None:
     """The rows of a body of many; None where that is left to `parse_exactly`."""
     opening = _SAMPLES.match(body)
     if opening is not None:
@@ -73,7 +73,7 @@ class _Rows:
     shortest: int
     """Bytes of what a row takes of a body, at least."""
 
-    def __init__(self, door: Door, body: bytes, labelled: bool, start: int) -> None:
+    def __init__(self, door: RowSchema, body: bytes, labelled: bool, start: int) -> None:
         self._door, self._body, self._labelled = door, body, labelled
         # No white space for the kernels but the line feed at the end; in a string both are none.
         self._text = np.frombuffer(body.replace(b"\n", b"\r") + b"\n", np.uint8)
@@ -85,14 +85,14 @@ class _Rows:
         self._arrays.at[0] = start
         self._unusual = 0
 
-    def intake(self) -> Intake | None:
+    def intake(self) -> ParsedRows | None:
         """All rows; None where the body is not usual."""
         try:
             return self._read()
         except _Unusual:
             return None
 
-    def _read(self) -> Intake:
+    def _read(self) -> ParsedRows:
         raise NotImplementedError
 
     def _value(self) -> tuple[int, int]:
@@ -146,7 +146,7 @@ class _Samples(_Rows):
 
     shortest = len('{"x":{}},')
 
-    def _read(self) -> Intake:
+    def _read(self) -> ParsedRows:
         errors: list[RowError] = []
         while self._kernel() == STOPPED:
             place = int(self._arrays.at[2])
@@ -193,7 +193,7 @@ class _Columns(_Rows):
 
     shortest = len("1,")
 
-    def _read(self) -> Intake:
+    def _read(self) -> ParsedRows:
         arrays = self._arrays
         rows: dict[bytes, int] = {}
         while True:

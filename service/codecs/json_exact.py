@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
-from dualstream.service.codecs.row_schema import BadRow, Door, Features, Label, pointer_step
+from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
+from dualstream.service.codecs.row_schema import BadRow, Features, Label, RowSchema, pointer_step
 from dualstream.wire.problems import Problem, quoted
 
 _X = list[float] | dict[str, float | bool | str]
@@ -69,7 +69,9 @@ _COLUMNS = {"y": "y", "weight": "weight", "ids": "id"}
 _ID_OF_SAMPLES, _ID_OF_COLUMNS = "/samples/{}/id", "/ids/{}"
 
 
-def parse_exactly(door: Door, body: bytes, labelled: bool, waiting: bool = False) -> Intake:
+def parse_exactly(
+    door: RowSchema, body: bytes, labelled: bool, waiting: bool = False
+) -> ParsedRows:
     """Rows of a JSON body; with `waiting` each needs an id of its own, and no label.
 
     Raises Problem 400 where it is not JSON, 422 where it has no rows.
@@ -96,7 +98,7 @@ class _NamesTwice(Exception):
 class _Reader:
     """Turns typed rows into an Intake."""
 
-    def __init__(self, door: Door, labelled: bool, waiting: bool) -> None:
+    def __init__(self, door: RowSchema, labelled: bool, waiting: bool) -> None:
         self._given = door, labelled, waiting
         self._labelled = labelled
         self._is_hashed = door.is_hashed
@@ -106,7 +108,7 @@ class _Reader:
         """One of the same kind that holds no row yet."""
         return _Reader(*self._given)
 
-    def sample_or_columns(self, body: bytes) -> Intake:
+    def sample_or_columns(self, body: bytes) -> ParsedRows:
         try:
             sample = _sample.decode(body)
         except msgspec.ValidationError:
@@ -116,7 +118,7 @@ class _Reader:
         self._take(0, "", sample.x, sample.y, sample.weight, sample.id)
         return self._build.intake(single=True)
 
-    def samples(self, body: bytes) -> Intake:
+    def samples(self, body: bytes) -> ParsedRows:
         samples = _samples.decode(body).samples
         if body.count(b":") != 1 + sum(_colons(sample, body) for sample in samples):
             raise _NamesTwice
@@ -124,7 +126,7 @@ class _Reader:
             self._take(place, f"/samples/{place}", row.x, row.y, row.weight, row.id)
         return self._build.intake(id_pointer=_ID_OF_SAMPLES)
 
-    def columns(self, body: bytes) -> Intake:
+    def columns(self, body: bytes) -> ParsedRows:
         columns = _columns.decode(body)
         rows = len(columns.x)
         ys, weights, ids = (_column(columns, name, rows, [UNSET] * rows) for name in _COLUMNS)
@@ -171,7 +173,7 @@ class _Reader:
         where = _into_column(pointer, place) if column else prefix + pointer
         self._build.refuse(place, where, reason)
 
-    def intake(self, single: bool = False, id_pointer: str = "/id") -> Intake:
+    def intake(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
         return self._build.intake(single, id_pointer)
 
 
@@ -199,7 +201,9 @@ def _column(columns: Columns | _RawColumns, name: str, rows: int, default: list[
     return list(column)
 
 
-def _parse_by_rows(reader: "_Reader", body: bytes, wrong: msgspec.ValidationError | None) -> Intake:
+def _parse_by_rows(
+    reader: "_Reader", body: bytes, wrong: msgspec.ValidationError | None
+) -> ParsedRows:
     """The rows of a body that the typed decoder refused: each is decoded on its own."""
     try:
         content = _any.decode(body)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dualstream.service.codecs.parsed_rows import Intake, labels_and_classes
-from dualstream.service.codecs.row_schema import BadRow, Door, Label
+from dualstream.service.codecs.parsed_rows import ParsedRows, labels_and_classes
+from dualstream.service.codecs.row_schema import BadRow, Label, RowSchema
 from dualstream.solvers import Batch
 from dualstream.wire.problems import Problem, RowError
 
 
-def parse_libsvm(door: Door, body: bytes, labelled: bool) -> Intake:
+def parse_libsvm(door: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     """Rows of LIBSVM text. A line that does not parse is a bad row; blank lines are none."""
     if door.is_hashed:
         reason = "text/x-libsvm names features by index, and this model takes them by name"
@@ -19,17 +19,17 @@ def parse_libsvm(door: Door, body: bytes, labelled: bool) -> Intake:
     errors = [RowError(bad.row, "", bad.reason, bad.line) for bad in found.bad]
     places = _listed(found.rows, bool(errors))
     if not labelled:
-        return Intake(found.batch, places, errors)
+        return ParsedRows(found.batch, places, errors)
     labels, wrong = _labels(door, body, found.batch.labels, found.label_spans)
     if not wrong:
-        return Intake(found.batch.with_labels(*labels_and_classes(labels)), places, errors)
+        return ParsedRows(found.batch.with_labels(*labels_and_classes(labels)), places, errors)
     lines = _line_numbers(body, found.label_spans[list(wrong), 0])
     for (row, reason), line in zip(wrong.items(), lines, strict=True):
         errors.append(RowError(int(found.rows[row]), "/y", reason, line))
     errors.sort(key=lambda error: error.index)
     rows = np.array([row for row in range(len(labels)) if row not in wrong], np.int64)
     good = labels_and_classes([labels[row] for row in rows.tolist()])
-    return Intake(found.batch.take(rows).with_labels(*good), found.rows[rows].tolist(), errors)
+    return ParsedRows(found.batch.take(rows).with_labels(*good), found.rows[rows].tolist(), errors)
 
 
 def _listed(rows: np.ndarray, are_some: bool) -> Sequence[int]:
@@ -39,7 +39,7 @@ def _listed(rows: np.ndarray, are_some: bool) -> Sequence[int]:
 
 
 def _labels(
-    door: Door, body: bytes, numbers: np.ndarray, spans: np.ndarray
+    door: RowSchema, body: bytes, numbers: np.ndarray, spans: np.ndarray
 ) -> tuple[np.ndarray | list[float | str], dict[int, str]]:
     """What the learner sees for the labels as written, and the reasons of those that are none.
 
@@ -68,7 +68,7 @@ def _labels(
     return labels, reasons
 
 
-def _read(door: Door, label: Label) -> tuple[float | str, str]:
+def _read(door: RowSchema, label: Label) -> tuple[float | str, str]:
     try:
         return door.label(label), ""
     except BadRow as bad:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from dualstream.service.codecs.parsed_rows import Intake
-from dualstream.service.codecs.row_schema import Door, too_many_nonzeros
+from dualstream.service.codecs.parsed_rows import ParsedRows
+from dualstream.service.codecs.row_schema import RowSchema, too_many_nonzeros
 from dualstream.solvers import Batch
 from dualstream.wire.problems import Problem, RowError
 
@@ -22,7 +22,7 @@ def check_rows(count: int, most: int | None) -> None:
         raise Problem(413, "too-many-rows", detail)
 
 
-def without_long_rows(door: Door, intake: Intake) -> Intake:
+def without_long_rows(door: RowSchema, intake: ParsedRows) -> ParsedRows:
     """The rows that are not too long; those that are stand among the errors."""
     rows, most = intake.rows, door.limits.nonzeros
     # Listed rows were checked one by one.

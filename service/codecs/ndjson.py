@@ -4,14 +4,14 @@ import numpy as np
 from msgspec import UNSET
 
 from dualstream.service.codecs.json_exact import read_sample
-from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
+from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
 from dualstream.service.codecs.record_reader import LineReader, parse_records
 from dualstream.service.codecs.row_buffer import RowArrays
-from dualstream.service.codecs.row_schema import BadRow, Door
+from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.text import LINE_FEED, POWERS_OF_TEN, read_samples
 
 
-def parse_ndjson(door: Door, body: bytes, labelled: bool) -> Intake:
+def parse_ndjson(door: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
     """Rows of NDJSON. A line that does not parse is a bad row; blank lines are none."""
     reader = SampleReader(door, body, labelled)
     return parse_records(door, labelled, reader, read_usual, reader.most_entries)
@@ -20,7 +20,7 @@ def parse_ndjson(door: Door, body: bytes, labelled: bool) -> Intake:
 class SampleReader(LineReader):
     """Any sample that a line of JSON can hold."""
 
-    def __init__(self, door: Door, body: bytes, labelled: bool) -> None:
+    def __init__(self, door: RowSchema, body: bytes, labelled: bool) -> None:
         super().__init__(body)
         self._is_hashed = door.is_hashed
         self._labelled = labelled

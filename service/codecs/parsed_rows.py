@@ -6,7 +6,13 @@ from itertools import accumulate, chain
 import msgspec
 import numpy as np
 
-from dualstream.service.codecs.row_schema import BadRow, Door, Features, Label, too_many_nonzeros
+from dualstream.service.codecs.row_schema import (
+    BadRow,
+    Features,
+    Label,
+    RowSchema,
+    too_many_nonzeros,
+)
 from dualstream.solvers import Batch, class_places
 from dualstream.wire.problems import RowError
 
@@ -110,7 +116,7 @@ def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:
     return rows.labels
 
 
-class Intake(msgspec.Struct):
+class ParsedRows(msgspec.Struct):
     """What a request's body holds: the good rows, their places in it, and the bad ones."""
 
     rows: Rows
@@ -142,7 +148,7 @@ class Intake(msgspec.Struct):
 class IntakeBuilder:
     """Collects a request's rows, good and bad, in their order."""
 
-    def __init__(self, door: Door, labelled: bool, waiting: bool = False) -> None:
+    def __init__(self, door: RowSchema, labelled: bool, waiting: bool = False) -> None:
         self._door = door
         self._labelled = labelled
         self._most_nonzeros = door.limits.nonzeros
@@ -200,5 +206,5 @@ class IntakeBuilder:
         """The good rows so far."""
         return self._rows
 
-    def intake(self, single: bool = False, id_pointer: str = "/id") -> Intake:
-        return Intake(self._rows, self._places, self._errors, single, id_pointer)
+    def intake(self, single: bool = False, id_pointer: str = "/id") -> ParsedRows:
+        return ParsedRows(self._rows, self._places, self._errors, single, id_pointer)

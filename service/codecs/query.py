@@ -1,11 +1,11 @@
 """The row of a GET predict: x=3:1,11:0.5, or x.age=39&x.city=Oslo."""
 
-from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
-from dualstream.service.codecs.row_schema import BadRow, Door, feature_of
+from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
+from dualstream.service.codecs.row_schema import BadRow, RowSchema, feature_of
 from dualstream.wire.problems import Problem, RowError, beginning, quoted
 
 
-def parse_query_row(door: Door, text: str) -> Intake:
+def parse_query_row(door: RowSchema, text: str) -> ParsedRows:
     """The one row that `x` names; an empty text is the all-zero row. Raises Problem 422."""
     try:
         x = pairs_of(text)
@@ -14,7 +14,7 @@ def parse_query_row(door: Door, text: str) -> Intake:
     return _one_row(door, x)
 
 
-def parse_named_row(door: Door, named: dict[str, str]) -> Intake:
+def parse_named_row(door: RowSchema, named: dict[str, str]) -> ParsedRows:
     """The one row of the parameters x.NAME=TEXT, by name or index. Raises Problem 422.
 
     A text that is a JSON number is that number, true and false are bools, else it is a string.
@@ -22,7 +22,7 @@ def parse_named_row(door: Door, named: dict[str, str]) -> Intake:
     return _one_row(door, {name: feature_of(text) for name, text in named.items()})
 
 
-def _one_row(door: Door, x: dict[str, float | bool | str]) -> Intake:
+def _one_row(door: RowSchema, x: dict[str, float | bool | str]) -> ParsedRows:
     build = IntakeBuilder(door, labelled=False)
     try:
         build.take(0, x, None, 1.0)

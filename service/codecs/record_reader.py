@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 
 from dualstream.service.codecs.json_exact import RepeatedNames
-from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
+from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
 from dualstream.service.codecs.row_buffer import RowArrays
-from dualstream.service.codecs.row_schema import BadRow, Door
+from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.text import count_lines
 from dualstream.wire.problems import RowError, quoted
 
@@ -62,8 +62,8 @@ def with_last_end(body: bytes) -> bytes:
 
 
 def parse_records(
-    door: Door, labelled: bool, reader: Reader, kernel: Kernel, entries: Callable[[], int]
-) -> Intake:
+    door: RowSchema, labelled: bool, reader: Reader, kernel: Kernel, entries: Callable[[], int]
+) -> ParsedRows:
     """The rows of a body; `entries` says how many it may hold at most."""
     if len(reader.body) >= FEW_BYTES:
         intake = parse_quickly(door, labelled, reader, kernel, entries())
@@ -73,8 +73,8 @@ def parse_records(
 
 
 def parse_quickly(
-    door: Door, labelled: bool, reader: Reader, kernel: Kernel, entries: int
-) -> Intake | None:
+    door: RowSchema, labelled: bool, reader: Reader, kernel: Kernel, entries: int
+) -> ParsedRows | None:
     """As `parse_slowly`, by a kernel as far as it goes; None where rows have ids.
 
     A row with an id is a part of a request of its own, which no array is any help for.
@@ -104,7 +104,7 @@ def parse_quickly(
     return arrays.intake(errors)
 
 
-def parse_slowly(door: Door, labelled: bool, reader: Reader) -> Intake:
+def parse_slowly(door: RowSchema, labelled: bool, reader: Reader) -> ParsedRows:
     """Record by record, with the reason of each bad one."""
     body = reader.body
     build = IntakeBuilder(door, labelled)
@@ -124,7 +124,7 @@ def parse_slowly(door: Door, labelled: bool, reader: Reader) -> Intake:
 
 
 def features_of(
-    door: Door, pairs: list[tuple[str, float | bool | str]]
+    door: RowSchema, pairs: list[tuple[str, float | bool | str]]
 ) -> dict[str, float | bool | str]:
     """The features of a row; raises BadRow for a name that stands twice, unless it is summed."""
     x = dict(pairs)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from dualstream.service.codecs.json_exact import read_sample
-from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
+from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
 from dualstream.service.codecs.query import pairs_of
 from dualstream.service.codecs.record_reader import features_of
 from dualstream.service.codecs.row_schema import (
     BadRow,
-    Door,
+    RowSchema,
     feature_of,
     label_of,
     pointer_step,
@@ -27,7 +27,7 @@ Fields = Sequence[tuple[bytes, bytes]]
 _ONCE = ("json", "y", "weight", "id", "x")
 
 
-def parse_messages(door: Door, messages: Sequence[Fields], most_bytes: int) -> Intake:
+def parse_messages(door: RowSchema, messages: Sequence[Fields], most_bytes: int) -> ParsedRows:
     """The rows of these messages, of which each has `most_bytes` in its fields at most."""
     build = IntakeBuilder(door, labelled=True)
     for place, fields in enumerate(messages):
@@ -38,7 +38,9 @@ def parse_messages(door: Door, messages: Sequence[Fields], most_bytes: int) -> I
     return build.intake()
 
 
-def _take(build: IntakeBuilder, door: Door, place: int, fields: Fields, most_bytes: int) -> None:
+def _take(
+    build: IntakeBuilder, door: RowSchema, place: int, fields: Fields, most_bytes: int
+) -> None:
     size = sum(len(name) + len(text) for name, text in fields)
     if size > most_bytes:
         raise BadRow("", f"the message has {size} bytes, at most {most_bytes} are taken")
@@ -72,7 +74,7 @@ def _take(build: IntakeBuilder, door: Door, place: int, fields: Fields, most_byt
     build.take(place, x, y, weight, own.get("id"))
 
 
-def _take_json(build: IntakeBuilder, door: Door, place: int, text: str) -> None:
+def _take_json(build: IntakeBuilder, door: RowSchema, place: int, text: str) -> None:
     sample = read_sample(text.encode(), door.is_hashed)
     if sample.y is UNSET:
         raise BadRow("/y", "the label is missing")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dualstream.service.codecs.parsed_rows import Intake, ListedRows
-from dualstream.service.codecs.row_schema import MAX_NAMES, Door
+from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
+from dualstream.service.codecs.row_schema import MAX_NAMES, RowSchema
 from dualstream.solvers import Batch
 from dualstream.solvers.text import (
     LABELS,
@@ -29,7 +29,7 @@ class RowArrays:
     The attributes are the arguments of the kernels in solvers/text/, which say what they hold.
     """
 
-    def __init__(self, door: Door, labelled: bool, rows: int, entries: int, text: int) -> None:
+    def __init__(self, door: RowSchema, labelled: bool, rows: int, entries: int, text: int) -> None:
         self._door = door
         self.labelled = labelled
         self.dim = -door.dim if door.is_hashed else door.dim
@@ -136,7 +136,7 @@ class RowArrays:
 
     def intake(
         self, errors: list[RowError], names: Sequence[tuple[int, str]] | None = None
-    ) -> Intake:
+    ) -> ParsedRows:
         """All rows, beside the bad ones; with those names, or those that were met."""
         self.drain_names()
         n = self.count
@@ -154,7 +154,7 @@ class RowArrays:
             self._door.dim,
             classes,
         )
-        return Intake(
+        return ParsedRows(
             batch,
             self.places[:n].tolist() if errors else range(n),
             errors,

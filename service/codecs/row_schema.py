@@ -80,7 +80,7 @@ class BadRow(Exception):
         self.reason = reason
 
 
-_MOST_DIGITS = 19
+_MAX_DIGITS = 19
 """Of an index that may be in a model."""
 
 
@@ -98,7 +98,7 @@ def is_key(text: str) -> bool:
     return 1 <= size <= LONGEST_KEY and not _CONTROL.search(text)
 
 
-class Door:
+class RowSchema:
     """The checks that a model's spec asks of every row, made once per row."""
 
     def __init__(self, spec: dict[str, Any], limits: RowLimits = DEFAULT_LIMITS) -> None:
@@ -224,7 +224,7 @@ class Door:
             return place
         if text.isascii() and text.isdigit() and text[0] != "0":
             # Python reads no number of more than 4,300 digits.
-            if len(text) <= _MOST_DIGITS and int(text) <= self.dim:
+            if len(text) <= _MAX_DIGITS and int(text) <= self.dim:
                 return int(text) - 1
             raise BadRow(f"/x/{text}", f"index {beginning(text)} is above dim {self.dim}")
         reason = f"{quoted(text)} is not an index from 1 to {self.dim}"

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow, Door
+from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow, RowSchema
 from dualstream.wire.problems import Problem
 
-MOST_COLUMNS = 65_536
+MAX_COLUMNS = 65_536
 RESERVED = {"y": "y", "label": "y", "weight": "weight", "id": "id"}
 
 
@@ -21,13 +21,13 @@ class TableColumns:
     id: int | None = None
 
 
-def columns_of(door: Door, names: Sequence[str], labelled: bool) -> TableColumns:
+def columns_of(door: RowSchema, names: Sequence[str], labelled: bool) -> TableColumns:
     """Which column is what. Raises Problem 422 for names that the model cannot take.
 
     Where features are indexed, a column's name is an index from 1, as in an object of JSON.
     """
-    if len(names) > MOST_COLUMNS:
-        raise _refused(f"{len(names)} columns are more than {MOST_COLUMNS}")
+    if len(names) > MAX_COLUMNS:
+        raise _refused(f"{len(names)} columns are more than {MAX_COLUMNS}")
     reserved: dict[str, int] = {}
     features: list[int] = []
     for place, name in enumerate(names):
@@ -48,7 +48,7 @@ def columns_of(door: Door, names: Sequence[str], labelled: bool) -> TableColumns
     return TableColumns(names, features, **reserved)
 
 
-def _check_name(door: Door, name: str) -> None:
+def _check_name(door: RowSchema, name: str) -> None:
     if len(name) > LONGEST_NAME:
         raise _refused(f"the name of a column has at most {LONGEST_NAME} characters")
     if not door.is_hashed:

@@ -7,7 +7,7 @@ not read, unless the media type has the parameter tag=id: then it is the sample'
 
 import numpy as np
 
-from dualstream.service.codecs.parsed_rows import Intake, IntakeBuilder
+from dualstream.service.codecs.parsed_rows import IntakeBuilder, ParsedRows
 from dualstream.service.codecs.record_reader import (
     LineReader,
     features_of,
@@ -18,8 +18,8 @@ from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import (
     LONGEST_NAME,
     BadRow,
-    Door,
     Label,
+    RowSchema,
     decimal_of,
     pointer_step,
     weight_of,
@@ -29,7 +29,9 @@ from dualstream.solvers.text import POWERS_OF_TEN, read_examples
 _BLANKS = str.maketrans("\t\r", "  ")
 
 
-def parse_vw(door: Door, body: bytes, labelled: bool, parameters: dict[str, str]) -> Intake:
+def parse_vw(
+    door: RowSchema, body: bytes, labelled: bool, parameters: dict[str, str]
+) -> ParsedRows:
     """Rows of such lines. A line that does not parse is a bad row; blank lines are none."""
     tag_is_id = parameters.get("tag") == "id"
     reader = ExampleReader(door, body, labelled, tag_is_id)
@@ -41,7 +43,7 @@ def parse_vw(door: Door, body: bytes, labelled: bool, parameters: dict[str, str]
 class ExampleReader(LineReader):
     """Any line of the format."""
 
-    def __init__(self, door: Door, body: bytes, labelled: bool, tag_is_id: bool) -> None:
+    def __init__(self, door: RowSchema, body: bytes, labelled: bool, tag_is_id: bool) -> None:
         super().__init__(body)
         self._door = door
         self._labelled = labelled

@@ -25,7 +25,7 @@ from dualstream.service.journal.record import RecordError
 
 if TYPE_CHECKING:
     from dualstream.service.models.model import Model
-    from dualstream.service.models.registry import Catalog
+    from dualstream.service.models.registry import ModelRegistry
 
 log = logging.getLogger("dualstream.follower")
 
@@ -41,7 +41,7 @@ LOOKING_SHARE = 0.1
 MAX_HEARD = 1000
 
 
-class Behind(NamedTuple):
+class LagView(NamedTuple):
     """How far a replica is behind what this process has heard of."""
 
     seconds: float
@@ -76,19 +76,19 @@ class Lag:
         """The last seq heard of, 0 where nothing is waited for."""
         return self._heard[-1][0] if self._heard else 0
 
-    def at(self, seq: int) -> Behind:
+    def at(self, seq: int) -> LagView:
         """What a replica at `seq` lacks: since when, and how many records."""
         while self._heard and self._heard[0][0] <= seq:
             self.fresh_at = max(self.fresh_at, self._heard.pop(0)[1])
         if not self._heard:
-            return Behind(0.0, 0)
-        return Behind(time.monotonic() - self._heard[0][1], self._heard[-1][0] - seq)
+            return LagView(0.0, 0)
+        return LagView(time.monotonic() - self._heard[0][1], self._heard[-1][0] - seq)
 
 
 class Follower:
     """Pulls what is behind, and lets go of models that are another one's now."""
 
-    def __init__(self, catalog: "Catalog", journal: Journal) -> None:
+    def __init__(self, catalog: "ModelRegistry", journal: Journal) -> None:
         self._catalog = catalog
         self._journal = journal
         self._pulls: dict[Model, asyncio.Task[None]] = {}

@@ -21,7 +21,7 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.models.job import Errand
+from dualstream.service.models.job import Job
 from dualstream.service.models.versions import put_away
 from dualstream.service.replica.controls import Pause
 from dualstream.service.replica.point_in_time import NotKept, state_at
@@ -41,7 +41,7 @@ SETTLED_S = 5.0
 """How long whoever resumes a model waits for its rollback."""
 
 
-class Pausing(Errand):
+class GuardRollback(Job):
     """The rollbacks that the guard of one model asks for, in this process."""
 
     def __init__(self, model: "Model", journal: Journal) -> None:

@@ -16,7 +16,7 @@ from dualstream.service.journal.protocol import (
     JournalError,
     ModelChanged,
 )
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.wire.problems import Problem
 
 log = logging.getLogger("dualstream.default_labels")
@@ -30,7 +30,7 @@ LOOKING_SHARE = 0.1
 class DefaultLabels:
     """Looks at the rows that wait, of all models of the store."""
 
-    def __init__(self, catalog: Catalog, journal: Journal) -> None:
+    def __init__(self, catalog: ModelRegistry, journal: Journal) -> None:
         self._catalog = catalog
         self._journal = journal
         self._trouble: str | None = None

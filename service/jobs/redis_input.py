@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dualstream.service.codecs import Intake, parse_messages
+from dualstream.service.codecs import ParsedRows, parse_messages
 from dualstream.service.journal.input_streams import CURSOR, HasInputs, InputMove, Waiting
 from dualstream.service.journal.protocol import CursorMoved, Journal, JournalError, ModelChanged
 from dualstream.service.journal.record import RecordError
@@ -21,7 +21,7 @@ from dualstream.wire.problems import Problem, RowError
 
 if TYPE_CHECKING:
     from dualstream.service.models.model import Model
-    from dualstream.service.models.registry import Catalog
+    from dualstream.service.models.registry import ModelRegistry
 
 log = logging.getLogger("dualstream.intakes")
 
@@ -44,10 +44,10 @@ def has_inputs(journal: Journal) -> HasInputs:
     raise ValueError("DUALSTREAM_REDIS_INPUT=1 needs a store in Redis: redis://HOST:PORT/DB")
 
 
-class Intakes:
+class RedisInputs:
     """Looks for messages, and takes those of several models at once."""
 
-    def __init__(self, catalog: "Catalog", inputs: HasInputs) -> None:
+    def __init__(self, catalog: "ModelRegistry", inputs: HasInputs) -> None:
         self._catalog = catalog
         self._inputs = inputs
         self._takers: dict[str, asyncio.Task[None]] = {}
@@ -142,7 +142,7 @@ class Intakes:
         self._trouble[model_id] = str(error)
 
 
-def _read(model: "Model", waiting: Waiting, most_bytes: int) -> tuple[Intake, Request]:
+def _read(model: "Model", waiting: Waiting, most_bytes: int) -> tuple[ParsedRows, Request]:
     """The rows of these messages, and the request that takes them out of the input."""
     messages = waiting.messages
     intake = parse_messages(model.door, [message.fields for message in messages], most_bytes)
@@ -163,7 +163,7 @@ def _reason(error: RowError) -> str:
     return f"{error.pointer}: {error.reason}" if error.pointer else error.reason
 
 
-def _parts_with_ids(request: Request, intake: Intake) -> Iterator[tuple[int, int]]:
+def _parts_with_ids(request: Request, intake: ParsedRows) -> Iterator[tuple[int, int]]:
     """Numbers of the parts that have a row with an id, and the places of their messages."""
     row = 0
     for number, part in enumerate(request.parts):

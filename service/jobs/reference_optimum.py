@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dualstream.service.concurrency import background_task
-from dualstream.service.jobs.refit import Desk
+from dualstream.service.jobs.refit import SolverThread
 from dualstream.service.journal.protocol import Place
-from dualstream.service.models.job import Errand
+from dualstream.service.models.job import Job
 from dualstream.solvers import RefitError, problems_of
 
 if TYPE_CHECKING:
     from dualstream.service.models.model import Model
 
 TOL = 1e-4
-MOST_EPOCHS, LEAST_EPOCHS = 300, 3
-MOST_VISITS = 20_000_000
+MAX_EPOCHS, MIN_EPOCHS = 300, 3
+MAX_VISITS = 20_000_000
 """About so many seconds' work as it has millions of visits; the bound is one all the same."""
 
 
@@ -51,10 +51,10 @@ class Found:
         return self.served - self.lower
 
 
-class References(Errand):
+class References(Job):
     """The references of one model."""
 
-    def __init__(self, model: "Model", desk: Desk) -> None:
+    def __init__(self, model: "Model", desk: SolverThread) -> None:
         # As in refits.py: nothing that a model has refers back to it.
         self._whose = weakref.ref(model)
         self._desk = desk
@@ -118,9 +118,9 @@ def _solve(place: Place, problems: Any, served: np.ndarray, ends: Callable[[], b
     # Its kernels are those of the learner, which are loaded.
     from dualstream.solvers.refit.window_problem import Refitting
 
-    refitting = Refitting(problems, TOL, MOST_EPOCHS, alone=True)
-    epochs = MOST_VISITS // (refitting.rows * len(problems))
-    refitting.max_epochs = min(MOST_EPOCHS, max(LEAST_EPOCHS, epochs))
+    refitting = Refitting(problems, TOL, MAX_EPOCHS, alone=True)
+    epochs = MAX_VISITS // (refitting.rows * len(problems))
+    refitting.max_epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, epochs))
     refitting.run(ends)
     found = refitting.reference()
     count = min(len(served), refitting.rows)

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from dualstream.service.concurrency import SingleThread
-from dualstream.service.jobs.refit_status import UNDER_WAY, Board, Job, UnderWay, now_ms
+from dualstream.service.jobs.refit_status import UNDER_WAY, RefitJob, RefitTable, UnderWay, now_ms
 from dualstream.service.jobs.refit_window import last_rows
 from dualstream.service.journal.author import Author
 from dualstream.service.journal.protocol import (
@@ -30,9 +30,9 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.record import Control, KeyKind, decode, make_key
-from dualstream.service.models.job import Errand
+from dualstream.service.models.job import Job
 from dualstream.service.replica.controls import Refit, records_of
-from dualstream.service.replica.receipts import VerdictForgotten
+from dualstream.service.replica.receipts import OutcomeForgotten
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import (
     WINDOW_ROWS,
@@ -55,7 +55,7 @@ BEAT_S = 1.0
 """How often the board is told how far a refit is, and asked whether it shall end."""
 TRIES = 10
 """Appends of one result, a beat apart, while the store is away."""
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 """What enters a model is one record, which the journal has to hold."""
 MAX_EPOCHS = 1000
 NICENESS = 19
@@ -70,7 +70,7 @@ class RecordsLost(Exception):
     """The journal no longer has what a refit was computed of."""
 
 
-class Desk(SingleThread):
+class SolverThread(SingleThread):
     """Low-priority thread in which a process computes one refit after another."""
 
     def __init__(self) -> None:
@@ -79,16 +79,16 @@ class Desk(SingleThread):
         """Held for the whole of a refit, which runs several pieces of work in the thread."""
 
 
-class Refits(Errand):
+class Refits(Job):
     """The refits of one model."""
 
-    def __init__(self, model: "Model", journal: Journal, desk: Desk) -> None:
+    def __init__(self, model: "Model", journal: Journal, desk: SolverThread) -> None:
         # A model that leaves memory is free at once: nothing that it has refers back to it.
         self._whose = weakref.ref(model)
         self._desk = desk
         self._journal = journal
-        self._board = Board(model.replica, journal, model.outside)
-        self._here: dict[str, tuple[Job, threading.Event, asyncio.Task[None]]] = {}
+        self._board = RefitTable(model.replica, journal, model.outside)
+        self._here: dict[str, tuple[RefitJob, threading.Event, asyncio.Task[None]]] = {}
         self._others: set[asyncio.Task[None]] = set()
         spec = model.replica.spec
         self.why_not = why_not_refit(spec)
@@ -116,7 +116,7 @@ class Refits(Errand):
         due: int | None = None,
         rows: int | None = None,
         by: Author | None = None,
-    ) -> Job:
+    ) -> RefitJob:
         """Compute a refit from now on, for whoever asked, or because the spec says so.
 
         rows  of how many of the last records, for a model that retains no rows
@@ -125,7 +125,7 @@ class Refits(Errand):
         """
         if rows is None and self.is_of_journal:
             rows = (self._own or {}).get("rows", WINDOW_ROWS)
-        job = Job(
+        job = RefitJob(
             job=sha256(self._model.outside.nonce()).hexdigest()[:12],
             method=method,
             tol=tol,
@@ -151,11 +151,11 @@ class Refits(Errand):
         task.add_done_callback(lambda _: self._here.pop(job.job, None))
         return job
 
-    async def all(self) -> list[Job]:
+    async def all(self) -> list[RefitJob]:
         """The jobs that are known, the newest first. Raises ModelChanged, JournalUnavailable."""
         return [self._as_here(job) for job in await self._board.read()]
 
-    async def find(self, name: str) -> Job | None:
+    async def find(self, name: str) -> RefitJob | None:
         """The job of this name."""
         return next((job for job in await self.all() if job.job == name), None)
 
@@ -168,7 +168,7 @@ class Refits(Errand):
             ending.set()
             await asyncio.wait([task], timeout=BEAT_S)
 
-    def _as_here(self, job: Job) -> Job:
+    def _as_here(self, job: RefitJob) -> RefitJob:
         return self._here[job.job][0] if job.job in self._here else job
 
     # -- falling due -----------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class Refits(Errand):
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _run(self, job: Job, ending: threading.Event, by: Author | None) -> None:
+    async def _run(self, job: RefitJob, ending: threading.Event, by: Author | None) -> None:
         beating = asyncio.create_task(self._beat(job, ending))
         model = self._model
         name = model.record.id
@@ -258,7 +258,7 @@ class Refits(Errand):
         model.saw_refit(job.status == "done")
         log.info("model %r: the refit %s of seq %s is %s", name, job.job, job.seq, job.status)
 
-    async def _compute(self, job: Job, ending: threading.Event, by: Author | None) -> None:
+    async def _compute(self, job: RefitJob, ending: threading.Event, by: Author | None) -> None:
         model = self._model
         if not ending.is_set():
             await model.refresh()
@@ -282,8 +282,8 @@ class Refits(Errand):
             job.status = "cancelled"
             return
         arrays = found.arrays
-        if sum(array.nbytes for array in arrays.values()) > MOST_BYTES:
-            raise RefitError(f"it has more than {MOST_BYTES} bytes of numbers")
+        if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
+            raise RefitError(f"it has more than {MAX_BYTES} bytes of numbers")
         assert job.seq is not None
         job.status = "entering"
         counted = None if job.window_rows is None else records
@@ -301,13 +301,13 @@ class Refits(Errand):
             job.status, job.reason = "superseded", f"another result for {key} came first"
             return
         if verdict is None:
-            raise VerdictForgotten(request.control.kind, receipt.placed.seq)
+            raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
         if verdict.refusal is not None:
             job.status, job.reason = "refused", verdict.refusal
         else:
             job.status, job.retained = "done", verdict.rows
 
-    async def _is_own(self, job: Job, seq: int) -> bool:
+    async def _is_own(self, job: RefitJob, seq: int) -> bool:
         """Whether the record at `seq` is the result of this job. Raises what a read raises."""
         replica = self._model.replica
         if (told := replica.verdicts.at(seq)) is not None:
@@ -339,7 +339,7 @@ class Refits(Errand):
             await asyncio.sleep(BEAT_S)
         raise AssertionError("not reached")
 
-    async def _beat(self, job: Job, ending: threading.Event) -> None:
+    async def _beat(self, job: RefitJob, ending: threading.Event) -> None:
         """Tell the board how far the job is, and hear from it whether it shall end."""
         while True:
             await asyncio.sleep(BEAT_S)
@@ -353,7 +353,7 @@ class Refits(Errand):
                 continue
 
 
-def _solve(problems: Any, rows: Batch | None, job: Job, ending: threading.Event) -> Any:
+def _solve(problems: Any, rows: Batch | None, job: RefitJob, ending: threading.Event) -> Any:
     """In the thread. Raises RefitError."""
 
     def look(run: RefitRun) -> None:

@@ -27,7 +27,7 @@ LOST_MS = 10_000
 UNDER_WAY = ("waiting", "running", "entering")
 
 
-class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RefitJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One refit. Times are wall-clock milliseconds, and told only."""
 
     job: str
@@ -79,7 +79,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Board:
+class RefitTable:
     """The jobs of one model, the newest first."""
 
     def __init__(self, replica: Replica, journal: Journal, outside: Outside = REAL) -> None:
@@ -87,14 +87,14 @@ class Board:
         self._journal = journal
         self._outside = outside
 
-    async def read(self) -> list[Job]:
+    async def read(self) -> list[RefitJob]:
         """All that are known. Raises ModelChanged, JournalUnavailable."""
         return _jobs(await self._stored())
 
-    async def begin(self, job: Job, told: Change | None = None) -> None:
+    async def begin(self, job: RefitJob, told: Change | None = None) -> None:
         """Put a new job on the board, and in the log of changes. Raises UnderWay where one is."""
 
-        def add(jobs: list[Job]) -> list[Job]:
+        def add(jobs: list[RefitJob]) -> list[RefitJob]:
             for other in jobs:
                 if other.is_under_way:
                     raise UnderWay(other.job)
@@ -102,11 +102,11 @@ class Board:
 
         await self._change(add, told)
 
-    async def write(self, job: Job) -> Job:
+    async def write(self, job: RefitJob) -> RefitJob:
         """Let the board say this of a job; what it said before."""
         before, job.updated_ms = job, now_ms()
 
-        def put(jobs: list[Job]) -> list[Job]:
+        def put(jobs: list[RefitJob]) -> list[RefitJob]:
             nonlocal before
             before = next((other for other in jobs if other.job == job.job), job)
             asked = before.is_asked_to_end
@@ -119,7 +119,7 @@ class Board:
     async def ask_to_end(self, name: str, told: Change | None = None) -> None:
         """Tell whoever computes the job to leave it, once; and the log of changes."""
 
-        def ask(jobs: list[Job]) -> list[Job] | None:
+        def ask(jobs: list[RefitJob]) -> list[RefitJob] | None:
             asked = [
                 msgspec.structs.replace(job, is_asked_to_end=True) if job.job == name else job
                 for job in jobs
@@ -132,7 +132,7 @@ class Board:
         return await self._journal.cursor(self._replica.id, self._replica.incarnation, CURSOR)
 
     async def _change(
-        self, change: Callable[[list[Job]], list[Job] | None], told: Change | None = None
+        self, change: Callable[[list[RefitJob]], list[RefitJob] | None], told: Change | None = None
     ) -> None:
         """Compare and set until nobody came in between; None leaves all as it is.
 
@@ -156,9 +156,9 @@ class Board:
                 continue
 
 
-def _jobs(stored: str | None) -> list[Job]:
+def _jobs(stored: str | None) -> list[RefitJob]:
     """As they are: one that its process has not written of for long is lost."""
-    jobs = [] if stored is None else msgspec.json.decode(stored, type=list[Job])
+    jobs = [] if stored is None else msgspec.json.decode(stored, type=list[RefitJob])
     for job in jobs:
         if job.status in UNDER_WAY and not job.is_under_way:
             job.status, job.reason = "lost", "nobody has told of it: its process has died"

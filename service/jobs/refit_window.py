@@ -14,7 +14,7 @@ from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch
 
-MOST_BYTES = 256 * 1024 * 1024
+MAX_BYTES = 256 * 1024 * 1024
 """Of the journal; what came before is left out."""
 
 
@@ -74,7 +74,7 @@ class Window:
                 self._runs.append((seq + skipped, batch, size))
                 self._bytes += size
             seq += len(block)
-        while self._bytes > MOST_BYTES and len(self._runs) > 1:
+        while self._bytes > MAX_BYTES and len(self._runs) > 1:
             self._bytes -= self._runs.popleft()[2]
 
     def _pass(self, seq: int, control: Control) -> None:

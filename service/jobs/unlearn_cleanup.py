@@ -26,8 +26,8 @@ from dualstream.service.journal.protocol import (
     Trimmed,
     UnknownModel,
 )
-from dualstream.service.models.job import Errand
-from dualstream.service.models.store_status import Identity, OtherIdentity
+from dualstream.service.models.job import Job
+from dualstream.service.models.store_status import OtherIdentity, StoreIdentity
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import CorruptState, load
@@ -41,7 +41,7 @@ LEFT_TO_OTHERS_S = 1.0
 RETRY_S = 2.0
 
 
-class CleanUp(Errand):
+class UnlearnCleanup(Job):
     """The clean-ups of one model in this process: one at a time, until none is due."""
 
     def __init__(
@@ -49,7 +49,7 @@ class CleanUp(Errand):
         replica: Replica,
         committer: Committer,
         journal: Journal,
-        identity: Identity,
+        identity: StoreIdentity,
         outside: Outside = REAL,
     ) -> None:
         self._replica = replica

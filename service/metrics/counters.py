@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from dualstream.service.metrics.model_filter import OTHER, Shown
+from dualstream.service.metrics.model_filter import OTHER, ModelFilter
 
 _REQUEST_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LOAD_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0)
@@ -36,7 +36,7 @@ class ProcessCounts:
     can be taken back.
     """
 
-    def __init__(self, shown: Shown, outlives: bool) -> None:
+    def __init__(self, shown: ModelFilter, outlives: bool) -> None:
         self._shown, self._outlives = shown, outlives
         self._registry = registry = CollectorRegistry()
         self._requests = Histogram(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dualstream.service.metrics.model_filter import OTHER, Shown
+from dualstream.service.metrics.model_filter import OTHER, ModelFilter
 from dualstream.service.metrics.multiprocess import Sharing, Told
 
 if TYPE_CHECKING:
-    from dualstream.service.models.registry import Catalog
+    from dualstream.service.models.registry import ModelRegistry
 
 TELL_S = 1.0
 
@@ -26,10 +26,12 @@ _REFERRED = {
 """Of the reference that was asked for last, in the order of `Told.references`."""
 
 
-class Holdings(Collector):
+class MemorySeries(Collector):
     """Of all workers of the port: sums, and of what can go wrong the worst."""
 
-    def __init__(self, catalog: "Catalog", shown: Shown, sharing: Sharing | None) -> None:
+    def __init__(
+        self, catalog: "ModelRegistry", shown: ModelFilter, sharing: Sharing | None
+    ) -> None:
         self._catalog, self._shown, self._sharing = catalog, shown, sharing
 
     async def run(self) -> None:
@@ -135,7 +137,7 @@ class Waiting(Collector):
     """Rows or messages that wait in the store, by model, as they were counted last."""
 
     def __init__(
-        self, name: str, text: str, shown: Shown, read: Callable[[], Mapping[str, int]]
+        self, name: str, text: str, shown: ModelFilter, read: Callable[[], Mapping[str, int]]
     ) -> None:
         self._name, self._text, self._shown, self._read = name, text, shown, read
 

@@ -16,7 +16,7 @@ LISTED_S = 15.0
 """So often the store is asked anew which models there are."""
 
 
-class Shown:
+class ModelFilter:
     """The first models of the store, in the order of their ids.
 
     That rule is the same in every process, whatever it holds in memory, and a series does not come
@@ -56,7 +56,7 @@ class Collects(Protocol):
 class Folded(Collector):
     """What is collected elsewhere, those models together that have no series of their own."""
 
-    def __init__(self, of: Collects, shown: Shown) -> None:
+    def __init__(self, of: Collects, shown: ModelFilter) -> None:
         self._of, self._shown = of, shown
 
     def describe(self) -> Iterable[Metric]:

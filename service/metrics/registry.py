@@ -12,16 +12,16 @@ from dualstream.service.journal.protocol import Head, JournalError, JournalUnava
 from dualstream.service.metrics.counters import ProcessCounts
 from dualstream.service.metrics.exposition import Turns, text_of
 from dualstream.service.metrics.member_series import Members
-from dualstream.service.metrics.memory_series import Holdings, Waiting
-from dualstream.service.metrics.model_filter import Folded, Shown
+from dualstream.service.metrics.memory_series import MemorySeries, Waiting
+from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.service.metrics.model_series import Models
 from dualstream.service.metrics.multiprocess import Sharing
-from dualstream.service.metrics.store_series import Stored
+from dualstream.service.metrics.store_series import StoreSeries
 from dualstream.wire.problems import Problem
 
 if TYPE_CHECKING:
     from dualstream.service.models.model import Model
-    from dualstream.service.models.registry import Catalog
+    from dualstream.service.models.registry import ModelRegistry
 
 # The certificate shown is computed anew when the one at hand is older.
 CERTIFICATE_AGE_S = 15.0
@@ -41,7 +41,7 @@ class Telemetry(ProcessCounts):
     def __init__(self, max_models: int = 500, sharing: Sharing | None = None) -> None:
         if sharing is not None:
             sharing.keep_counts()
-        self._shown = Shown(max_models)
+        self._shown = ModelFilter(max_models)
         super().__init__(self._shown, outlives=sharing is not None)
         self._sharing = sharing
         self.pending: Mapping[str, int] = {}
@@ -58,11 +58,11 @@ class Telemetry(ProcessCounts):
         waiting = Waiting("dualstream_remembered_rows", text, self._shown, lambda: self._waiting)
         self.registry.register(waiting)
 
-    def watch(self, catalog: "Catalog") -> None:
+    def watch(self, catalog: "ModelRegistry") -> None:
         """Tell of the catalog's models from now on."""
-        self.holdings = Holdings(catalog, self._shown, self._sharing)
+        self.holdings = MemorySeries(catalog, self._shown, self._sharing)
         self.registry.register(self.holdings)
-        self.stored = Stored(catalog, self._shown)
+        self.stored = StoreSeries(catalog, self._shown)
         self.registry.register(self.stored)
         if catalog.settings.redis_input:
             text = "Messages that wait in a model's input."
@@ -73,7 +73,7 @@ class Telemetry(ProcessCounts):
         """How many rows wait, of each model that remembers any."""
         self._waiting = rows
 
-    async def exposition(self, catalog: "Catalog", may_load: bool = False) -> bytes:
+    async def exposition(self, catalog: "ModelRegistry", may_load: bool = False) -> bytes:
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old.
 
         Models of the store that are shown and are not in memory are loaded as far as there is room,
@@ -96,7 +96,7 @@ class Telemetry(ProcessCounts):
                         self._members.read(model)
             return await text_of(self.registry.collect(), turns)
 
-    async def _load_missing(self, catalog: "Catalog") -> None:
+    async def _load_missing(self, catalog: "ModelRegistry") -> None:
         missing = [id_ for id_ in self._shown.ids if catalog.find(id_) is None]
         for id_ in missing[:LOADS_PER_SCRAPE]:
             if not catalog.has_room:
@@ -104,7 +104,7 @@ class Telemetry(ProcessCounts):
             with suppress(Problem, JournalError):  # unreadable, or gone meanwhile
                 await catalog.get(id_)
 
-    async def _caught_up(self, catalog: "Catalog") -> "Sequence[Model]":
+    async def _caught_up(self, catalog: "ModelRegistry") -> "Sequence[Model]":
         """The models shown whose state may be told.
 
         Whoever scraped another worker before must not see a count fall: each is at the journal's

@@ -13,8 +13,8 @@ from dualstream.service.journal.protocol import JournalError, ModelChanged, Revi
 from dualstream.service.journal.usage import Usage
 
 if TYPE_CHECKING:
-    from dualstream.service.metrics.model_filter import Shown
-    from dualstream.service.models.registry import Catalog
+    from dualstream.service.metrics.model_filter import ModelFilter
+    from dualstream.service.models.registry import ModelRegistry
 
 log = logging.getLogger("dualstream.telemetry")
 
@@ -31,10 +31,10 @@ _FAMILIES = {
 }
 
 
-class Stored(Collector):
+class StoreSeries(Collector):
     """Measures one model after the other, in the background: a scrape asks the store nothing."""
 
-    def __init__(self, catalog: "Catalog", shown: "Shown") -> None:
+    def __init__(self, catalog: "ModelRegistry", shown: "ModelFilter") -> None:
         self._catalog, self._shown = catalog, shown
         self._found: dict[str, Usage] = {}
         # Of the store, as each of them was measured.

@@ -52,7 +52,7 @@ def kind_of(path: str) -> str | None:
     return _KINDS.get(path.rpartition("/")[2])
 
 
-class Pressure:
+class AdmissionControl:
     """Counts what waits.
 
     most       requests at once, beyond which learning is refused
@@ -210,7 +210,7 @@ def overloaded(kind: str) -> Problem:
 _STAT = Path("/proc/thread-self/schedstat")
 
 
-class Idleness:
+class IdleShare:
     """Of the thread that asks. A core that is taken by others leaves no thread idle."""
 
     def __init__(self) -> None:

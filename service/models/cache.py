@@ -22,13 +22,13 @@ from dualstream.service.models.model import Model
 
 log = logging.getLogger("dualstream.held")
 
-PROVEN_SHARE, LEAST_PROVEN, MOST_PROVEN = 0.9, 0.1, 0.99
+PROVEN_SHARE, MIN_PROVEN, MAX_PROVEN = 0.9, 0.1, 0.99
 """Of the models held, that may be those used again: at first, and at least and at most."""
 MORE_PROVEN, LESS_PROVEN = 2, 1
 """So many models' room moves with each that is missed soon after it went."""
 GONE_SHARE = 0.05
 """Of the models held; so many of those that went last are remembered, of either kind."""
-MOST_LEAVING = 4
+MAX_LEAVING = 4
 """So many models at once may write a snapshot before they go; others go without."""
 
 
@@ -37,7 +37,7 @@ class Pin:
 
     __slots__ = ("_held", "_model_id")
 
-    def __init__(self, held: "Held", model_id: str) -> None:
+    def __init__(self, held: "ModelCache", model_id: str) -> None:
         self._held, self._model_id = held, model_id
 
     def __enter__(self) -> None:
@@ -78,7 +78,7 @@ class Gone:
         return self._ids.pop(model_id, self) is None
 
 
-class Held:
+class ModelCache:
     """Models by their ids.
 
     budget_bytes  what they may take in all; a single one may take more
@@ -154,7 +154,7 @@ class Held:
             share = self._proven_share - LESS_PROVEN / len(self)
         else:
             return
-        self._proven_share = min(max(LEAST_PROVEN, share), MOST_PROVEN)
+        self._proven_share = min(max(MIN_PROVEN, share), MAX_PROVEN)
         self._keep_room_for_new()
 
     def _keep_room_for_new(self) -> None:
@@ -232,7 +232,7 @@ class Held:
         return model.record.id not in self.pins and model.is_idle
 
     def _let_go(self, model: Model) -> None:
-        if len(self._leaving) < MOST_LEAVING and model.is_worth_a_snapshot:
+        if len(self._leaving) < MAX_LEAVING and model.is_worth_a_snapshot:
             self._leaving[model.record.id] = model
             model.start_snapshot(lambda: self._finish(model))
         else:

@@ -1,7 +1,7 @@
 """What a process does for one model beside learning and predicting."""
 
 
-class Errand:
+class Job:
     """Something that goes on for a while; an object each for all of its kind for one model."""
 
     @property

@@ -15,18 +15,18 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.record import RecordError
-from dualstream.service.models.cache import Held
+from dualstream.service.models.cache import ModelCache
 from dualstream.service.models.model import Model
 from dualstream.service.models.spec_cache import KnownSpecs
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS
-from dualstream.service.replica.lineage import KEPT_OUTSIDE, Trail
+from dualstream.service.replica.lineage import KEPT_OUTSIDE, Lineage
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import DamagedSpec, check_spec
 from dualstream.wire.problems import Problem, unknown_model, unreadable
 
 if TYPE_CHECKING:
-    from dualstream.service.models.registry import Catalog
+    from dualstream.service.models.registry import ModelRegistry
 
 log = logging.getLogger("dualstream.catalog")
 
@@ -67,18 +67,18 @@ class Loading:
                 future.set_exception(error)
 
 
-class Loads:
+class ModelLoader:
     """Those of one catalog; what is known of models that could not be read, and of forked ones."""
 
-    def __init__(self, catalog: "Catalog", held: Held, specs: KnownSpecs) -> None:
+    def __init__(self, catalog: "ModelRegistry", held: ModelCache, specs: KnownSpecs) -> None:
         self._catalog = catalog
         self._held, self._specs = held, specs
         self._at_once = asyncio.Semaphore(LOADS_AT_ONCE)
         self._under_way: dict[str, Loading] = {}
         # Where forks came by that could not be rebuilt, with their incarnations; and the ends of
         # the trails of models that left memory.
-        self._forked: dict[str, tuple[str, Trail]] = {}
-        self._left: OrderedDict[str, tuple[str, Trail]] = OrderedDict()
+        self._forked: dict[str, tuple[str, Lineage]] = {}
+        self._left: OrderedDict[str, tuple[str, Lineage]] = OrderedDict()
         # Reasons, and when to try again.
         self._unreadable: dict[str, tuple[str, float]] = {}
 
@@ -180,7 +180,7 @@ class Loads:
                 spec = await self._specs.get(record.spec)
                 replica = Replica(record, MAX_KEPT_ANSWERS, catalog.outside, spec.s_per_row)
                 if _of_same(record, self._forked) is not None:
-                    replica.trail = Trail(kept=None)
+                    replica.trail = Lineage(kept=None)
                 await replica.load(catalog.journal, catalog.settings.adopt, base)
                 spec.s_per_row = replica.s_per_row
                 catalog.telemetry.saw_load(catalog.outside.clock() - began)
@@ -209,7 +209,7 @@ class Loads:
         return model
 
 
-def _of_same(record: ModelRecord, trails: Mapping[str, tuple[str, Trail]]) -> Trail | None:
+def _of_same(record: ModelRecord, trails: Mapping[str, tuple[str, Lineage]]) -> Lineage | None:
     """The trail kept of this incarnation of a model."""
     incarnation, trail = trails.get(record.id, ("", None))
     return trail if incarnation == record.incarnation else None

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence, Sized
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from dualstream.service.codecs import Door, Intake, ListedRows
+from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.jobs.follower import Lag
-from dualstream.service.jobs.guard_rollback import Pausing
+from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import Found, References
 from dualstream.service.jobs.refit import Refits
-from dualstream.service.jobs.unlearn_cleanup import LEFT_TO_OTHERS_S, CleanUp
+from dualstream.service.jobs.unlearn_cleanup import LEFT_TO_OTHERS_S, UnlearnCleanup
 from dualstream.service.journal.protocol import (
     Appended,
     JournalUnavailable,
@@ -26,14 +26,14 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.record import RecordError
-from dualstream.service.models.job import Errand
+from dualstream.service.models.job import Job
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.models.spec_cache import KnownSpec
 from dualstream.service.models.store_status import STALE_S, OtherIdentity
 from dualstream.service.replica.apply import CommitListener
 from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.lineage import Lost, Trail
-from dualstream.service.replica.receipts import Receipt, VerdictForgotten, is_left
+from dualstream.service.replica.lineage import Lineage, Lost
+from dualstream.service.replica.receipts import OutcomeForgotten, Receipt, is_left
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
 from dualstream.service.replica.state import Captured
@@ -41,11 +41,11 @@ from dualstream.solvers import MemberLearner, member_learner
 from dualstream.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from dualstream.service.models.registry import Catalog
+    from dualstream.service.models.registry import ModelRegistry
 
 log = logging.getLogger("dualstream.model")
 
-AnErrand = TypeVar("AnErrand", bound=Errand)
+AnyJob = TypeVar("AnyJob", bound=Job)
 
 MAX_APPEND_S = 5.0
 """Time during which an append of unknown outcome is retried."""
@@ -57,7 +57,7 @@ BESIDE_BYTES = 3_000
 """Committer, locks and whatever else a model takes beside its state and its door."""
 MEASURED_ROWS = 1000
 """A model's memory is measured again after so many records at most, and sooner while it is new."""
-FEWEST_ROWS = 16
+MIN_ROWS = 16
 """After so many its metrics, which are a small model's half, are there for the first time."""
 MEASURED_GROUPS = 4
 """In bulk, after so many groups."""
@@ -77,11 +77,11 @@ class Model(CommitListener):
 
     def __init__(
         self,
-        catalog: "Catalog",
+        catalog: "ModelRegistry",
         record: ModelRecord,
         replica: Replica,
         spec: KnownSpec,
-        door: Door,
+        door: RowSchema,
     ) -> None:
         self._catalog = catalog
         self.record = record
@@ -97,7 +97,7 @@ class Model(CommitListener):
             outside=catalog.outside,
         )
         self.outside = catalog.outside
-        self._errands: list[Errand] = []
+        self._errands: list[Job] = []
         self.reference: Found | None = None
         """The last one that was found."""
         self._names_since = replica.names_since
@@ -132,15 +132,15 @@ class Model(CommitListener):
         return self._with(References(self, self._catalog.reference_desk))
 
     @cached_property
-    def pausing(self) -> Pausing:
+    def pausing(self) -> GuardRollback:
         """The rollbacks that its guard asks for."""
-        return self._with(Pausing(self, self._catalog.journal))
+        return self._with(GuardRollback(self, self._catalog.journal))
 
     @cached_property
-    def clean_up(self) -> CleanUp:
+    def clean_up(self) -> UnlearnCleanup:
         """What follows once a sample of it was unlearned."""
         return self._with(
-            CleanUp(
+            UnlearnCleanup(
                 self.replica,
                 self.committer,
                 self._catalog.journal,
@@ -149,7 +149,7 @@ class Model(CommitListener):
             )
         )
 
-    def _with(self, errand: AnErrand) -> AnErrand:
+    def _with(self, errand: AnyJob) -> AnyJob:
         self._errands.append(errand)
         return errand
 
@@ -170,7 +170,7 @@ class Model(CommitListener):
             receipt = await future
             self._weigh()  # a new member takes more than a row does
             if receipt.verdict is None and not is_left(receipt.placed):
-                raise VerdictForgotten(request.control.kind, receipt.placed.seq)
+                raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
             return receipt
         number = self._pressure.enter(future)
         try:
@@ -200,7 +200,7 @@ class Model(CommitListener):
             )
             raise Problem(429, "quarantine-full", detail, retry_after_s=60)
 
-    def remember_told(self, intake: Intake, receipt: Receipt) -> None:
+    def remember_told(self, intake: ParsedRows, receipt: Receipt) -> None:
         """Which names the journal has: a row left out as another's did not bring its own."""
         if not receipt.conflicts:
             self.door.told(intake.names, receipt.placed.seq)
@@ -330,7 +330,7 @@ class Model(CommitListener):
             )
             self._catalog.telemetry.saw_loss(self.record.id, lost.records)
 
-    def count_lost_since(self, trail: Trail | None) -> None:
+    def count_lost_since(self, trail: Lineage | None) -> None:
         """As `count_lost`, of what it had applied when it left memory."""
         if trail is not None:
             self.count_lost(trail.lost_in(self.replica.trail))
@@ -372,7 +372,7 @@ class Model(CommitListener):
         lists: Sequence[Sized] = (of.names, of.retained, of.answers, of.losses, of.verdicts)
         held_by = (of.learner, of.progress, of.trail, *filter(len, lists), *self.door.held())
         self.bytes = BESIDE_BYTES + 8 * len(self.record.spec) + bytes_of(*held_by)
-        self._measured_again_at = seq + min(MEASURED_ROWS, max(FEWEST_ROWS, seq // 4))
+        self._measured_again_at = seq + min(MEASURED_ROWS, max(MIN_ROWS, seq // 4))
 
     def _weigh(self) -> None:
         before = self.bytes

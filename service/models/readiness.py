@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 from dualstream.service.journal.protocol import Journal, JournalError
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.store_status import OtherIdentity
 from dualstream.wire.problems import Problem, unavailable
 
@@ -15,13 +15,13 @@ log = logging.getLogger("dualstream.startup")
 RETRY_S = 1.0
 
 
-class Startup:
+class Readiness:
     """Brings the process up, again and again until the store is there; says why it is not.
 
     Once it is, it stays so, unless the store is taken over by a process that computes otherwise.
     """
 
-    def __init__(self, journal: Journal, catalog: Catalog) -> None:
+    def __init__(self, journal: Journal, catalog: ModelRegistry) -> None:
         self._journal = journal
         self._catalog = catalog
         self.finished = asyncio.Event()

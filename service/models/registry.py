@@ -11,7 +11,7 @@ import msgspec
 from dualstream.service.clock import REAL, Outside
 from dualstream.service.codecs import MAX_NONZEROS, RowLimits
 from dualstream.service.concurrency import background_task, drop_traceback
-from dualstream.service.jobs.refit import Desk
+from dualstream.service.jobs.refit import SolverThread
 from dualstream.service.journal.author import SERVER, Author, told_of_spec
 from dualstream.service.journal.protocol import (
     Conflict,
@@ -22,13 +22,13 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.metrics import Telemetry
-from dualstream.service.models.admission import MAX_WAIT_S, Idleness, Pressure
-from dualstream.service.models.cache import Held, Pin
-from dualstream.service.models.loader import Loads
+from dualstream.service.models.admission import MAX_WAIT_S, AdmissionControl, IdleShare
+from dualstream.service.models.cache import ModelCache, Pin
+from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.sizeof import bytes_before_rows
 from dualstream.service.models.spec_cache import KnownSpecs
-from dualstream.service.models.store_status import Contact, Identity
+from dualstream.service.models.store_status import StoreIdentity, StoreStatus
 from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
 from dualstream.service.settings import Settings
 from dualstream.solvers import resolve_spec
@@ -46,7 +46,7 @@ NOBODYS = "-"
 """An incarnation that no model has."""
 
 
-class Catalog:
+class ModelRegistry:
     """Finds, makes and drops models; those that are not in memory are loaded."""
 
     def __init__(
@@ -59,23 +59,23 @@ class Catalog:
         self.journal = journal
         self.settings = settings
         self.telemetry = telemetry
-        self.contact = Contact(journal)
-        self.identity = Identity(journal)
+        self.contact = StoreStatus(journal)
+        self.identity = StoreIdentity(journal)
         self.outside = outside
-        self.pressure = Pressure(
+        self.pressure = AdmissionControl(
             settings.max_in_flight,
             MAX_WAIT_S,
             settings.request_timeout_s,
             telemetry.saw_shed,
             outside.clock,
-            Idleness().share,
+            IdleShare().share,
         )
         limits = RowLimits(settings.max_rows, MAX_NONZEROS)
-        self.desk = Desk()
-        self.reference_desk = Desk()
-        self._held = Held(settings.models_bytes, settings.models_held, self._saw_eviction)
+        self.desk = SolverThread()
+        self.reference_desk = SolverThread()
+        self._held = ModelCache(settings.models_bytes, settings.models_held, self._saw_eviction)
         self._specs = KnownSpecs(limits)
-        self.loads = Loads(self, self._held, self._specs)
+        self.loads = ModelLoader(self, self._held, self._specs)
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._held)

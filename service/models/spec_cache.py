@@ -2,12 +2,12 @@
 
 import asyncio
 
-from dualstream.service.codecs import Door, RowLimits
+from dualstream.service.codecs import RowLimits, RowSchema
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.replica.spec import fixed_spec
 from dualstream.solvers import FixedSpec, make_learner
 
-MOST_SPECS = 1000
+MAX_SPECS = 1000
 """So many are known at once."""
 S_PER_ROW = 1e-6
 """What a row is taken to cost until some were learned."""
@@ -26,12 +26,12 @@ class KnownSpec:
         self._spec, self._limits = spec, limits
         self.first_bytes = first_bytes
         self.s_per_row = S_PER_ROW
-        door = Door(spec, limits)
+        door = RowSchema(spec, limits)
         self._door = None if door.is_hashed else door
 
-    def door(self) -> Door:
+    def door(self) -> RowSchema:
         """A model's: its own where it tells names, and else that of all of them."""
-        return self._door or Door(self._spec, self._limits)
+        return self._door or RowSchema(self._spec, self._limits)
 
 
 class KnownSpecs:
@@ -51,7 +51,7 @@ class KnownSpecs:
         if known is None:
             spec = fixed_spec(text)
             learner = await asyncio.to_thread(make_learner, spec)
-            if len(self._known) >= MOST_SPECS:
+            if len(self._known) >= MAX_SPECS:
                 self._known.clear()
             known = self._known[text] = KnownSpec(spec, bytes_of(learner), self._limits)
         return known

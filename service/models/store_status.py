@@ -13,7 +13,7 @@ class OtherIdentity(JournalUnavailable):
     """The store's states were computed by another kind of machine, or another version."""
 
 
-class Identity:
+class StoreIdentity:
     """That of a process, held against the one in force in its store: at its start and ever after.
 
     A store may be taken over while others still serve it, though they were to be stopped. What
@@ -79,7 +79,7 @@ The store is asked each second: five looks in a row have failed then.
 """
 
 
-class Contact:
+class StoreStatus:
     """Kept by whoever asks the store; those who answer requests only look here."""
 
     def __init__(self, journal: Journal) -> None:

@@ -246,7 +246,7 @@ class LoadedVersions:
 
 
 @dataclass(slots=True)
-class PutAway:
+class StagedCopy:
     """A copy that is in the store."""
 
     digest: str
@@ -256,14 +256,14 @@ class PutAway:
 
 
 @asynccontextmanager
-async def put_away(model: "Model", journal: Journal, copy: Snapshot) -> AsyncIterator[PutAway]:
+async def put_away(model: "Model", journal: Journal, copy: Snapshot) -> AsyncIterator[StagedCopy]:
     """A copy in the store, for whoever names it while this is held.
 
     If he does not, it stays only where something else names it. Others who put away the same may
     have to do it again.
     """
     digest = await journal.copy_put(model.record.id, model.record.incarnation, copy.data)
-    away = PutAway(digest)
+    away = StagedCopy(digest)
     try:
         yield away
     finally:

@@ -20,7 +20,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.replica.entries import Content
 from dualstream.service.replica.groups import BULK_ROWS, Group, is_whole, own_entry
-from dualstream.service.replica.lineage import Lost, may_have_parted, parts_at
+from dualstream.service.replica.lineage import Lost, contradicts, may_contradict
 from dualstream.service.replica.pending_outcomes import Applied, take_back
 from dualstream.service.replica.receipts import new_of
 from dualstream.service.replica.recovery import REPLAYS, Forked
@@ -86,7 +86,7 @@ class Applying:
                 follows = appended.shortfall is None and is_whole(group, appended)
             if follows and replica.learns_at_once(seq - replica.seq):
                 return self._told(group, appended) if appended.entries else ()
-        if parts_at(appended, self.place):
+        if contradicts(appended, self.place):
             replica.is_forked = True
         return None
 
@@ -98,13 +98,13 @@ class Applying:
         """
         replica = self._replica
         if (is_learning and replica.seq <= front.seq) or self.place == front:
-            replica.is_forked = replica.is_forked or parts_at(appended, front)
+            replica.is_forked = replica.is_forked or contradicts(appended, front)
         elif replica.seq == replica.trail.end:
             self.doubt(appended)
 
     def doubt(self, appended: Appended) -> None:
         """Nobody is served, until the head tells, where an append asked elsewhere speaks of it."""
-        if may_have_parted(appended, self.place, self._replica.trail):
+        if may_contradict(appended, self.place, self._replica.trail):
             self._replica.is_forked = True
 
     def may_contradict(self, appended: Appended) -> bool:
@@ -116,7 +116,7 @@ class Applying:
         is_told = appended.entries or (appended.first_seq or 0) <= replica.seq + 1
         if not is_told or replica.seq != replica.trail.end:
             return True
-        return may_have_parted(appended, self.place, replica.trail)
+        return may_contradict(appended, self.place, replica.trail)
 
     def has_lost(self, place: Place) -> bool:
         """The store does not hold `place`: whether the replica stands on it, as far as it knows.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.journal.record import Control
-from dualstream.service.replica.controls import Verdict, copy_needed_by, obey, takes_up
+from dualstream.service.replica.controls import ControlOutcome, copy_needed_by, obey, takes_up
 from dualstream.service.replica.quarantine import held_pieces, learn_held
 from dualstream.service.replica.state import ModelState, UnreadableCopy, read_copy
 
@@ -19,7 +19,7 @@ log = logging.getLogger("dualstream.obeying")
 _OTHER_ROWS = ("rollback", "unlearn", "pause")
 
 
-async def obey_in_place(replica: "Replica", control: Control, journal: Journal) -> Verdict:
+async def apply_control(replica: "Replica", control: Control, journal: Journal) -> ControlOutcome:
     """Let a replica obey the control that comes next.
 
     In a thread, as it may take long: a new member learns the retained rows. Raises UnreadableCopy
@@ -43,7 +43,7 @@ async def obey_in_place(replica: "Replica", control: Control, journal: Journal) 
     return verdict
 
 
-def _note(replica: "Replica", control: Control, verdict: Verdict) -> None:
+def _note(replica: "Replica", control: Control, verdict: ControlOutcome) -> None:
     """Keep what is beside the state, and count a refusal."""
     replica.verdicts.keep(replica.seq, control, verdict)
     if verdict.refusal is not None:

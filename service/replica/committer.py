@@ -35,8 +35,8 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.service.replica.apply import SILENT, Applying, CommitListener, Others
-from dualstream.service.replica.controls import Verdict
-from dualstream.service.replica.fifo_lock import Baton
+from dualstream.service.replica.controls import ControlOutcome
+from dualstream.service.replica.fifo_lock import FifoLock
 from dualstream.service.replica.groups import (
     BULK_ROWS,
     GROUP_ROWS,
@@ -97,7 +97,7 @@ class Committer:
         self._learned_to: Place | None = None
         self._ahead: Group | None = None
         # Held by whoever moves the replica on: this committer's groups, or `refresh`.
-        self._moving = Baton()
+        self._moving = FifoLock()
         self._wanting = 0  # how many others wait for it
 
     def submit(self, request: AnyRequest) -> "asyncio.Future[Receipt]":
@@ -340,7 +340,7 @@ class Committer:
             assert not isinstance(applied, Outcome)
             told = (appended.placed[0], applied, self._replica.verdicts)
             return [receipt_of_control(requests[0], *told)]
-        assert not isinstance(applied, Verdict)
+        assert not isinstance(applied, ControlOutcome)
         return receipts_of(requests, placed, applied, self._replica.answers)
 
     async def _journal_group(self, group: Group) -> Appended:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from dualstream.service.journal.record import Control
-from dualstream.service.replica.controls import Verdict
+from dualstream.service.replica.controls import ControlOutcome
 from dualstream.solvers import CorruptState
 
 # Those whose fields are part of what is told, or say whose the control is.
@@ -29,12 +29,12 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     fields: dict[str, Any]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ControlOutcome:
         """Without the member that was added or promoted, which has gone on since."""
-        return Verdict(self.refusal, rows=self.rows)
+        return ControlOutcome(self.refusal, rows=self.rows)
 
 
-class Verdicts:
+class ControlOutcomes:
     """Those of the last controls, by their seqs; `kept` of them."""
 
     __slots__ = ("_by_seq", "_kept")
@@ -50,7 +50,7 @@ class Verdicts:
         """Of the control at `seq`, if it is kept."""
         return self._by_seq.get(seq)
 
-    def of(self, seq: int, control: Control) -> Verdict | None:
+    def of(self, seq: int, control: Control) -> ControlOutcome | None:
         """What became of this control, appended at `seq`, if it is kept.
 
         Another one stands there where the journal has lost this one since.
@@ -60,7 +60,7 @@ class Verdicts:
             return None
         return told.verdict
 
-    def keep(self, seq: int, control: Control, verdict: Verdict) -> None:
+    def keep(self, seq: int, control: Control, verdict: ControlOutcome) -> None:
         fields = _fields_kept(control)
         self._put(Told(seq, control.kind, verdict.refusal, verdict.rows, fields))
 

@@ -33,7 +33,7 @@ from dualstream.solvers import (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ControlOutcome:
     """What became of a control: it was done, or refused with a sentence and nothing has changed."""
 
     refusal: str | None = None
@@ -157,15 +157,15 @@ def check_control(subject: Subject, control: Control) -> None:
         raise _unknown(subject, control, f"{error}, which") from error
 
 
-def obey(subject: Subject, control: Control) -> Verdict:
+def obey(subject: Subject, control: Control) -> ControlOutcome:
     """Apply a control that `check_control` let pass, or that this version wrote."""
     kind, order = _read(subject, control)
     try:
         if kind.take is not None:
-            return Verdict(rows=kind.take(subject, order, control.arrays))
-        return Verdict(member=kind.do(subject, order))
+            return ControlOutcome(rows=kind.take(subject, order, control.arrays))
+        return ControlOutcome(member=kind.do(subject, order))
     except (MemberError, InvalidSpec, UnlearningError, RefitError, PauseError) as error:
-        return Verdict(refusal=str(error))
+        return ControlOutcome(refusal=str(error))
 
 
 def copy_named_by(control: Control) -> str | None:

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 
-class Baton:
+class FifoLock:
     """Held by one at a time, in the order in which they came for it.
 
     Whoever has done with it hands it on: nobody comes in between.

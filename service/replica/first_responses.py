@@ -118,7 +118,7 @@ class AskedIn:
         return tuple(self._parts.key(start + 1 + number) for number in numbers.tolist())
 
 
-class Answers:
+class FirstResponses:
     """The last answers of one model, by the keys of their requests."""
 
     __slots__ = ("_by_key", "_kept", "_rows", "_task")

@@ -27,7 +27,7 @@ class Lost(NamedTuple):
     is_all: bool
 
 
-class Trail:
+class Lineage:
     """The ends of the last entries that a replica has applied: their seqs and chain values.
 
     It is bookkeeping of one process, no part of the state. Of a chain value its first 64 bits are
@@ -147,7 +147,7 @@ class Trail:
             del self._seqs[:-kept], self._chains[:-kept]
 
 
-def parts_at(appended: Appended, place: Place) -> bool:
+def contradicts(appended: Appended, place: Place) -> bool:
     """Whether an append that was asked behind `place` shows that the journal has lost that."""
     for entry in appended.entries:
         if entry.seq > place.seq:
@@ -158,7 +158,7 @@ def parts_at(appended: Appended, place: Place) -> bool:
     return not goes_on or appended.previous != place.chain
 
 
-def may_have_parted(appended: Appended, place: Place, trail: Trail) -> bool:
+def may_contradict(appended: Appended, place: Place, trail: Lineage) -> bool:
     """Whether what an append tells and what led to `place` differ, or may: the head tells.
 
     It was asked behind another place, or answers what was asked before; it may be older than what

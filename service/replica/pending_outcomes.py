@@ -7,10 +7,10 @@ rebuilding: whoever applies it so leaves the outcome under the nonce of the appe
 from collections.abc import Sequence
 
 from dualstream.service.journal.protocol import Entry
-from dualstream.service.replica.controls import Verdict
+from dualstream.service.replica.controls import ControlOutcome
 from dualstream.solvers import Outcome
 
-Applied = Outcome | Verdict
+Applied = Outcome | ControlOutcome
 """What became of one group: of its rows, or of its control."""
 
 
@@ -36,7 +36,7 @@ def within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> App
     """What became of the records first_seq .. seq, all rows or one control; None where unknown."""
     outcomes = []
     for begins, applied in done:
-        if isinstance(applied, Verdict):
+        if isinstance(applied, ControlOutcome):
             if begins == first_seq:
                 return applied
         elif begins <= seq and first_seq < begins + len(applied):

@@ -11,9 +11,9 @@ import numpy as np
 
 from dualstream.service.journal.chain import first_chain
 from dualstream.service.journal.protocol import ModelRecord, Snapshot
-from dualstream.service.replica.control_outcomes import Verdicts
-from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, Answers
-from dualstream.service.replica.lineage import Trail
+from dualstream.service.replica.control_outcomes import ControlOutcomes
+from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, FirstResponses
+from dualstream.service.replica.lineage import Lineage
 from dualstream.service.replica.spec import check_spec, fixed_spec
 from dualstream.service.replica.state import Captured, ModelState, by_part, header_of, read_state
 from dualstream.service.replica.window_losses import ServedLosses
@@ -51,7 +51,7 @@ class PlacedState:
         self.spec = fixed_spec(bytes(record.spec) if spec is None else spec)
         self.dim = width_of(self.spec["features"])
         self._kept_answers = kept_answers
-        self.trail = Trail()
+        self.trail = Lineage()
         self._begin()
 
     # -- what it is ------------------------------------------------------------------------------
@@ -59,8 +59,8 @@ class PlacedState:
     def _begin(self) -> None:
         """Be before the first record."""
         self._hold(ModelState.new(self.spec))
-        self.answers = Answers(self.spec["task"], self._kept_answers)
-        self.verdicts = Verdicts(self._kept_answers)
+        self.answers = FirstResponses(self.spec["task"], self._kept_answers)
+        self.verdicts = ControlOutcomes(self._kept_answers)
         self.losses = ServedLosses(self.spec)
         self.restored_seq = 0
         self._begin_at(0, first_chain(self.incarnation))

@@ -7,16 +7,16 @@ import msgspec
 
 from dualstream.service.codecs import ListedRows, Rows, as_batch
 from dualstream.service.journal.protocol import OutcomeUnknown, Placed
-from dualstream.service.replica.control_outcomes import Verdicts
-from dualstream.service.replica.controls import Verdict
-from dualstream.service.replica.first_responses import Answer, Answers, Asked
+from dualstream.service.replica.control_outcomes import ControlOutcomes
+from dualstream.service.replica.controls import ControlOutcome
+from dualstream.service.replica.first_responses import Answer, Asked, FirstResponses
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
 from dualstream.service.replica.retained_ids import NOBODY, Named, names_a_row
 from dualstream.service.replica.row_sums import FEW, Column
 from dualstream.solvers import Batch, Outcome
 
 
-class VerdictForgotten(OutcomeUnknown):
+class OutcomeForgotten(OutcomeUnknown):
     """A control is journalled, and whether it was done or refused there is not kept any more."""
 
     def __init__(self, kind: str, seq: int) -> None:
@@ -42,7 +42,7 @@ class Receipt(msgspec.Struct):
     rejected: Column | None = None
     set_aside: int = 0
     """So many of the last rows were not tried, as learning pauses; they are rejected, too."""
-    verdict: Verdict | None = None
+    verdict: ControlOutcome | None = None
     """What became of a control; None where it was there before, or that is not kept any more."""
     rows: list[int] | None = None
     """Which rows were journalled; None for all."""
@@ -151,7 +151,7 @@ def receipts_of(
     requests: Sequence[AnyRequest],
     placed: Sequence[Sequence[Placed]],
     outcome: Outcome | None,
-    answers: Answers,
+    answers: FirstResponses,
 ) -> list[Receipt]:
     """One receipt for each request, cut from the outcome of the whole group."""
     if len(requests) == 1 and outcome is not None and len(placed[0]) == 1:
@@ -192,7 +192,10 @@ def receipts_of(
 
 
 def receipt_of_control(
-    request: ControlRequest, place: Placed, verdict: Verdict | None, verdicts: Verdicts
+    request: ControlRequest,
+    place: Placed,
+    verdict: ControlOutcome | None,
+    verdicts: ControlOutcomes,
 ) -> Receipt:
     """The receipt of a control.
 

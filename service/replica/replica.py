@@ -25,11 +25,11 @@ from dualstream.service.journal.protocol import (
     Place,
 )
 from dualstream.service.journal.record import Control, CorruptRecord
-from dualstream.service.replica.apply_control import obey_in_place
-from dualstream.service.replica.controls import Verdict, check_control, stands_alone
+from dualstream.service.replica.apply_control import apply_control
+from dualstream.service.replica.controls import ControlOutcome, check_control, stands_alone
 from dualstream.service.replica.entries import Content, content_beyond, parted_at
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, Asked, AskedIn
-from dualstream.service.replica.lineage import Lost, Trail, follows
+from dualstream.service.replica.lineage import Lineage, Lost, follows
 from dualstream.service.replica.pending_outcomes import Applied, hand_over, take_back, within
 from dualstream.service.replica.positioned_state import PlacedState
 from dualstream.service.replica.recovery import Forked, recover
@@ -197,12 +197,12 @@ class Replica(PlacedState):
 
     async def apply_own_control(
         self, seq: int, chain: str, control: Control, journal: Journal
-    ) -> Verdict:
+    ) -> ControlOutcome:
         """Obey the control that this process appended itself, an entry of its own at `seq`.
 
         Raises UnreadableCopy and Trimmed, before anything is changed.
         """
-        verdict = await obey_in_place(self, control, journal)
+        verdict = await apply_control(self, control, journal)
         self._stand_at(seq, chain)
         return verdict
 
@@ -289,7 +289,7 @@ class Replica(PlacedState):
         for record in records:
             first_seq = self.seq + 1
             if isinstance(record, Control):
-                done.append((first_seq, await obey_in_place(self, record, journal)))
+                done.append((first_seq, await apply_control(self, record, journal)))
             else:
                 outcome = await self._learn(record)
                 done.append((first_seq, self._kept(record, outcome, asked, named)))
@@ -424,7 +424,7 @@ class Replica(PlacedState):
         self.is_forked = True
         fresh = Replica(record, self._kept_answers, self._outside, self._s_per_row)
         fresh.watched = self.watched
-        fresh.trail = Trail(kept=None)
+        fresh.trail = Lineage(kept=None)
         await fresh.load(journal, base=Base(record))
         async with self._turn:
             lost = self.trail.give_way_to(fresh.trail)

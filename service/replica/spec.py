@@ -10,7 +10,7 @@ from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.journal.record import CorruptRecord
 from dualstream.solvers import FixedSpec
 
-MOST_SPECS = 1000
+MAX_SPECS = 1000
 """So many are remembered, with what follows from them."""
 REMOVED_FIELDS = ("compare_windows",)
 """Fields of older stores that changed nothing that a model learns."""
@@ -26,7 +26,7 @@ def read_spec(text: bytes) -> dict[str, Any]:
     return {name: value for name, value in spec.items() if name not in REMOVED_FIELDS}
 
 
-@lru_cache(MOST_SPECS)
+@lru_cache(MAX_SPECS)
 def fixed_spec(text: bytes) -> FixedSpec:
     """A resolved specification, one for all models that have it."""
     return FixedSpec(read_spec(text))

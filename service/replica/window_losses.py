@@ -15,7 +15,7 @@ import numpy as np
 from dualstream.solvers import Batch, CorruptState, Outcome, why_no_reference
 from dualstream.solvers.core.spec_cache import worked_out_once
 
-_LEAST_ROOM = 64
+_MIN_ROOM = 64
 _NO_LOSSES = np.empty(0)
 
 
@@ -78,7 +78,7 @@ class ServedLosses:
         room = len(self._ring)
         if room == self._most or self._entered + more <= room:
             return
-        room = min(self._most, max(_LEAST_ROOM, 2 * room, self._entered + more))
+        room = min(self._most, max(_MIN_ROOM, 2 * room, self._entered + more))
         if not self._entered:
             self._ring = np.empty(room)
             return

@@ -43,15 +43,15 @@ from dualstream.service.codecs import media_type
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
-from dualstream.service.jobs.redis_input import Intakes, has_inputs
+from dualstream.service.jobs.redis_input import RedisInputs, has_inputs
 from dualstream.service.journal import Limits as JournalLimits, make_journal
 from dualstream.service.journal.protocol import Journal, JournalError
 from dualstream.service.journal.record import RecordError
 from dualstream.service.metrics import Telemetry
 from dualstream.service.metrics.multiprocess import Sharing
 from dualstream.service.models.admission import REFUSE_AFTER_S, kind_of, overloaded
-from dualstream.service.models.readiness import Startup
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.readiness import Readiness
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import (
     MAX_LOADED_VERSIONS,
     MAX_LOADED_VERSIONS_BYTES,
@@ -77,9 +77,9 @@ class Application:
     def __init__(
         self,
         layers: ASGIApp,
-        catalog: Catalog,
+        catalog: ModelRegistry,
         versions: LoadedVersions,
-        startup: Startup,
+        startup: Readiness,
         bodies: Bodies,
         connections: Connections,
         learn: LearnRoute,
@@ -135,9 +135,9 @@ def create_app(
         settings.key_rows_per_s,
         telemetry.saw_rate_exceeded,
     )
-    catalog = Catalog(journal, settings, telemetry)
+    catalog = ModelRegistry(journal, settings, telemetry)
     telemetry.watch(catalog)
-    startup = Startup(journal, catalog)
+    startup = Readiness(journal, catalog)
     connections = Connections(
         settings.max_connections,
         Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S, settings.keep_alive_s),
@@ -152,7 +152,7 @@ def create_app(
         catalog.pressure.run,
     ]
     if settings.redis_input:
-        tasks.append(Intakes(catalog, has_inputs(journal)).run)
+        tasks.append(RedisInputs(catalog, has_inputs(journal)).run)
 
     async def serve_models() -> None:
         await startup.run()

@@ -18,7 +18,7 @@ from dualstream.wire.problems import Problem
 
 LONG = 64 * 1024
 """Bytes of a body that is worth it."""
-MOST_HELD = 512 * 1024
+MAX_HELD = 512 * 1024
 """Of a long body so much comes in before the application has asked for it, and no more is read."""
 
 
@@ -95,7 +95,7 @@ class BodyProtocol(LimitedProtocol):
         if not cycle.body:
             cycle.body = Pieces()
         cycle.body += piece
-        if len(cycle.body) >= MOST_HELD:
+        if len(cycle.body) >= MAX_HELD:
             self.flow.pause_reading()
         cycle.message_event.set()
 

@@ -22,14 +22,14 @@ AT_ONCE, CLOSED_AT_ONCE = 100, 8
 """So many are looked at, or closed, before others are served again."""
 PAUSE_S = 0.001
 """For them to be served: in one turn of the loop a request does not get far."""
-LEAST_BYTES = 1024
+MIN_BYTES = 1024
 """Of a body or an answer, within the time that it is given: else it counts as standing still."""
 MAX_HEAD_BYTES = 64 * 1024
 """Longest path and headers of a request together."""
 MAX_HEAD_S = 10.0
 """Time for a request's head, and for the first request of a connection."""
 MAX_BODY_STEP_S = 30.0
-"""Time for every LEAST_BYTES of a body, or of an answer that the client reads."""
+"""Time for every MIN_BYTES of a body, or of an answer that the client reads."""
 LISTENS = "listens"
 """In the scope of a request whose answer is a stream without an end."""
 RESERVED_FILES = 256
@@ -59,7 +59,7 @@ class Limits:
 
     head_bytes  of a head, which has the path and all headers
     head_s      until a head has come whole, and until the first one begins
-    body_s      for each LEAST_BYTES of a body, and of an answer that the client has to read
+    body_s      for each MIN_BYTES of a body, and of an answer that the client has to read
     idle_s      between an answer and the next request
     """
 
@@ -170,7 +170,7 @@ class Connections:
         limit_s, reason = self._limit(seen)
         if now - seen.at <= limit_s:
             return False
-        if so_far - seen.so_far >= LEAST_BYTES:
+        if so_far - seen.so_far >= MIN_BYTES:
             seen.so_far, seen.at = so_far, now
             self._goes_on(connection, begun)
             return False
@@ -207,9 +207,7 @@ class Connections:
                 408, "too-slow", f"the request's head took more than {self.limits.head_s:g} s"
             )
         if waits is Waits.BODY:
-            detail = (
-                f"the body brought less than {LEAST_BYTES} bytes within {self.limits.body_s:g} s"
-            )
+            detail = f"the body brought less than {MIN_BYTES} bytes within {self.limits.body_s:g} s"
             return Problem(408, "too-slow", detail)
         return None
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from dualstream.service.transport.connections import LISTENS, Connections, Sight, Waits
 from dualstream.wire.problems import MEDIA_TYPE, Problem
 
-MOST_HEADERS = 256
+MAX_HEADERS = 256
 
 
 class _Flow(FlowControl):
@@ -133,8 +133,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._overhead = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.headers) == MOST_HEADERS:
-            self._refuse_head(f"there are more than {MOST_HEADERS} headers")
+        if len(self.headers) == MAX_HEADERS:
+            self._refuse_head(f"there are more than {MAX_HEADERS} headers")
             raise ValueError("too many headers")
         super().on_header(name, value)
 

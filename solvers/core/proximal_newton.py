@@ -39,7 +39,7 @@ from dualstream.solvers.jit import (
     void,
 )
 
-MOST_MEMBERS = 500
+MAX_MEMBERS = 500
 """Coordinates of M beyond which there is no local phase: a factorisation costs their cube."""
 _ROUNDS = 20
 _STEPS = 100
@@ -115,11 +115,11 @@ def minimise(
 ) -> Optimum | None:
     """The minimum of F, from `start` (width + 1,) and M = `members` (width,); `start` is 0 off M.
 
-    None where M has grown beyond MOST_MEMBERS, or where the minimum was not found.
+    None where M has grown beyond MAX_MEMBERS, or where the minimum was not found.
     """
     weights, members = start, members.copy()
     for _ in range(_ROUNDS):
-        found = minimise_over(rows, objective, weights, members, tol, MOST_MEMBERS)
+        found = minimise_over(rows, objective, weights, members, tol, MAX_MEMBERS)
         if found is None or not found.converged:
             return None
         if not found.missing.any():

@@ -18,7 +18,7 @@ WINDOW_ROWS = 10_000
 MAX_WINDOW_ROWS = 1_000_000
 
 _SMOOTH = tuple(loss for loss in LOSSES if loss not in NONSMOOTH_LOSSES)
-_LEAST_RHO = 1e-100
+_MIN_RHO = 1e-100
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,10 @@ def _why_no_problem(spec: Mapping[str, Any]) -> str | None:
             "variant pa asks every row for its margin, at any cost; "
             "pa1 and pa2 have an objective where no weights give it"
         )
-    if algorithm in ("sgd", "spg") and not spec["rho"] >= _LEAST_RHO:
+    if algorithm in ("sgd", "spg") and not spec["rho"] >= _MIN_RHO:
         return "with rho 0 a window has no one best weights"
     if algorithm in ("truncated_gradient", "fobos"):
-        if not spec["lambda"] >= _LEAST_RHO:
+        if not spec["lambda"] >= _MIN_RHO:
             return "with lambda 0 a window has no one best weights"
         if spec.get("theta") is not None:
             return "weights beyond theta are not cut, which no regularizer does"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dualstream.solvers.core.batch import Batch
 from dualstream.solvers.core.learner import Outcome, State
 
-_LEAST_ROOM = 262_144
+_MIN_ROOM = 262_144
 
 
 class Rewindable(Protocol):
@@ -69,7 +69,7 @@ class Rewind:
         self._saved = self._learner.state()
         self._since = []
         size = sum(np.asarray(array).nbytes for array in self._saved.values())
-        self._room = max(size, _LEAST_ROOM)
+        self._room = max(size, _MIN_ROOM)
 
     def _note(self, batch: Batch) -> None:
         if self._saved is None:

@@ -46,7 +46,7 @@ RECENT = 1000
 FADING = 0.999
 """What a row counts for one row later, in the fading view."""
 
-MOST_WAITING, BATCHES_WAITING = 4096, 16
+MAX_WAITING, BATCHES_WAITING = 4096, 16
 """So many rows, in so many batches, wait until somebody asks: they take 100 kB or less."""
 
 Waiting = tuple[Floats, Floats, Floats, Flags, int]
@@ -148,7 +148,7 @@ class Progressive:
         waiting = self._waiting
         waiting.append((labels, outcome.scores, outcome.losses, outcome.rejected, first_seq))
         self._waiting_rows += len(labels)
-        if self._waiting_rows > MOST_WAITING or len(waiting) > BATCHES_WAITING:
+        if self._waiting_rows > MAX_WAITING or len(waiting) > BATCHES_WAITING:
             self._catch_up()
 
     def _catch_up(self) -> None:

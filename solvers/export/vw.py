@@ -23,7 +23,7 @@ from dualstream.solvers.export.source import Source
 
 CONSTANT = 11650396
 _VERSION = "9.0.0"
-_MOST_BITS = 30
+_MAX_BITS = 30
 _NO_LIMIT = float(np.finfo(np.float32).max)
 """Predictions are clipped to the labels that were seen."""
 
@@ -59,7 +59,7 @@ def write(source: Source) -> bytes:
 
 def _bits_for(dim: int) -> int:
     """The least bits by which an index, from 1 to dim, lies below the constant."""
-    for bits in range(1, _MOST_BITS + 1):
+    for bits in range(1, _MAX_BITS + 1):
         if dim < CONSTANT % (1 << bits):
             return bits
     raise NotExpressible(f"Vowpal Wabbit has its constant at index {CONSTANT}, within the features")

@@ -21,7 +21,7 @@ from dualstream.solvers.offline.dense_algebra import dot, factor, solve_factored
 from dualstream.solvers.offline.finite_newton_kernels import normal_equations, step_length
 from dualstream.solvers.offline.problem import Problem
 
-_MOST_COLUMNS = 1000
+_MAX_COLUMNS = 1000
 """The equations are a matrix as wide, and their solution costs its cube."""
 _LEAST = 1e-15
 """A step of this share of the weights is none."""
@@ -67,7 +67,7 @@ class FiniteNewton:
     @property
     def cost(self) -> float:
         """What a step may cost, in passes; infinite where there are too many columns."""
-        is_too_wide = len(self._columns) > _MOST_COLUMNS
+        is_too_wide = len(self._columns) > _MAX_COLUMNS
         return np.inf if is_too_wide else self._passes(self._lengths)
 
     def _passes(self, lengths: Floats) -> float:

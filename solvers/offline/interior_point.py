@@ -15,7 +15,7 @@ import numpy as np
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.dense_algebra import dot, factor, solve_factored, times
 
-_MOST_ITERATIONS = 100
+_MAX_ITERATIONS = 100
 _TO_BOUNDARY = 0.995
 
 Solve = Callable[[Floats], Floats]
@@ -127,7 +127,7 @@ def _minimise(
     nothing = 1e-14 * size * float(np.minimum(upper, 1.0).sum())
     best, best_error = (z, eta), np.inf
     since_best = 0
-    for iteration in range(_MOST_ITERATIONS):
+    for iteration in range(_MAX_ITERATIONS):
         gradient = quadratic.product(z)
         residual_d = gradient + p + combined(eta, a) - s
         residual_d[top] += t
@@ -187,7 +187,7 @@ def _minimise(
             break
         z, w, eta = z + step * dz, w + step * dw, eta + step * d_eta
         s, t = s + step * ds, t + step * dt
-    return Optimum(*best, _MOST_ITERATIONS, best_error <= tol)
+    return Optimum(*best, _MAX_ITERATIONS, best_error <= tol)
 
 
 def combined(weights: Floats, rows: Floats) -> Floats:

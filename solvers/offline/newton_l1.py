@@ -26,7 +26,7 @@ from dualstream.solvers.offline.methods import Method, Option, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES
 
-_LEAST_NEW = 50
+_MIN_NEW = 50
 """Coordinates that may join the set in a round, or as many as it has."""
 _NOTHING = 1e-12
 """A gap that is none: with one class and a free intercept the least objective is 0."""
@@ -94,7 +94,7 @@ class Newton:
     def _grow(self) -> None:
         """Let those join whose gradient is the furthest beyond rho."""
         missing = np.flatnonzero(self._missing())
-        room = max(_LEAST_NEW, int(np.count_nonzero(self._members)))
+        room = max(_MIN_NEW, int(np.count_nonzero(self._members)))
         order = np.argsort(-np.abs(self._gradient[missing]), kind="stable")
         self._members[missing[order[:room]]] = True
 

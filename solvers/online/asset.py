@@ -70,7 +70,7 @@ N_INTS = 7
 
 # Rows that D_G^2 is the mean of, and the least that it is.
 NORM_OF = 100
-_LEAST_SQUARE = 1e-12
+_MIN_SQUARE = 1e-12
 _SMALL_STEP, _SMALL_NORM = 1e90, 1e180
 _INFINITY = math.inf
 
@@ -308,7 +308,7 @@ def learn_rows(
         if is_strong:
             eta, keep = 1.0 / (lam * t), 1.0 - 1.0 / t
         else:
-            mean = max(new_norm_sum / new_norm_rows, _LEAST_SQUARE)
+            mean = max(new_norm_sum / new_norm_rows, _MIN_SQUARE)
             eta = distance / math.sqrt(mean * t)
             keep = 1.0 - eta * lam
         m = scale * dv

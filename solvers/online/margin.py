@@ -74,7 +74,7 @@ _TINY = 1e-280
 _PARALLEL = 1e-12
 # ROMMA's |w|^2 carries a relative error that grows as itself does: here it is summed anew.
 _GROWTH = 1e3
-_LEAST_SCALE, _MOST_SCALE = 1e-30, 1e30
+_MIN_SCALE, _MAX_SCALE = 1e-30, 1e30
 _LARGE = 1e300
 # |w|^2 of ROMMA from which on w is taken _SMALLER.
 _OUTSIZED, _SMALLER = 1e240, 2.0**-256
@@ -296,7 +296,7 @@ def learn_rows(
                         scale *= _SMALLER
                         ww *= _SMALLER * _SMALLER
                     is_due = kind == ROMMA and ww > _GROWTH * summed
-                    if is_due or not _LEAST_SCALE < scale < _MOST_SCALE:
+                    if is_due or not _MIN_SCALE < scale < _MAX_SCALE:
                         ww = summed = fold(v, scale)
                         scale = 1.0
         if not finite:

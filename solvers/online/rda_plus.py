@@ -24,7 +24,7 @@ minimum found, G_j = t times the gradient at the minimum for weights at 0, and
 keep theirs. All this is a function of the rows learned and of nothing else.
 
 The row that ends a stable phase waits for it: a few ms for tens of active features on 1,000 rows,
-seconds for MOST_MEMBERS dense ones; where there would be more, there is no local phase.
+seconds for MAX_MEMBERS dense ones; where there would be more, there is no local phase.
 """
 
 from collections.abc import Mapping

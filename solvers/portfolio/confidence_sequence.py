@@ -22,12 +22,12 @@ import math
 from dualstream.solvers.core.errors import MemberError
 from dualstream.solvers.core.members import Comparison
 
-_ETA, _S, _LEAST_VARIANCE = 2.0, 1.4, 1.0
+_ETA, _S, _MIN_VARIANCE = 2.0, 1.4, 1.0
 _ZETA_S = 3.105547277977581
 """The Riemann zeta function at 1.4."""
 
 
-def stitched_boundary(v: float, alpha: float, c: float, least: float = _LEAST_VARIANCE) -> float:
+def stitched_boundary(v: float, alpha: float, c: float, least: float = _MIN_VARIANCE) -> float:
     """u(v), crossed with probability at most `alpha`; eta = 2, s = 1.4, m = `least`."""
     v = max(v, least)
     length = _S * math.log(math.log(_ETA * v / least))

@@ -12,7 +12,7 @@ from dualstream.solvers.jit import F8, F8_2D, Floats, f8, i8, kernel, void
 C, S, U, B, CONJUGATE, LOW, HIGH, STEP, OPEN = range(9)
 N_LANES = 9
 
-_MOST_STEPS = 100
+_MAX_STEPS = 100
 _FARTHEST = 700.0
 """Beyond it a sigmoid is 0 or 1, and its exponential no normal number."""
 
@@ -95,7 +95,7 @@ def logistic_roots(n: int, lanes: Floats) -> None:
     c, s, u, b = lanes[C, :n], lanes[S, :n], lanes[U, :n], lanes[B, :n]
     low, high, last, is_open = lanes[LOW, :n], lanes[HIGH, :n], lanes[STEP, :n], lanes[OPEN, :n]
     begin_roots(c, s, u, low, high, last, is_open)
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         if step_roots(c, s, u, b, low, high, last, is_open) == 0.0:
             break
     conjugates(u, b, lanes[CONJUGATE, :n])

@@ -26,10 +26,10 @@ from dualstream.solvers.portfolio.weighting_kernels import (
     ETA,
     IS_ACTIVE,
     LAST_BASE,
+    MAX_LOG_LOSS,
+    MAX_SQUARE,
     MEAN_BASE,
     MEMBER,
-    MOST_LOG_LOSS,
-    MOST_SQUARE,
     N_OUT,
     N_RULE,
     N_SCRATCH,
@@ -154,7 +154,7 @@ class Rule:
     @property
     def most(self) -> float:
         """The largest loss that a member is charged for a row."""
-        return MOST_LOG_LOSS if self.classes else MOST_SQUARE
+        return MAX_LOG_LOSS if self.classes else MAX_SQUARE
 
     def difference(self, a: int, b: int) -> tuple[int, float, float]:
         """Rows that both members were in, the sum of their differences in loss, and of squares."""

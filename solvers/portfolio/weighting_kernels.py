@@ -88,9 +88,9 @@ BEGAN_ANEW = 2.0
 
 _LARGEST_SCORE, _LARGEST_LOG_ODDS, _LEAST = 40.0, 12.0, 1e-4
 _REACH, _BEYOND, _RATE = 50.0, 0.05, 0.01
-MOST_LOG_LOSS = -math.log(_LEAST)
+MAX_LOG_LOSS = -math.log(_LEAST)
 """The largest loss that a member is charged for a row of classes, in nats ..."""
-MOST_SQUARE = 32.0
+MAX_SQUARE = 32.0
 """... and of numbers, in S^2."""
 
 
@@ -336,14 +336,14 @@ def regress_row(
     if c == 0.0:
         return
     near = clip(y, p - _REACH * scale, p + _REACH * scale) if scale > 0.0 else y
-    least = MOST_SQUARE
+    least = MAX_SQUARE
     for j in range(roles.shape[0]):
         if scratch[M, j] != scratch[M, j]:
             r[RESETS, j] += 1.0
         scratch[TARGET, j] = near - base_of(roles[j, BASE], g)
         if scale > 0.0:
             error = (near - scratch[OWN, j]) / scale
-            scratch[COST, j] = min(error * error, MOST_SQUARE)
+            scratch[COST, j] = min(error * error, MAX_SQUARE)
             scratch[WRONG, j] = 0.0
             if r[IS_ACTIVE, j] > 0.0 and r[V, j] > 0.0:
                 least = min(least, scratch[COST, j])

@@ -39,7 +39,7 @@ SOLUTION = ("prints", "duals", "beta", "dropped", "unique", "indptr", "indices",
 
 # A dual that falls by less than this share of the objective has not fallen, but by rounding.
 _ROUNDING = 1e-12
-_LEAST_SHARE = 2.0**-6
+_MIN_SHARE = 2.0**-6
 """Less of the way is not worth the while."""
 
 
@@ -207,7 +207,7 @@ def take_refit(
     best, found, rows = -math.inf, 0.0, 0
     share = 1.0
     try:
-        while share >= _LEAST_SHARE:
+        while share >= _MIN_SHARE:
             rows = own.take_duals(prints, duals, share)
             if rows == 0:
                 raise RefitError("the retained rows are others than those that it was computed of")

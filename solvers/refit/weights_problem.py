@@ -39,7 +39,7 @@ from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.row_kernels import sum_terms
 from dualstream.solvers.spec.resolve import make_learner
 
-LEAST_DOUBT = 1e-3
+MIN_DOUBT = 1e-3
 """A gap below this share of the objective counts as this much of it, where a step follows."""
 
 
@@ -218,7 +218,7 @@ class Refitting:
         if self._objective.regularizer == "l2":
             # rho |w - w*|^2 / 2 is at most the gap. Rows to come know nothing of one that is much
             # smaller than what they change: with it a step would be too short to follow them.
-            doubt = max(primal - dual, LEAST_DOUBT * primal, 1e-300)
+            doubt = max(primal - dual, MIN_DOUBT * primal, 1e-300)
             reach = math.sqrt(2.0 * doubt / self._objective.rho)
         before = self._at(served, rows)
         # A box that the intercept was beyond leaves a gap of its own.

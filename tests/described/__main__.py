@@ -82,7 +82,9 @@ def section(found: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list
         + ", ".join(f"{name} {found.cases[name]:,}" for name in PHASES)
         + f"; stateful scenarios follow the description's links for up to {STEPS} requests).",
         f"Found: {'nothing' if not failures else f'**{len(failures)} failures**'}.",
-        "Answers: " + ", ".join(f"{status}: {n:,}" for status, n in sorted(statuses.items())) + ".",
+        "FirstResponses: "
+        + ", ".join(f"{status}: {n:,}" for status, n in sorted(statuses.items()))
+        + ".",
         "The 503 are all of `min_seq` beyond what there is, which the API promises.",
         "",
         "| check | made |",

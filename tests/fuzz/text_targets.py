@@ -15,8 +15,8 @@ import pyarrow.ipc
 import zstandard
 
 from dualstream.service.codecs import (
-    Door,
-    Intake,
+    ParsedRows,
+    RowSchema,
     arrow as arrow_rows,
     as_batch,
     parse_body,
@@ -42,17 +42,17 @@ from tests.wire.test_chunking import cut_until, said
 JSON, LIBSVM = "application/json", "text/x-libsvm"
 REFUSALS = (400, 413, 415, 422)
 LIMIT = 1 << 20
-MOST_ROWS = 1 << 14
+MAX_ROWS = 1 << 14
 """Of an Arrow stream that is read here: a million is accepted, and takes plain Python too long."""
 
 
-def told_apart(data: bytes) -> tuple[Door, bool, bytes]:
+def told_apart(data: bytes) -> tuple[RowSchema, bool, bytes]:
     """The model, whether rows are labelled, the body."""
     first = data[0] if data else 0
     return DOORS[first % len(DOORS)], bool(first & 128), data[1:]
 
 
-def checked(door: Door, media: str, body: bytes, labelled: bool) -> Intake | None:
+def checked(door: RowSchema, media: str, body: bytes, labelled: bool) -> ParsedRows | None:
     """The intake, which holds what any must; None for a refusal of the whole body."""
     try:
         intake = parse_body(door, media, body, labelled=labelled)
@@ -129,7 +129,7 @@ class _Samples(msgspec.Struct):
 _ONE_LINE = bytes.maketrans(b"\n\r", b"  ")
 
 
-def assert_alike(one: Intake, other: Intake | None) -> None:
+def assert_alike(one: ParsedRows, other: ParsedRows | None) -> None:
     """The same rows to the bit, and the same ones refused."""
     assert other is not None
     (bits, places, errors), (bits_there, places_there, errors_there) = outcome(one), outcome(other)
@@ -140,7 +140,7 @@ def assert_alike(one: Intake, other: Intake | None) -> None:
 def arrow(data: bytes) -> None:
     """By columns as row by row."""
     door, labelled, body = told_apart(data)
-    if _rows_told(body) > MOST_ROWS:
+    if _rows_told(body) > MAX_ROWS:
         return
     if checked(door, ARROW, body, labelled) is None:
         return

@@ -33,7 +33,7 @@ TIMEOUT_S = 5.0
 SECONDS, CALM_S = 20.0, 10.0
 RATE = 100.0
 """Requests a second of the client that means no harm."""
-MOST_TIMES = 3.0
+MAX_TIMES = 3.0
 MEGA = 1024**2
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}}
 
@@ -58,7 +58,7 @@ class Line:
         wrong = sorted(set(self.outcomes) - ATTACKS[self.name].ends)
         missed = [f"ended otherwise: {', '.join(wrong)}"] if wrong else []
         missed += ["none came to an end"] if not self.outcomes else []
-        missed += ["p99"] if self.times > MOST_TIMES else []
+        missed += ["p99"] if self.times > MAX_TIMES else []
         return f"**MISSED**: {'; '.join(missed)}" if missed else "held"
 
 
@@ -128,7 +128,7 @@ def section(lines: Sequence[Line], leak: tuple[float, float]) -> list[str]:
         f" predicts and asks /livez {RATE:g} times a second, before, while and after. The server on"
         f" one core, all others on another. `MAX_HEAD_S` and `MAX_BODY_STEP_S` are {TIMEOUT_S:g} s;"
         " all else is as it comes. Ends: the statuses that an attacker was answered, and that the"
-        f" server closed the connection. The gate: other clients' p99 within {MOST_TIMES:g} times.",
+        f" server closed the connection. The gate: other clients' p99 within {MAX_TIMES:g} times.",
         "",
         "| attack | at once | ends | p99 of others: calm, during, ratio | memory before, after | |",
         "|---|---|---|---|---|---|",

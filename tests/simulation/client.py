@@ -5,7 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from dualstream.service.journal.protocol import JournalError
-from dualstream.service.replica.receipts import VerdictForgotten
+from dualstream.service.replica.receipts import OutcomeForgotten
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.wire.problems import Problem
 from tests.simulation import models
@@ -225,7 +225,7 @@ class Client:
             is_failed = Unforeseen.__name__ in str(refusal)  # as it was read
             if is_unread and not is_failed and Fault.ROT not in self._world.network.happened:
                 self._world.notes.problems.append(f"nothing is damaged, and told is: {refusal!r}")
-            if isinstance(refusal, VerdictForgotten):
+            if isinstance(refusal, OutcomeForgotten):
                 self._world.notes.saw_forgotten(refusal, began)
         except Exception as error:
             self._world.notes.problems.append(f"internal error: {error!r}")

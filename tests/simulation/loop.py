@@ -12,7 +12,7 @@ from math import inf
 from random import Random
 from typing import Any
 
-MOST_STEPS = 50_000
+MAX_STEPS = 50_000
 WAITS = 0.2
 """How often time passes although somebody could go on."""
 THREAD_S = (0.001, 0.001, 0.02)
@@ -61,8 +61,8 @@ class Scheduler:
         random, events, loops = self.chance.random, self._events, self.loops
         while not main.done():
             self.steps += 1
-            if self.steps > MOST_STEPS:
-                raise Stuck(f"still busy after {MOST_STEPS} steps")
+            if self.steps > MAX_STEPS:
+                raise Stuck(f"still busy after {MAX_STEPS} steps")
             ready = [loop for loop in loops if loop.ready]
             if ready and not (events and random() < WAITS):
                 ready[int(random() * len(ready))].step()

@@ -23,7 +23,7 @@ FAILS_EVERY, FAILS = 23, 0.1
 """In one of so many schedules this share of what is learned fails in the midst of a row."""
 MAKING_S = 0.02
 """A refit or a rollback is made in about that time."""
-AIMED, HITS, MOST_HITS = 0.5, 0.8, 3
+AIMED, HITS, MAX_HITS = 0.5, 0.8, 3
 """In so many schedules something is aimed at calls, at so many of these, and at no more."""
 
 LearnRows = Callable[[Replica, Batch, int], Outcome]
@@ -38,7 +38,7 @@ class Misfortune:
         # Faults that take two misfortunes are found where one of them is frequent.
         self._losses = self._chance.choice((0.3, 0.5, 0.75))
         self._call, self._befall = self._chance.choice(self._aims())
-        self._hits = MOST_HITS if self._chance.random() < AIMED else 0
+        self._hits = MAX_HITS if self._chance.random() < AIMED else 0
         if self._hits and self._call == "read":
             world.store.answer_bytes = 1  # so that there is something between two of them
         self._failing = 0

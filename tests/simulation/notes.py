@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dualstream.service.jobs.reference_optimum import Found, _solve
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.models.model import Model
-from dualstream.service.replica.receipts import Receipt, VerdictForgotten
+from dualstream.service.replica.receipts import OutcomeForgotten, Receipt
 from dualstream.service.replica.requests import AnyRequest, Request
 from dualstream.solvers import problems_of
 from tests.simulation.late import LateNotes
@@ -100,7 +100,7 @@ class Notes:
             if not isclose(again.lower, found.lower) or not isclose(again.regret, found.regret):
                 self.problems.append(f"{told}: {found.lower}, it is {again.lower}")
 
-    def saw_forgotten(self, refusal: VerdictForgotten, began: int) -> None:
+    def saw_forgotten(self, refusal: OutcomeForgotten, began: int) -> None:
         """Nobody has as many controls as there are verdicts kept of: one is known, or was lost."""
         if not any(log.was_cut_below(refusal.seq, began) for log in self._store.logs.values()):
             self.problems.append(f"nothing was lost, and told is: {refusal!r}")

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dualstream.service.jobs.refit import MAX_EPOCHS
-from dualstream.service.jobs.refit_status import CURSOR, Job
+from dualstream.service.jobs.refit_status import CURSOR, RefitJob
 from dualstream.service.jobs.refit_window import Window
 from dualstream.service.journal.record import Control
 from dualstream.service.models.model import Model
-from dualstream.service.replica.controls import Verdict
+from dualstream.service.replica.controls import ControlOutcome
 from dualstream.solvers import State, begin_refit
 from tests.simulation import models
 from tests.simulation.log import Log
@@ -98,7 +98,7 @@ Problems = Sequence[tuple[Mapping[str, Any], State]]
 def refit_problems(
     log: Log,
     controls: Mapping[int, Control],
-    verdicts: Mapping[int, Verdict],
+    verdicts: Mapping[int, ControlOutcome],
     windows: Mapping[int, Problems],
 ) -> Iterator[str]:
     """No two results of one refit entered, and what is told of it is in the journal.
@@ -106,7 +106,7 @@ def refit_problems(
     windows   by seq what is refitted there, of the records that the journal has
     """
     stored = log.cursors.get(CURSOR)
-    jobs = [] if stored is None else msgspec.json.decode(stored, type=list[Job])
+    jobs = [] if stored is None else msgspec.json.decode(stored, type=list[RefitJob])
     meant = {job.job: f"seq {job.seq}" if job.due is None else f"{job.due} rows" for job in jobs}
     refits = {seq: found.fields["job"] for seq, found in controls.items() if found.kind == "refit"}
     told = [meant[job] for job in refits.values() if job in meant]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dualstream.service.journal.record import Control, decode_merged
-from dualstream.service.replica.controls import Verdict, copy_named_by, obey
+from dualstream.service.replica.controls import ControlOutcome, copy_named_by, obey
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.guard import Guarding
 from dualstream.service.replica.retained_ids import Named, RetainedIds
@@ -35,7 +35,7 @@ class Truth:
         self.scores: list[float] = []
         """By seq - 1; NaN in the place of a control."""
         self.losses: list[float] = []
-        self.verdicts: dict[int, Verdict] = {}
+        self.verdicts: dict[int, ControlOutcome] = {}
         self.controls: dict[int, Control] = {}
         self.late: dict[int, LateRow] = {}
         """Every row by its seq, where the model has rows with ids."""

@@ -34,8 +34,8 @@ from dualstream.service.jobs.refit_status import UnderWay
 from dualstream.service.journal.author import SERVER
 from dualstream.service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
 from dualstream.service.models.model import Model
-from dualstream.service.models.readiness import Startup
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.readiness import Readiness
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import go_back_to_seq, go_back_to_version, take_version
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.groups import BULK_ROWS
@@ -154,13 +154,13 @@ class Worker:
         given = (self.loop, self.name, lag_of, self._stands_at)
         self.connection = Connection(world.network, *given)
         self.telemetry = Telemetry(world.notes, world.network.happened)
-        self.catalog = Catalog(
+        self.catalog = ModelRegistry(
             self.connection,
             world.settings,
             self.telemetry,  # type: ignore[arg-type]
             Outside(world.clock, world.nonce, world.clock),
         )
-        self.startup = Startup(self.connection, self.catalog)
+        self.startup = Readiness(self.connection, self.catalog)
         self.loop.create_task(self.startup.run())
         if world.is_followed:
             self.loop.create_task(Follower(self.catalog, self.connection).run())

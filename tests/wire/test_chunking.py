@@ -8,17 +8,17 @@ import tracemalloc
 import pytest
 from hypothesis import given, strategies as st
 
-from dualstream.service.codecs import Door, as_batch, parse_body, parse_chunk
+from dualstream.service.codecs import RowSchema, as_batch, parse_body, parse_chunk
 from dualstream.service.codecs.csv import RecordReader
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.text import count_lines
 from dualstream.wire.chunking import CUTTERS, MARK, chunks, chunks_of
-from dualstream.wire.chunking.buffer import Held
+from dualstream.wire.chunking.buffer import ChunkBuffer
 from dualstream.wire.chunking.chunks import RecordCutter, record_end
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 
-DOOR = Door(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
+DOOR = RowSchema(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
 NDJSON, CSV = "application/x-ndjson", "text/csv"
 ARROW = "application/vnd.apache.arrow.stream"
 # Small ones, so that all that can stand at an end does.
@@ -155,7 +155,7 @@ def test_the_header_goes_with_each_chunk():
     assert others and all(chunk.body.startswith(b'"a\nb",y\n1,1') for chunk in others)
     assert others[0].line == first.body.count(b"\n") - 2
     unended = b'"' + b"a" * 40
-    assert RecordCutter().end_of(Held(unended), 32) == 0, "the header has not ended yet"
+    assert RecordCutter().end_of(ChunkBuffer(unended), 32) == 0, "the header has not ended yet"
 
 
 def test_arrow_is_cut_behind_record_batches(monkeypatch):
@@ -225,7 +225,7 @@ def test_a_long_row_is_not_looked_at_again_with_each_piece(monkeypatch, rest):
     class Counting(RecordCutter):
         looked_at = 0
 
-        def end_of(self, held: Held, size: int) -> int:
+        def end_of(self, held: ChunkBuffer, size: int) -> int:
             Counting.looked_at += held.size
             return super().end_of(held, size)
 

@@ -7,7 +7,7 @@ says so but a field of each message's head, a flatbuffer: message -> header -> c
 from struct import error as StructError, unpack_from
 from typing import NamedTuple
 
-from dualstream.wire.chunking.buffer import Held
+from dualstream.wire.chunking.buffer import ChunkBuffer
 from dualstream.wire.problems import Problem
 
 END, SCHEMA, DICTIONARY, RECORDS = -1, 1, 2, 3
@@ -97,7 +97,7 @@ def message_at(body: bytes | memoryview, p: int) -> Message | None:
     return Message(head[kind_at], head, _table(head, header_at), end)
 
 
-def _message_in(held: Held, p: int, stop: int | None = None) -> Message | None:
+def _message_in(held: ChunkBuffer, p: int, stop: int | None = None) -> Message | None:
     """As `message_at`, of what is held up to `stop`; it looks at the heads of most alone."""
     stop = held.size if stop is None else stop
     for end in (min(p + _HEAD_BYTES, stop), stop):
@@ -119,7 +119,7 @@ class MessageCutter:
         self._schema = b""
         self._dictionaries: dict[int, list[bytes]] = {}
 
-    def end_of(self, held: Held, size: int) -> int:
+    def end_of(self, held: ChunkBuffer, size: int) -> int:
         """Behind the last record batch that ends up to `size`, or else behind the next one.
 
         0 where that is not known before more arrives. Raises Problem 400 where the stream is
@@ -139,7 +139,7 @@ class MessageCutter:
                 raise _damaged() from None
         return found
 
-    def carried_into(self, held: Held, end: int) -> bytes:
+    def carried_into(self, held: ChunkBuffer, end: int) -> bytes:
         """What stands before a chunk, which is then looked through for what the next ones need."""
         dictionaries = [part for parts in self._dictionaries.values() for part in parts]
         carried = b"".join([self._schema, *dictionaries])

@@ -3,7 +3,7 @@
 Piece = bytes | memoryview
 
 
-class Held:
+class ChunkBuffer:
     """They count from 0, wherever in the body they stand."""
 
     __slots__ = ("_pieces", "size")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dualstream.wire.chunking.arrow_messages import MessageCutter
-from dualstream.wire.chunking.buffer import Held
+from dualstream.wire.chunking.buffer import ChunkBuffer
 from dualstream.wire.chunking.csv_quotes import quoted_end
 from dualstream.wire.problems import Problem
 
@@ -55,13 +55,13 @@ class Cutter(Protocol):
     size: int
     """So many times `CHUNK_BYTES` a chunk may take."""
 
-    def end_of(self, held: Held, size: int) -> int:
+    def end_of(self, held: ChunkBuffer, size: int) -> int:
         """Where the next chunk ends that `held`, of more than `size` bytes, begins with.
 
         0 where that is not known before more arrives.
         """
 
-    def carried_into(self, held: Held, end: int) -> bytes:
+    def carried_into(self, held: ChunkBuffer, end: int) -> bytes:
         """What has to stand before the next chunk, up to `end`, to make it a body."""
 
 
@@ -71,11 +71,11 @@ class LineCutter:
     has_lines = True
     size = 1
 
-    def end_of(self, held: Held, size: int) -> int:
+    def end_of(self, held: ChunkBuffer, size: int) -> int:
         text = held.joined()
         return text.rfind(b"\n", 0, size) + 1 or text.find(b"\n", size) + 1
 
-    def carried_into(self, held: Held, end: int) -> bytes:
+    def carried_into(self, held: ChunkBuffer, end: int) -> bytes:
         return b""
 
 
@@ -88,10 +88,10 @@ class RecordCutter:
     def __init__(self) -> None:
         self._header = b""
 
-    def end_of(self, held: Held, size: int) -> int:
+    def end_of(self, held: ChunkBuffer, size: int) -> int:
         return record_end(held.joined(), 0, size)
 
-    def carried_into(self, held: Held, end: int) -> bytes:
+    def carried_into(self, held: ChunkBuffer, end: int) -> bytes:
         if self._header:
             return self._header
         own_text = bytes(held.between(0, end))
@@ -157,7 +157,7 @@ class Chunking:
         most = max(CHUNK_BYTES, min(cutter.size * CHUNK_BYTES, longest))
         self._size = most if size is None else size
         self._line_feeds = line_feeds
-        self._held = Held()
+        self._held = ChunkBuffer()
         self._number = self._ends = self._line = 0
         # To look for the end of a long row at each piece would take the square of its length.
         self._looked_at = self._size

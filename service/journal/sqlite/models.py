@@ -20,7 +20,7 @@ from dualstream.service.journal.sqlite.transactions import Task
 from dualstream.service.journal.sqlite.trim import Deleted, delete_through, oldest
 
 SWEEP_ROWS, SWEEP_PARTS = 1000, 4
-MOST_SEQ = 2**63 - 1
+MAX_SEQ = 2**63 - 1
 LOOKED_UP_HEADS = 500
 STAGED = "\1"
 """With what the id of a staged model begins, and no other."""
@@ -185,7 +185,7 @@ def sweep_step(connection: sqlite3.Connection) -> Deleted:
     row = connection.execute("SELECT model FROM garbage LIMIT 1").fetchone()
     if row is None:
         return Deleted(False, 0)
-    last, deleted = oldest(connection, row[0], MOST_SEQ)
+    last, deleted = oldest(connection, row[0], MAX_SEQ)
     if last is not None:
         delete_through(connection, row[0], last)
         return Deleted(True, deleted.size)

@@ -8,7 +8,7 @@ import sqlite3
 import time
 
 from dualstream.service.journal.protocol import JournalUnavailable, StoreTooNew
-from dualstream.service.journal.sqlite.wal import MOST_PAGES
+from dualstream.service.journal.sqlite.wal import MAX_PAGES
 
 VERSION = 4
 
@@ -113,7 +113,7 @@ def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Conne
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         # What is deleted is overwritten, so that the file holds nothing of it.
         connection.execute("PRAGMA secure_delete = ON")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {MOST_PAGES}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_PAGES}")
         _make_tables(connection, path)
     except sqlite3.Error as error:
         connection.close()

@@ -35,7 +35,7 @@ LONG_PAGES = 12_288
 REPEATED = 2
 """Checkpoints before that, each of which finds less that came during the one before."""
 # Should that come to nothing, too, the commit that takes the log beyond this moves the rest.
-MOST_PAGES = 4 * LONG_PAGES
+MAX_PAGES = 4 * LONG_PAGES
 NICENESS = 10
 """Moving pages takes some milliseconds of a core, which appends would wait for."""
 

@@ -33,20 +33,20 @@ I8_2D = i8[:, ::1]
 
 LEVELS = 48
 """Sizes of buckets, 1, 2, 4 ... rows: more than any stream needs."""
-MOST_BUCKETS = 5
+MAX_BUCKETS = 5
 """Of one size; one more, and two are merged."""
-BUCKET_NUMBERS = 1 + 2 * (MOST_BUCKETS + 1)
+BUCKET_NUMBERS = 1 + 2 * (MAX_BUCKETS + 1)
 """A level is how many buckets it has, then their sums, then their squared deviations."""
 
 DELTA = 0.002
 CLOCK = 32
-LEAST_PART = 5.0
+MIN_PART = 5.0
 GRACE = 10.0
 
 TOLERANCE = 0.005
 THRESHOLD = 50.0
 FADING = 1.0 - 0.0001
-LEAST_ROWS = 30.0
+MIN_ROWS = 30.0
 
 LARGEST_LOSS = 1e100
 """A larger loss is not shown to the detectors: its square would be infinite."""
@@ -54,7 +54,7 @@ LARGEST_LOSS = 1e100
 # What the detectors remember, beside the buckets.
 (
     TOTAL, DEVIATIONS, WIDTH, TICK, USED_LEVELS, CUT,
-    MEAN, ROWS, INCREASE, DECREASE, LEAST_INCREASE, MOST_DECREASE, FOUND,
+    MEAN, ROWS, INCREASE, DECREASE, MIN_INCREASE, MAX_DECREASE, FOUND,
     NUMBERS,
 ) = range(14)  # fmt: skip
 
@@ -63,7 +63,7 @@ ADWIN, PAGE_HINKLEY = range(2)
 EVENT_ROW, EVENT_SEQ, EVENT_DETECTOR, EVENT_RISING, EVENT_NUMBERS = range(5)
 
 _SUMS = 1
-_SQUARES = 2 + MOST_BUCKETS
+_SQUARES = 2 + MAX_BUCKETS
 
 
 @kernel(void(F8, F8_2D), inline=True)
@@ -106,10 +106,10 @@ def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
             newer_total -= buckets[level, _SUMS + k]
             if level == 0 and k == held - 1:
                 return False
-            if newer < LEAST_PART or older < LEAST_PART:
+            if newer < MIN_PART or older < MIN_PART:
                 continue
             apart = older_total / older - newer_total / newer
-            scale = 1.0 / (older - LEAST_PART + 1.0) + 1.0 / (newer - LEAST_PART + 1.0)
+            scale = 1.0 / (older - MIN_PART + 1.0) + 1.0 / (newer - MIN_PART + 1.0)
             part = 2.0 / 3.0 * level_of_trust * scale
             # Most cuts fail by this part of the bound alone, without its root.
             if abs(apart) > part and abs(apart) > (
@@ -186,7 +186,7 @@ def watch_losses(
             numbers[DEVIATIONS] += others * apart * apart / numbers[WIDTH]
         numbers[TOTAL] += loss
         level = 0
-        while buckets[level, 0] > MOST_BUCKETS and level + 1 < buckets.shape[0]:
+        while buckets[level, 0] > MAX_BUCKETS and level + 1 < buckets.shape[0]:
             # There is one too many: the two oldest become one of twice the rows, the newest of its
             # level.
             size = float(1 << level)
@@ -198,13 +198,13 @@ def watch_losses(
                 buckets[level, _SQUARES] + buckets[level, _SQUARES + 1] + size * 0.5 * apart * apart
             )
             buckets[level + 1, 0] = to + 1
-            for k in range(MOST_BUCKETS - 1):
+            for k in range(MAX_BUCKETS - 1):
                 buckets[level, _SUMS + k] = buckets[level, _SUMS + k + 2]
                 buckets[level, _SQUARES + k] = buckets[level, _SQUARES + k + 2]
-            for k in range(MOST_BUCKETS - 1, MOST_BUCKETS + 1):
+            for k in range(MAX_BUCKETS - 1, MAX_BUCKETS + 1):
                 buckets[level, _SUMS + k] = 0.0
                 buckets[level, _SQUARES + k] = 0.0
-            buckets[level, 0] = MOST_BUCKETS - 1
+            buckets[level, 0] = MAX_BUCKETS - 1
             level += 1
             if numbers[USED_LEVELS] < level + 1.0:
                 numbers[USED_LEVELS] = level + 1.0
@@ -230,15 +230,15 @@ def watch_losses(
         numbers[INCREASE] = FADING * numbers[INCREASE] + deviation - TOLERANCE
         numbers[DECREASE] = FADING * numbers[DECREASE] + deviation + TOLERANCE
         begins = numbers[ROWS] == 1.0
-        if begins or numbers[INCREASE] < numbers[LEAST_INCREASE]:
-            numbers[LEAST_INCREASE] = numbers[INCREASE]
+        if begins or numbers[INCREASE] < numbers[MIN_INCREASE]:
+            numbers[MIN_INCREASE] = numbers[INCREASE]
         if begins:
-            numbers[MOST_DECREASE] = -1.0
-        if numbers[DECREASE] > numbers[MOST_DECREASE]:
-            numbers[MOST_DECREASE] = numbers[DECREASE]
-        if numbers[ROWS] >= LEAST_ROWS:
-            rose = numbers[INCREASE] - numbers[LEAST_INCREASE]
-            fell = numbers[MOST_DECREASE] - numbers[DECREASE]
+            numbers[MAX_DECREASE] = -1.0
+        if numbers[DECREASE] > numbers[MAX_DECREASE]:
+            numbers[MAX_DECREASE] = numbers[DECREASE]
+        if numbers[ROWS] >= MIN_ROWS:
+            rose = numbers[INCREASE] - numbers[MIN_INCREASE]
+            fell = numbers[MAX_DECREASE] - numbers[DECREASE]
             if rose > THRESHOLD or fell > THRESHOLD:
                 numbers[FOUND] = 1.0
                 up = 1 if rose > THRESHOLD else 0

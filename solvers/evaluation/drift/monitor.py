@@ -133,7 +133,7 @@ class DriftWatch:
         check_arrays(state, shapes)
         buckets, events = state["drift_buckets"], state["drift_events"]
         sizes, detectors = buckets[:, 0], events[:, kernels.EVENT_DETECTOR]
-        if not np.all((sizes >= 0) & (sizes <= kernels.MOST_BUCKETS) & (sizes == np.rint(sizes))):
+        if not np.all((sizes >= 0) & (sizes <= kernels.MAX_BUCKETS) & (sizes == np.rint(sizes))):
             raise CorruptState("a size of buckets has more than its most")
         if levels and not sizes[-1]:
             raise CorruptState("there are no buckets of the largest size")

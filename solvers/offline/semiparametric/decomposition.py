@@ -34,9 +34,9 @@ from dualstream.solvers.offline.semiparametric.window import Window, feasible
 
 _AFRESH = 50
 """Outer steps after which K delta is computed anew."""
-_LEAST_FRESH = 10
-_MOST_OUTER = 2000
-_MOST_FAILURES = 3
+_MIN_FRESH = 10
+_MAX_OUTER = 2000
+_MAX_FAILURES = 3
 """Working sets in a row that the method could not solve for, after which there is no going on."""
 _MANAGEABLE = 1e6
 """Beyond this c is more than float64 can bear, where labels are of the order of 1."""
@@ -201,7 +201,7 @@ def decomposed(
     chosen = np.argsort(-off, kind="stable")[: min(working, 2 * m)]
     inner, steps, many = 0.5 * kkt, 0, fresh
     failures = 0
-    for outer in range(1, _MOST_OUTER):
+    for outer in range(1, _MAX_OUTER):
         check()
         part, places = _coordinates(window, z, k_delta, eta, chosen, gram)
         answer: Answer = method(part, inner, check)
@@ -218,7 +218,7 @@ def decomposed(
         apart = float(np.abs(products(window.psi, delta)).max(initial=0.0))
         residual = max(float(off.max()), apart)
         failures = 0 if answer.converged else failures + 1
-        is_over = failures >= (1 if gram is not None else _MOST_FAILURES)
+        is_over = failures >= (1 if gram is not None else _MAX_FAILURES)
         if residual <= kkt or is_over:
             k_delta = _afresh(window, delta, gram, check)
             off = window.violations(z, k_delta, eta)
@@ -236,7 +236,7 @@ def decomposed(
             inner = min(inner, 0.5 * kkt)
         if gram is None:
             chosen, new = _next_set(z, upper, off, chosen, working, many)
-            many = max(_LEAST_FRESH, min(many, new))
+            many = max(_MIN_FRESH, min(many, new))
             if new == 0:
                 inner = max(0.1 * inner, 1e-15)
 

@@ -30,7 +30,7 @@ from dualstream.solvers.offline.semiparametric.subproblem import (
 from dualstream.solvers.offline.semiparametric.window import Window
 from dualstream.solvers.offline.solution import Progress
 
-MOST_AT_ONCE = 2500
+MAX_AT_ONCE = 2500
 """Rows beyond which a working set of them is solved for at a time, unless said otherwise."""
 
 METHODS = ("ipm", "pdsg", "mpd")
@@ -270,7 +270,7 @@ def _rows_of(x: Batch | npt.ArrayLike, y: npt.ArrayLike | None) -> Batch:
 
 def _working(working: int | None, m: int, k: int, method: str) -> int:
     """n_B; 2 m where all coordinates are solved for at once."""
-    if working == 0 or (working is None and m <= MOST_AT_ONCE):
+    if working == 0 or (working is None and m <= MAX_AT_ONCE):
         return 2 * m
     working = 500 if working is None else working
     if working < k + 1:

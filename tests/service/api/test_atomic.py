@@ -163,12 +163,12 @@ def test_a_model_that_is_not_in_memory_refuses_and_learns(client, serve, store):
 
 def test_rows_without_a_key_are_not_taken_for_guarded_as_they_stand_behind_an_id():
     """A nonce that is forgotten is used anew for what has keys alone."""
-    from dualstream.service.codecs import Door, parse_body
+    from dualstream.service.codecs import RowSchema, parse_body
     from dualstream.solvers import resolve_spec
 
     def group(*samples: dict, key: bytes | None) -> Group:
         body = json.dumps({"samples": samples}).encode()
-        rows = parse_body(Door(resolve_spec(SPEC)), None, body, labelled=True).rows
+        rows = parse_body(RowSchema(resolve_spec(SPEC)), None, body, labelled=True).rows
         request = Request.of(rows, key, key and b"f" * 16, is_whole=True)
         return Group([request], [], request.parts, len(rows), b"", 0.0)
 

@@ -8,7 +8,7 @@ import pytest
 
 from dualstream.service.journal import open_journal
 from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.first_responses import Answers
+from dualstream.service.replica.first_responses import FirstResponses
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
 from tests.history import Acknowledged, check_history
@@ -290,14 +290,14 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
     async def whole() -> None:
         journal = await open_journal(f"sqlite:///{tmp_path / 'a.db'}")
         try:
-            from dualstream.service.codecs import Door, parse_body
+            from dualstream.service.codecs import RowSchema, parse_body
             from dualstream.service.journal.record import KeyKind, make_key
             from dualstream.service.models.registry import canonical
             from dualstream.solvers import resolve_spec
 
             spec = resolve_spec(SPEC)
             record, _ = await journal.create("m", canonical(spec), canonical(SPEC))
-            door = Door(spec)
+            door = RowSchema(spec)
             faults = [Fault.NONE, Fault.UNANSWERED, Fault.LOST, Fault.LATE, Fault.UNANSWERED] * 4
             faulty = FaultyJournal(journal, faults)
             replicas = [Replica(record), Replica(record)]
@@ -339,7 +339,7 @@ def test_kept_answers_come_back_from_arrays():
     from dualstream.service.replica.first_responses import Asked
     from dualstream.solvers import Batch, CorruptState, Outcome
 
-    answers = Answers("regression", 3)
+    answers = FirstResponses("regression", 3)
     for number in range(5):
         rows = Batch.from_dense(np.ones((2, 1)), np.zeros(2))
         nan = math.nan
@@ -352,7 +352,7 @@ def test_kept_answers_come_back_from_arrays():
         asked = Asked(b"\x01k%d" % number, 1 + 2 * number, 2, (b"\x03a",) * (number % 2))
         answers.keep([asked], 1 + 2 * number, rows, outcome)
     state = answers.state()
-    other = Answers("regression", 3)
+    other = FirstResponses("regression", 3)
     other.restore(state)
     assert {k: v.tobytes() for k, v in other.state().items()} == {
         k: v.tobytes() for k, v in state.items()
@@ -360,7 +360,7 @@ def test_kept_answers_come_back_from_arrays():
     found = other.find(b"\x01k4", 10)
     assert (found.learned, found.loss, found.mistakes, found.rows.rejected) == (1, 4.0, None, [1])
     assert other.find(b"\x01k4", 9) is None and other.find(b"\x01k0", 2) is None
-    fewer = Answers("regression", 1)
+    fewer = FirstResponses("regression", 1)
     fewer.restore(state)
     assert len(fewer) == 1 and fewer.find(b"\x01k4", 10) is not None
     with pytest.raises(CorruptState):

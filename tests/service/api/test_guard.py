@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.cli.replay import replay
-from dualstream.service.jobs.guard_rollback import Pausing
+from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import Control, KeyKind, decode_merged, make_key
 from dualstream.service.replica.controls import Pause
@@ -401,8 +401,8 @@ def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_p
     client = serve(store=f"sqlite:///{path}")
     client.put("/models/m", json=GUARDED)
     learn(client, samples(0, 100))
-    begin = Pausing.came_by
-    monkeypatch.setattr(Pausing, "came_by", lambda self: None)
+    begin = GuardRollback.came_by
+    monkeypatch.setattr(GuardRollback, "came_by", lambda self: None)
     learn(client, samples(100, 160, bad=True))
     model = client.app._catalog.held("m")
 
@@ -420,7 +420,7 @@ def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_p
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monkeypatch, is_seen):
     """They name no state, and what is on its way to the store by then is named by nobody."""
-    monkeypatch.setattr(Pausing, "came_by", lambda self: None)
+    monkeypatch.setattr(GuardRollback, "came_by", lambda self: None)
     client = serve(store=store)
     client.put("/models/m", json=GUARDED)
     learn(client, samples(0, 100) + samples(100, 160, bad=True))

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from dualstream.service.api import learn_and_predict as hot
-from dualstream.service.codecs import LONGEST_NAME, Door, RowLimits, parse_body, parse_messages
+from dualstream.service.codecs import LONGEST_NAME, RowLimits, RowSchema, parse_body, parse_messages
 from dualstream.solvers import make_learner, resolve_spec, width_of
 from dualstream.wire.chunking import chunks
 from dualstream.wire.problems import Problem
@@ -68,7 +68,7 @@ def test_every_format_has_the_limits(kind: str, pad: int):
     if kind == "text/x-vw":
         features = HASHED["features"]
     spec = resolve_spec({"algorithm": "perceptron", "features": features})
-    door = Door(spec, RowLimits(rows=pad + 2, nonzeros=4))
+    door = RowSchema(spec, RowLimits(rows=pad + 2, nonzeros=4))
     fine = {str(k): 0.5 for k in (1, 2, 3, 4)}
     rows = [fine] * pad + [fine | {"5": 0.5}, fine]
     found = parse_body(door, kind, samples_of(kind, rows), labelled=True)
@@ -85,7 +85,7 @@ def test_every_format_has_the_limits(kind: str, pad: int):
 @pytest.mark.parametrize("pad", [0, PAD])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "text/x-libsvm"])
 def test_every_format_has_the_longest_name(kind: str, pad: int):
-    door = Door(resolve_spec(HASHED), LIMITS)
+    door = RowSchema(resolve_spec(HASHED), LIMITS)
     rows = [{LONGER: 1.0}] * pad + [{LONGEST: 1.0}, {LONGER: 1.0}]
     body = samples_of(kind, rows)
     if kind in ("text/csv", "application/vnd.apache.arrow.stream"):
@@ -100,7 +100,7 @@ def test_every_format_has_the_longest_name(kind: str, pad: int):
 
 
 def test_messages_of_an_input_have_them():
-    door = Door(resolve_spec(HASHED), LIMITS)
+    door = RowSchema(resolve_spec(HASHED), LIMITS)
     many = b",".join(b"f%d:1" % k for k in range(5))
     messages = [
         [(b"y", b"1"), (b"x", many)],

@@ -9,8 +9,8 @@ from dualstream.service.codecs import parse_messages
 from dualstream.service.jobs.redis_input import _reason
 from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.wire.problems import (
-    MOST_QUOTED,
-    MOST_TOLD,
+    MAX_QUOTED,
+    MAX_TOLD,
     Problem,
     RowError,
     beginning,
@@ -20,7 +20,7 @@ from dualstream.wire.problems import (
 from tests.service.codecs.test_formats import ARROW, CSV, HASHED, INDEXED, door_of, stream_of
 from tests.service.conftest import SPEC
 
-MOST_BYTES = 16_384
+MAX_BYTES = 16_384
 JSON, NDJSON = "application/json", "application/x-ndjson"
 LIBSVM, VW = "text/x-libsvm", "text/x-vw"
 LONG = "a" * 900_000
@@ -69,7 +69,7 @@ ROWS = [
 def checked(answer, *words: str) -> dict:
     """A problem, or an answer that names the bad rows, which is short and says these."""
     assert answer.headers["content-type"] in (JSON, "application/problem+json"), answer.text[:300]
-    assert len(answer.content) < MOST_BYTES, (len(answer.content), answer.text[:300])
+    assert len(answer.content) < MAX_BYTES, (len(answer.content), answer.text[:300])
     for word in words:
         assert word in answer.text, answer.text
     return answer.json()
@@ -170,23 +170,23 @@ def test_a_dead_letter_has_few_words(message, why):
     fields = [(name.encode(), text.encode()) for name, text in message.items()]
     [error] = parse_messages(door_of(INDEXED), [fields], 2_000_000).errors
     assert why in error.reason
-    assert len(_reason(error)) < 2 * MOST_TOLD
+    assert len(_reason(error)) < 2 * MAX_TOLD
 
 
 def test_what_is_short_is_told_as_it_is():
-    name = "é" * (MOST_QUOTED - 1) + "'"
+    name = "é" * (MAX_QUOTED - 1) + "'"
     assert quoted(name) == repr(name) and beginning(name) == name
     assert quoted(name + "b") == repr(name) + "..." and beginning(name + "b") == name + "..."
     assert quoted(1.5) == "1.5" and quoted(None) == "None"
-    text = "t" * MOST_TOLD
+    text = "t" * MAX_TOLD
     assert shortened(text) == text == str(Problem(422, "invalid-rows", text))
     assert RowError(0, text, text).as_dict() == {"index": 0, "pointer": text, "reason": text}
     ends = shortened(f"begin{text}end")
-    assert ends.startswith("begin") and ends.endswith("end") and len(ends) < MOST_TOLD / 2
+    assert ends.startswith("begin") and ends.endswith("end") and len(ends) < MAX_TOLD / 2
 
 
 def test_a_field_that_a_spec_does_not_know_is_quoted_in_part():
     said = r"^'a{76}\.\.\. is not a known field: it takes"
     with pytest.raises(InvalidSpec, match=said) as caught:
         resolve_spec(SPEC | {LONG: 1})
-    assert len(str(caught.value)) < MOST_TOLD
+    assert len(str(caught.value)) < MAX_TOLD

@@ -7,7 +7,7 @@ import sqlite3
 import numpy as np
 import pytest
 
-from dualstream.service.codecs import Door
+from dualstream.service.codecs import RowSchema
 from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow
 from dualstream.service.journal import open_journal
 from dualstream.service.models.sizeof import bytes_of
@@ -128,7 +128,7 @@ def test_bad_named_rows_are_refused(client, x, reason):
 
 
 def test_each_name_is_journalled_once_by_a_process():
-    door = Door(resolve_spec(HASHED))
+    door = RowSchema(resolve_spec(HASHED))
     *_, first = door.features({"a": 1, "b": "x"})
     assert [name for _, name in first] == ["a", "b=x"]
     assert door.features({"a": 1})[2] == [(place("a"), "a")], "not journalled yet"
@@ -137,7 +137,7 @@ def test_each_name_is_journalled_once_by_a_process():
 
 
 def test_name_that_is_told_as_a_text_may_be_too_long_as_a_name():
-    door = Door(resolve_spec(HASHED))
+    door = RowSchema(resolve_spec(HASHED))
     half = "h" * (LONGEST_NAME - 1)
     for name, text in ((half, half), ("h", "x")):
         *_, names = door.features({name: text})

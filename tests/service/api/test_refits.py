@@ -469,7 +469,7 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
 
 def test_whoever_computes_gives_way_to_whoever_answers():
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    desk = refits.Desk()
+    desk = refits.SolverThread()
     try:
         computing = asyncio.run(desk.run(os.getpriority, os.PRIO_PROCESS, 0))
     finally:

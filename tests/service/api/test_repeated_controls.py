@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dualstream.service.jobs.unlearn_cleanup import CleanUp
+from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.models.model import Model
 from dualstream.service.replica.requests import ControlRequest
 from tests.service.api.test_guard import GUARDED, learn, paused, samples, view
@@ -65,7 +65,9 @@ def test_a_refused_resumption_is_refused_again(serve, store, overtaken):
 
 
 def test_a_refused_rollback_is_refused_again(serve, store, overtaken, monkeypatch):
-    monkeypatch.setattr(CleanUp, "begin", lambda *given: None)  # which takes the version away
+    monkeypatch.setattr(
+        UnlearnCleanup, "begin", lambda *given: None
+    )  # which takes the version away
     one, other = serve(store=store), serve(store=store)
     one.put("/models/m", json=SPEC | {"retain": 100})
     learn(one, samples(0, 30, ids=True))

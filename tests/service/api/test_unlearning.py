@@ -24,7 +24,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.model import Model
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import go_back_to_seq, take_version
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.service.settings import Settings
@@ -149,7 +149,7 @@ def test_there_is_no_way_back_to_before(serve, store):
 
 
 def test_what_is_known_to_be_forgotten_is_refused_before_the_journal(serve, store, monkeypatch):
-    monkeypatch.setattr(clean_up.CleanUp, "begin", lambda self, delay_s=0.0: None)
+    monkeypatch.setattr(clean_up.UnlearnCleanup, "begin", lambda self, delay_s=0.0: None)
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
     for i in range(4):
@@ -343,11 +343,11 @@ class Dying:
         return step
 
 
-def catalog_on(journal: Any) -> Catalog:
-    return Catalog(journal, Settings(), Telemetry())
+def catalog_on(journal: Any) -> ModelRegistry:
+    return ModelRegistry(journal, Settings(), Telemetry())
 
 
-async def of_five(catalog: Catalog, **more: Any) -> Model:
+async def of_five(catalog: ModelRegistry, **more: Any) -> Model:
     """A model of five samples."""
     model, _ = await catalog.create("m", SPEC | more)
     for i in range(5):
@@ -361,7 +361,7 @@ async def learn(model: Model, id_: str) -> None:
     await model.submit(Request.of(rows, None, None))
 
 
-async def prepared(store: str, journal: Any) -> Catalog:
+async def prepared(store: str, journal: Any) -> ModelRegistry:
     """A model of five samples, with a snapshot, a version and a copy without a name."""
     catalog = catalog_on(journal)
     if await journal.count():
@@ -377,7 +377,7 @@ async def prepared(store: str, journal: Any) -> Catalog:
     return catalog
 
 
-async def cleaned(catalog: Catalog, seq: int = 6) -> Any:
+async def cleaned(catalog: ModelRegistry, seq: int = 6) -> Any:
     model = await catalog.get("m")
     for _ in range(1000):
         if await model.clean_up.is_done(seq):

@@ -41,7 +41,7 @@ from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.records import MODELS
 from dualstream.service.replica.replica import Replica
 from dualstream.service.server.app import create_app
-from dualstream.service.settings import MOST_AUDIT_DAYS, Settings
+from dualstream.service.settings import MAX_AUDIT_DAYS, Settings
 from tests.service.conftest import SPEC
 from tests.service.journal.groups import keyed, rows
 from tests.service.journal.leftovers import kept_bytes
@@ -613,7 +613,7 @@ def test_keys_and_changes_stay_as_long_as_any_server_may_keep_them(redis_server,
         own = keys_of("m")
         for kept in (own.keys, own.prefix + b"keyq"):  # of an idle model all of them go at once
             assert target.ttl(kept) > 300 * 86400
-        most_s = MOST_AUDIT_DAYS * 86400
+        most_s = MAX_AUDIT_DAYS * 86400
         assert most_s - 60 < target.ttl(own.audit) <= most_s
 
 
@@ -694,7 +694,7 @@ def test_commands_move_a_store_through_a_pipe(redis_server, tmp_path):
     asyncio.run(compare())
 
 
-# -- a reader by the words of docs/operate/archive.md, with struct and a CRC-32C alone --------------------
+# -- a reader by the words of docs/operate/archive.md, with struct and a CRC-32C alone -----------
 
 
 def unpacked(data: bytes, at: int) -> tuple[object, int]:

@@ -155,8 +155,8 @@ def test_reading_a_table_does_not_import_pandas():
     }
     reads = (
         "import json, sys; from dualstream.solvers import resolve_spec;"
-        "from dualstream.service.codecs import Door, parse_body;"
-        "door = Door(resolve_spec(json.loads(sys.argv[1])));"
+        "from dualstream.service.codecs import RowSchema, parse_body;"
+        "door = RowSchema(resolve_spec(json.loads(sys.argv[1])));"
         "print(list(parse_body(door, sys.argv[2], sys.stdin.buffer.read(), labelled=True).places),"
         " 'pandas' in sys.modules)"
     )
@@ -231,8 +231,8 @@ def test_what_is_no_plain_stream_is_refused(client, monkeypatch):
     assert "compressed buffers" in told["detail"]
     wide = pa.table(
         {
-            "1": pa.array(np.zeros(arrow_rows.MOST_ROWS + 8, np.bool_)),
-            "y": pa.nulls(arrow_rows.MOST_ROWS + 8, pa.bool_()),
+            "1": pa.array(np.zeros(arrow_rows.MAX_ROWS + 8, np.bool_)),
+            "y": pa.nulls(arrow_rows.MAX_ROWS + 8, pa.bool_()),
         }
     )
     assert_problem(learn(client, stream_of(wide), ARROW), 413, "body-too-large")

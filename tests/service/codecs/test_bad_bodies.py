@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from dualstream.service.codecs import as_batch, parse_body, parse_query_row
-from dualstream.service.codecs.row_schema import Door, RowLimits
-from dualstream.service.codecs.table_columns import MOST_COLUMNS
+from dualstream.service.codecs.row_schema import RowLimits, RowSchema
+from dualstream.service.codecs.table_columns import MAX_COLUMNS
 from dualstream.solvers import resolve_spec
 from dualstream.wire.problems import Problem
 from tests.service.codecs.test_formats import (
@@ -130,7 +130,7 @@ def test_a_million_columns_are_refused(media):
         body: str | bytes = ",".join(map(str, range(MILLION))) + ",y\n1,1\n"
         count = MILLION + 1
     else:  # as many as its library makes within a second
-        count = MOST_COLUMNS + 1
+        count = MAX_COLUMNS + 1
         body = stream_of(pa.table([pa.array([1])] * count, [*map(str, range(1, count)), "y"]))
     status, detail = refused(media, body, HASHED)
     assert status == 422 and f"{count} columns" in detail
@@ -140,7 +140,7 @@ def test_a_million_features_of_a_row_are_taken_where_they_have_room():
     values = [k % 7 + 1 for k in range(MILLION)]
     pairs = " ".join(f"{k + 1}:{x}" for k, x in enumerate(values))
     assert_one_bad(LIBSVM, f"1 {pairs}", "at most 100000", WIDE)
-    door = Door(resolve_spec(WIDE), RowLimits(MILLION, MILLION))
+    door = RowSchema(resolve_spec(WIDE), RowLimits(MILLION, MILLION))
     batch = as_batch([parse_body(door, LIBSVM, f"1 {pairs}".encode(), labelled=True).rows])
     assert np.array_equal(batch.values, values) and np.array_equal(batch.indices, range(MILLION))
 

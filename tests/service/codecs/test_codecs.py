@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from dualstream.service.codecs import Door, ListedRows, as_batch, parse_body
+from dualstream.service.codecs import ListedRows, RowSchema, as_batch, parse_body
 from dualstream.solvers import Batch, InvalidRow, resolve_spec
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 
 DIM = 4
-DOOR = Door(resolve_spec({"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": DIM}}))
+DOOR = RowSchema(
+    resolve_spec({"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": DIM}})
+)
 MANY = examples(400)
 
 scalars = st.one_of(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from dualstream.service.codecs import Door, as_batch, parse_body
+from dualstream.service.codecs import RowSchema, as_batch, parse_body
 from dualstream.service.codecs.row_schema import LONGEST_NAME
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.solvers import resolve_spec
@@ -18,8 +18,8 @@ INDEXED = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}
 HASHED = {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}}
 
 
-def door_of(spec: dict) -> Door:
-    return Door(resolve_spec(spec))
+def door_of(spec: dict) -> RowSchema:
+    return RowSchema(resolve_spec(spec))
 
 
 def bits(intake) -> dict:

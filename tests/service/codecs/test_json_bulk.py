@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import event, given, strategies as st
 
-from dualstream.service.codecs import Door
+from dualstream.service.codecs import RowSchema
 from dualstream.service.codecs.json_bulk import parse_json, parse_quickly
 from dualstream.service.codecs.json_exact import parse_exactly
 from dualstream.solvers import resolve_spec
@@ -33,7 +33,7 @@ MANY = examples(120)
 spaces = st.sampled_from(["", "", "", " ", "\n", "\r\n\t "])
 
 
-def outcome(parse, door: Door, body: bytes, labelled: bool):
+def outcome(parse, door: RowSchema, body: bytes, labelled: bool):
     try:
         intake = parse(door, body, labelled)
     except Problem as problem:
@@ -45,7 +45,7 @@ def outcome(parse, door: Door, body: bytes, labelled: bool):
     return bits(intake), list(intake.places), errors, intake.single
 
 
-def assert_same(door: Door, body: bytes, labelled: bool = True) -> None:
+def assert_same(door: RowSchema, body: bytes, labelled: bool = True) -> None:
     quick = outcome(parse_quickly, door, body, labelled)
     event(f"read quickly: {quick is not None}")
     if quick is not None:
@@ -137,7 +137,7 @@ AS_COLUMNS = {name: [sample[name] for sample in SAMPLES] for name in ("weight", 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("spec", [INDEXED, HASHED])
 def test_usual_bodies_are_read_by_a_kernel(content, indent, spec):
-    door, body = Door(resolve_spec(spec)), json.dumps(content, indent=indent).encode()
+    door, body = RowSchema(resolve_spec(spec)), json.dumps(content, indent=indent).encode()
     found = outcome(parse_quickly, door, body, True)
     assert found is not None and found == outcome(parse_exactly, door, body, True)
     assert outcome(parse_json, door, body, True) == found
@@ -155,7 +155,7 @@ def test_a_few_unusual_rows_are_read_on_their_own():
         "y": [2**50 + k % 2 for k in range(5)],
         "x": [[1.5e-30, 0, 0, 0, k] for k in range(5)],
     }
-    classes = Door(resolve_spec(INDEXED | {"task": "multiclass", "loss": "hinge"}))
+    classes = RowSchema(resolve_spec(INDEXED | {"task": "multiclass", "loss": "hinge"}))
     body = json.dumps(columns).encode()
     found = outcome(parse_quickly, classes, body, True)
     assert found is not None and found == outcome(parse_exactly, classes, body, True)

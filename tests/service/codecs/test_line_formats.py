@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from dualstream.service.codecs import Door, as_batch, csv as csv_rows, ndjson, vw
+from dualstream.service.codecs import RowSchema, as_batch, csv as csv_rows, ndjson, vw
 from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly, with_last_end
 from dualstream.service.codecs.row_schema import LONGEST_NAME
 from dualstream.solvers import hash_names, resolve_spec
@@ -25,7 +25,7 @@ SPECS = [
     INDEXED | {"task": "multiclass", "loss": "hinge"},
     {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 2}},
 ]
-DOORS = [Door(resolve_spec(spec)) for spec in SPECS]
+DOORS = [RowSchema(resolve_spec(spec)) for spec in SPECS]
 MANY = examples(80)
 
 numbers = st.one_of(
@@ -55,7 +55,7 @@ def objects(draw, keys, what, most):
     return "{" + f",{space}".join(f"{space}{k}{space}:{space}{v}{space}" for k, v in pairs) + "}"
 
 
-def labels_of(door: Door) -> list[str]:
+def labels_of(door: RowSchema) -> list[str]:
     """Texts that the model takes as labels."""
     if door.class_names:
         return list(door.class_names)
@@ -119,25 +119,25 @@ def outcome(intake) -> tuple:
     return bits(intake), list(intake.places), errors
 
 
-def ndjson_reader(door: Door, body: bytes, labelled: bool):
+def ndjson_reader(door: RowSchema, body: bytes, labelled: bool):
     return ndjson.SampleReader(door, body, labelled), ndjson.read_usual
 
 
-def vw_reader(door: Door, body: bytes, labelled: bool):
+def vw_reader(door: RowSchema, body: bytes, labelled: bool):
     return vw.ExampleReader(door, body, labelled, tag_is_id=False), vw.read_usual
 
 
-def csv_reader(door: Door, body: bytes, labelled: bool):
+def csv_reader(door: RowSchema, body: bytes, labelled: bool):
     reader = csv_rows.RecordReader(door, with_last_end(body), labelled)
     return reader, reader.kernel()
 
 
-def quick_intake(make, door: Door, body: bytes, labelled: bool = True):
+def quick_intake(make, door: RowSchema, body: bytes, labelled: bool = True):
     reader, kernel = make(door, body, labelled)
     return parse_quickly(door, labelled, reader, kernel, reader.most_entries())
 
 
-def assert_same(make, door: Door, body: bytes, labelled: bool = True) -> None:
+def assert_same(make, door: RowSchema, body: bytes, labelled: bool = True) -> None:
     quick = quick_intake(make, door, body, labelled)
     slow = parse_slowly(door, labelled, make(door, body, labelled)[0])
     if quick is None:
@@ -184,7 +184,7 @@ def test_rows_that_repeat_names_and_texts_are_read_as_any_others(known):
         x = {key: rng.choice([rng.choice(held), 1.5, -2, True]) for key in keys}
         sample = json.dumps({"x": x, "y": rng.choice([1, -1])}, ensure_ascii=False)
         lines.append(sample.replace(*rng.choice(faults), 1))
-    assert_same(ndjson_reader, Door(resolve_spec(HASHED)), "\n".join(lines).encode())
+    assert_same(ndjson_reader, RowSchema(resolve_spec(HASHED)), "\n".join(lines).encode())
 
 
 looks = ["true", "false", " 1", "1 ", " true", "\t7", "11th", "2024-01-05", "1e", "-", "e5", ""]
@@ -320,7 +320,7 @@ def test_a_table_of_places_holds_what_it_was_given():
 
 
 def test_names_are_told_once_and_again_after_a_loss():
-    door = Door(resolve_spec(HASHED))
+    door = RowSchema(resolve_spec(HASHED))
     body = b'{"x": {"a": 1, "city": "Oslo"}, "y": 1}\n' * 3
     first = quick_intake(ndjson_reader, door, body, True)
     assert [name for _, name in first.names] == ["a", "city=Oslo"]
@@ -335,7 +335,7 @@ def test_names_are_told_once_and_again_after_a_loss():
 @pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
 @pytest.mark.parametrize("labels", [3, 5000])
 def test_any_number_of_classes_comes_through(labels):
-    door = Door(resolve_spec(SPECS[4]))
+    door = RowSchema(resolve_spec(SPECS[4]))
     lines = [json.dumps({"x": {"1": 1}, "y": f"c{k % labels}"}) for k in range(6000)]
     quick = quick_intake(ndjson_reader, door, "\n".join(lines).encode(), True)
     assert len(as_batch([quick.rows]).classes) == labels

@@ -14,7 +14,7 @@ import redis
 from hypothesis import given, strategies as st
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.codecs import Door, parse_messages
+from dualstream.service.codecs import RowSchema, parse_messages
 from dualstream.service.jobs import redis_input as intakes
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal
@@ -150,7 +150,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("spec", [SPEC, HASHED, {"task": "regression"}, {"task": "multiclass"}])
 def test_no_message_stops_those_behind_it(spec):
-    door = Door(resolve_spec(spec))
+    door = RowSchema(resolve_spec(spec))
     good = [(b"json", b'{"x": {"1": 1}, "y": 1}')]
 
     @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(TEXTS)), max_size=5))

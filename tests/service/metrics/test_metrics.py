@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dualstream.service.metrics import exposition as text
-from dualstream.service.metrics.model_filter import Folded, Shown
+from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.solvers import Progressive
 from tests.service.conftest import SPEC
 
@@ -93,7 +93,7 @@ def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch)
     for number in range(1000):
         counter.labels(f'm"{number}').inc(number / 3)
     Histogram("spread", "In buckets.", registry=registry).observe(0.3)
-    families = Folded(registry, Shown(0))
+    families = Folded(registry, ModelFilter(0))
 
     async def written() -> tuple[bytes, int]:
         writing = asyncio.create_task(text.text_of(families.collect(), text.Turns()))

@@ -16,8 +16,8 @@ from dualstream.service.models.admission import (
     REFUSE_AFTER_S,
     SHORT,
     WHILE_S,
-    Idleness,
-    Pressure,
+    AdmissionControl,
+    IdleShare,
     kind_of,
 )
 from tests.service.conftest import SPEC, assert_problem
@@ -38,10 +38,10 @@ class Clock:
         return self.now
 
 
-def pressure_of(clock: Clock, **given: float) -> tuple[Pressure, list[str]]:
+def pressure_of(clock: Clock, **given: float) -> tuple[AdmissionControl, list[str]]:
     refused: list[str] = []
     told = {"most": 1000, "patience_s": 0.05, "timeout_s": 10.0} | given
-    made = Pressure(on_refusal=refused.append, clock=clock, **told)  # type: ignore[arg-type]
+    made = AdmissionControl(on_refusal=refused.append, clock=clock, **told)  # type: ignore[arg-type]
     return made, refused
 
 
@@ -51,11 +51,11 @@ class Asks:
     refused_in = 0
 
 
-def enter(pressure: Pressure, count: int) -> list[int]:
+def enter(pressure: AdmissionControl, count: int) -> list[int]:
     return [pressure.enter(asyncio.Future()) for _ in range(count)]
 
 
-def leave(pressure: Pressure, numbers: list[int]) -> None:
+def leave(pressure: AdmissionControl, numbers: list[int]) -> None:
     for number in numbers:
         pressure.leave(number)
 
@@ -106,7 +106,7 @@ async def test_the_queue_is_short_until_those_refused_may_all_wait():
     assert all(pressure.admits(LEARN, client) for client in few)
 
 
-def short_of(pressure: Pressure) -> int:
+def short_of(pressure: AdmissionControl) -> int:
     """How many may wait in the rush that there is."""
     numbers, before = [], pressure.waiting
     while not pressure.refuses(LEARN):
@@ -119,7 +119,7 @@ def short_of(pressure: Pressure) -> int:
 async def test_the_queue_is_longer_where_the_event_loop_waits_for_the_store():
     clock, shares = Clock(), [0.9] * 8 + [0.1] + [0.0] * 8
     idle = iter([*shares, 0.1])
-    pressure = Pressure(1000, 0.05, 1000.0, lambda kind: None, clock, lambda: next(idle))
+    pressure = AdmissionControl(1000, 0.05, 1000.0, lambda kind: None, clock, lambda: next(idle))
     numbers = enter(pressure, FEW)
     clock.now = 0.1
     assert pressure.refuses(LEARN)
@@ -137,7 +137,7 @@ async def test_the_queue_is_longer_where_the_event_loop_waits_for_the_store():
 
 
 def test_idleness_is_what_a_thread_slept():
-    told = Idleness()
+    told = IdleShare()
     assert told.share() is None
     time.sleep(0.02)
     slept = told.share()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.concurrency import run_in_thread
-from dualstream.service.models.cache import Held
+from dualstream.service.models.cache import ModelCache
 from dualstream.service.replica.state import SHORT_BYTES, Captured
 
 ROOM, MODELS, USES = 50, 1000, 20_000
@@ -34,7 +34,7 @@ def model(model_id: str) -> Any:
     )
 
 
-def use(held: Held, model_id: str) -> bool:
+def use(held: ModelCache, model_id: str) -> bool:
     """Whether it was there."""
     if held.use(model_id) is not None:
         return True
@@ -61,7 +61,7 @@ def by_a_zipf_law(uses: int = USES) -> list[int]:
 
 def found(wanted: list[str]) -> int:
     """How often a model was there."""
-    held, count = Held(ROOM * 1000), 0
+    held, count = ModelCache(ROOM * 1000), 0
     for model_id in wanted:
         count += use(held, model_id)
         assert len(held) <= ROOM and held.bytes == 1000 * len(held)
@@ -83,7 +83,7 @@ def test_models_that_are_favourites_for_a_short_time_are_found_as_by_their_last_
 
 
 def test_a_sweep_over_all_models_pushes_out_few_that_were_used_again():
-    held = Held(ROOM * 1000)
+    held = ModelCache(ROOM * 1000)
     favourites = [f"f{k}" for k in range(ROOM // 2)]
     for model_id in favourites * 2 + [f"m{k}" for k in range(MODELS)]:
         use(held, model_id)
@@ -91,7 +91,7 @@ def test_a_sweep_over_all_models_pushes_out_few_that_were_used_again():
 
 
 def test_what_was_used_but_once_goes_first_and_the_last_one_stays():
-    held = Held(5 * 1000)
+    held = ModelCache(5 * 1000)
     for model_id in "abcde":
         use(held, model_id)
     for model_id in "abab":
@@ -107,7 +107,7 @@ def test_what_was_used_but_once_goes_first_and_the_last_one_stays():
     b = held.find("b")
     assert b is not None and held.drop(b) and not held.drop(b)
     assert held.find("b") is None and len(held) == 4 and held.bytes == 4000
-    only = Held(10)
+    only = ModelCache(10)
     for model_id in "abba":
         use(only, model_id)
     assert [one.record.id for one in only] == ["a"]

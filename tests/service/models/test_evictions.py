@@ -13,7 +13,7 @@ from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal.protocol import JournalUnavailable, Part
 from dualstream.service.journal.record import RecordError, encode_control
 from dualstream.service.models.model import Model
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch
 from dualstream.wire.problems import Problem
@@ -36,14 +36,14 @@ SGD = ADULT | {"algorithm": "sgd"}
 OTHERS = ["x", "y"]
 
 
-async def evicted(catalog: Catalog, length: int = 300) -> None:
+async def evicted(catalog: ModelRegistry, length: int = 300) -> None:
     """The model `m` has learned so many rows, and is out of memory."""
     await create(catalog, ["m", *OTHERS])
     await learn(catalog, "m", rows(0, length))
     await leave(catalog, "m", OTHERS)
 
 
-async def replayed(catalog: Catalog) -> dict[str, bytes]:
+async def replayed(catalog: ModelRegistry) -> dict[str, bytes]:
     """The bits of the journal of `m`, read by another replica."""
     replica = Replica(await catalog.journal.get("m"))
     await replica.catch_up(catalog.journal)

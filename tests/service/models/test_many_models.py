@@ -16,16 +16,16 @@ import pytest
 from dualstream.service.api.learn_rows import request_of
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.codecs.json_bulk import parse_json
-from dualstream.service.jobs.guard_rollback import Pausing
+from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite.writer_thread import Worker
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models import model as model_module, registry as catalog_module
-from dualstream.service.models.cache import MOST_LEAVING
+from dualstream.service.models.cache import MAX_LEAVING
 from dualstream.service.models.model import Model
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.replica.requests import Request
 from dualstream.service.settings import Settings
@@ -39,10 +39,10 @@ IDS = [f"m{n}" for n in range(8)]
 
 
 @contextlib.asynccontextmanager
-async def serving(store: str, **given: object) -> AsyncIterator[Catalog]:
+async def serving(store: str, **given: object) -> AsyncIterator[ModelRegistry]:
     """A catalog as a server has it."""
     journal = await open_journal(store)
-    catalog = Catalog(journal, Settings(store=store, **given), Telemetry())
+    catalog = ModelRegistry(journal, Settings(store=store, **given), Telemetry())
     catalog.telemetry.watch(catalog)
     try:
         yield catalog
@@ -63,13 +63,13 @@ def rows(first: int, last: int) -> Batch:
     return Batch.from_libsvm(b"\n".join(adult_lines()[first:last]) + b"\n", 123).batch
 
 
-async def create(catalog: Catalog, ids: list[str]) -> None:
+async def create(catalog: ModelRegistry, ids: list[str]) -> None:
     for model_id in ids:
         with catalog.pinned(model_id):
             await catalog.create(model_id, ADULT)
 
 
-async def learn(catalog: Catalog, model_id: str, batch: Batch, key: str | None = None):
+async def learn(catalog: ModelRegistry, model_id: str, batch: Batch, key: str | None = None):
     """As a request does."""
     with catalog.pinned(model_id):
         model = await catalog.get(model_id)
@@ -77,23 +77,23 @@ async def learn(catalog: Catalog, model_id: str, batch: Batch, key: str | None =
         return await model.submit(Request.of(batch, stored, None if key is None else b"f" * 16))
 
 
-async def bits_of(catalog: Catalog, model_id: str) -> dict[str, bytes]:
+async def bits_of(catalog: ModelRegistry, model_id: str) -> dict[str, bytes]:
     with catalog.pinned(model_id):
         return bits((await catalog.get(model_id)).replica)
 
 
-def held(catalog: Catalog) -> list[str]:
+def held(catalog: ModelRegistry) -> list[str]:
     return [model.record.id for model in catalog]
 
 
-async def quiet(catalog: Catalog) -> list[str]:
+async def quiet(catalog: ModelRegistry) -> list[str]:
     """What is held once no snapshot is being written any more."""
     for model in catalog:
         await model.close()
     return held(catalog)
 
 
-async def leave(catalog: Catalog, model_id: str, others: list[str]) -> None:
+async def leave(catalog: ModelRegistry, model_id: str, others: list[str]) -> None:
     """Use others until the model is out of memory."""
     for _ in range(100):
         for other in others:
@@ -104,7 +104,7 @@ async def leave(catalog: Catalog, model_id: str, others: list[str]) -> None:
     raise AssertionError(f"{model_id} does not leave memory")
 
 
-def shown(catalog: Catalog, text: bytes) -> dict[str, float]:
+def shown(catalog: ModelRegistry, text: bytes) -> dict[str, float]:
     lines = [line.split() for line in text.decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}
 
@@ -123,7 +123,7 @@ def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
                     receipt = await learn(catalog, model_id, rows(n, n + 1))
                     assert receipt.placed.count == 1
                     # Above it are those alone that somebody uses.
-                    assert len(catalog) <= 3 + 4 + MOST_LEAVING
+                    assert len(catalog) <= 3 + 4 + MAX_LEAVING
 
             await asyncio.gather(*(client(100 * n) for n in range(4)))
             assert len(await quiet(catalog)) <= 3
@@ -248,8 +248,8 @@ def test_the_memory_of_what_leaves_is_free_at_once(store):
 def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_planted):
     """Where nothing stops the rollback of a pause, this shows that it goes on."""
     paused = SimpleNamespace(needs_rollback=True, since=1, held_from=1)
-    monkeypatch.setattr(Pausing, "pauses", paused)
-    monkeypatch.setattr(Pausing, "_try", lambda *_: asyncio.sleep(3600))
+    monkeypatch.setattr(GuardRollback, "pauses", paused)
+    monkeypatch.setattr(GuardRollback, "_try", lambda *_: asyncio.sleep(3600))
 
     async def run():
         async with serving(store) as catalog:
@@ -261,7 +261,7 @@ def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_pla
             assert model.pausing.is_busy and model.clean_up.is_busy and not model.is_idle
             with monkeypatch.context() as planted:
                 if is_planted:
-                    planted.setattr(Pausing, "stop", lambda _: None)
+                    planted.setattr(GuardRollback, "stop", lambda _: None)
                 catalog.forget(model)
             for _ in range(5):  # turns, in which what was cancelled ends
                 await asyncio.sleep(0)

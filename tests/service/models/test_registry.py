@@ -8,9 +8,9 @@ import pytest
 
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.journal.protocol import AppendRequest, Base, ModelChanged
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import LoadedVersions, take_version
-from dualstream.service.replica.lineage import Trail
+from dualstream.service.replica.lineage import Lineage
 from dualstream.service.replica.replica import Replica
 from dualstream.wire.problems import Problem
 from tests.service.conftest import SPEC
@@ -61,7 +61,7 @@ def test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, change):
                 assert made.replica.spec["rho"] == 0.5
                 assert (await catalog.journal.get("m")).incarnation == made.record.incarnation
 
-    async def replaced(catalog: Catalog) -> Any:
+    async def replaced(catalog: ModelRegistry) -> Any:
         may: Callable[[Any], bool] = lambda record: True  # noqa: E731
         return await catalog.create("m", OTHER, may)
 
@@ -97,7 +97,7 @@ def test_nothing_is_kept_of_models_that_are_gone(store):
             await other.delete("m")
             await Follower(catalog, catalog.journal)._look()
             assert not catalog.telemetry._of_model and not len(catalog)
-            catalog.loads._forked["m"] = ("an incarnation", Trail())
+            catalog.loads._forked["m"] = ("an incarnation", Lineage())
             with pytest.raises(Exception, match="no model"):
                 await catalog.get("m")
             assert not catalog.loads._forked

@@ -3,27 +3,27 @@
 import numpy as np
 import pytest
 
-from dualstream.service.replica.control_outcomes import Verdicts
+from dualstream.service.replica.control_outcomes import ControlOutcomes
 from dualstream.service.replica.controls import (
+    ControlOutcome,
     Demote,
     Promote,
     Refit,
     Rollback,
-    Verdict,
     control_of,
 )
 from dualstream.solvers import CorruptState
 
 
-def kept(most: int) -> Verdicts:
-    verdicts = Verdicts(most)
-    verdicts.keep(3, control_of(Rollback("0" * 64, 1, "v")), Verdict("it is gone"))
-    verdicts.keep(7, control_of(Refit("job", 5, "sdca")), Verdict(rows=20))
+def kept(most: int) -> ControlOutcomes:
+    verdicts = ControlOutcomes(most)
+    verdicts.keep(3, control_of(Rollback("0" * 64, 1, "v")), ControlOutcome("it is gone"))
+    verdicts.keep(7, control_of(Refit("job", 5, "sdca")), ControlOutcome(rows=20))
     return verdicts
 
 
 def test_they_come_back_as_they_were():
-    verdicts, again = kept(5), Verdicts(5)
+    verdicts, again = kept(5), ControlOutcomes(5)
     again.restore(verdicts.state())
     assert again.at(3) == verdicts.at(3) and again.at(7) == verdicts.at(7)
     assert again.at(3).refusal == "it is gone" and again.at(3).fields["version"] == "v"
@@ -36,8 +36,8 @@ def test_they_come_back_as_they_were():
 def test_what_became_of_a_control_is_not_told_of_another():
     """It stands where the first one was before it was lost."""
     verdicts = kept(5)
-    assert verdicts.of(3, control_of(Rollback("0" * 64, 1, "v"))) == Verdict("it is gone")
-    assert verdicts.of(7, control_of(Refit("job", 5, "sdca"))) == Verdict(rows=20)
+    assert verdicts.of(3, control_of(Rollback("0" * 64, 1, "v"))) == ControlOutcome("it is gone")
+    assert verdicts.of(7, control_of(Refit("job", 5, "sdca"))) == ControlOutcome(rows=20)
     for seq, order in (
         (3, Rollback("1" * 64, 1, "v")),
         (3, Demote()),
@@ -45,13 +45,13 @@ def test_what_became_of_a_control_is_not_told_of_another():
         (7, Refit("another", 5, "sdca")),
     ):
         assert verdicts.of(seq, control_of(order)) is None
-    verdicts.keep(8, control_of(Promote("a")), Verdict())
-    assert verdicts.of(8, control_of(Promote("a"))) == Verdict()
+    verdicts.keep(8, control_of(Promote("a")), ControlOutcome())
+    assert verdicts.of(8, control_of(Promote("a"))) == ControlOutcome()
 
 
 def test_the_last_ones_are_kept():
     assert kept(1).at(3) is None and kept(1).at(7) is not None
-    fewer = Verdicts(1)
+    fewer = ControlOutcomes(1)
     fewer.restore(kept(5).state())
     assert len(fewer) == 1 and fewer.at(7) is not None
     assert len(kept(0)) == 0
@@ -60,4 +60,4 @@ def test_the_last_ones_are_kept():
 @pytest.mark.parametrize("told", [b"", b"[", b"[1]", b"\xff", b'[[1,"a",2,3,{}]]', b"[[1]]"])
 def test_damaged_ones_are_refused(told):
     with pytest.raises(CorruptState):
-        Verdicts(5).restore({"told": np.frombuffer(told, np.uint8)})
+        ControlOutcomes(5).restore({"told": np.frombuffer(told, np.uint8)})

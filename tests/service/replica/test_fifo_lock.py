@@ -2,20 +2,20 @@
 
 import asyncio
 
-from dualstream.service.replica.fifo_lock import Baton
+from dualstream.service.replica.fifo_lock import FifoLock
 
 
 def test_those_who_wait_have_it_in_their_order_and_nobody_comes_between():
     order = []
 
-    async def wants(baton: Baton, name: str) -> None:
+    async def wants(baton: FifoLock, name: str) -> None:
         await baton.taken()
         order.append(name)
         await asyncio.sleep(0)
         baton.hand_on()
 
     async def scenario() -> None:
-        baton = Baton()
+        baton = FifoLock()
         assert baton.take() and not baton.take()
         waiting = [asyncio.create_task(wants(baton, name)) for name in "abcd"]
         await asyncio.sleep(0)
@@ -32,7 +32,7 @@ def test_those_who_wait_have_it_in_their_order_and_nobody_comes_between():
 
 def test_who_leaves_once_it_was_handed_to_him_hands_it_on():
     async def scenario() -> None:
-        baton = Baton()
+        baton = FifoLock()
         baton.take()
         leaving, staying = (asyncio.create_task(baton.taken()) for _ in range(2))
         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ import pytest
 import dualstream.service.replica.replica
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.reference_optimum import Found
-from dualstream.service.jobs.refit import Desk
+from dualstream.service.jobs.refit import SolverThread
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     AppendRequest,
@@ -24,7 +24,7 @@ from dualstream.service.journal.protocol import (
     Place,
 )
 from dualstream.service.models.model import Model
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import take_version
 from dualstream.service.replica.apply import Applying
 from dualstream.service.replica.committer import Committer
@@ -243,7 +243,9 @@ def test_a_control_whose_state_the_store_does_not_hold_shows_it(tmp_path):
     run(tmp_path, scenario)
 
 
-def of_five_and(tmp_path: Any, scenario: Callable[[Model, Catalog, Any], Awaitable[None]]) -> None:
+def of_five_and(
+    tmp_path: Any, scenario: Callable[[Model, ModelRegistry, Any], Awaitable[None]]
+) -> None:
     """Runs it on a model of five samples."""
 
     async def whole() -> None:
@@ -270,7 +272,7 @@ async def served_again(model: Model) -> None:
 def test_a_place_that_is_not_held_any_more_shows_it(tmp_path, monkeypatch, what):
     """Of what was lost no snapshot is taken, and no version; nor is it served from then on."""
 
-    async def scenario(model: Model, _: Catalog, journal: Any) -> None:
+    async def scenario(model: Model, _: ModelRegistry, journal: Any) -> None:
         refresh = Committer.refresh
         served = []
 
@@ -312,7 +314,7 @@ def test_a_place_that_is_not_held_any_more_shows_it(tmp_path, monkeypatch, what)
 def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
     """The store has trimmed the journal past it: the head tells that it leads here all the same."""
 
-    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         place = await model.place()
         await learn(model, "5")
         await learn(model, "6")
@@ -331,7 +333,7 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
 def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
     """Before the journal is read, which waits for a while, as rows may come."""
 
-    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         monkeypatch.setattr("dualstream.service.jobs.follower.PAUSE_S", 0.05)
         follower = Follower(catalog, journal)
         lose(tmp_path, 1)
@@ -346,7 +348,7 @@ def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
 def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatch):
     """It is learned, and not counted: the entry, when it came by again, would be learned twice."""
 
-    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         progress = type(model.replica.progress)
         count, left = progress.count, [MemoryError("planted")]
 
@@ -378,7 +380,7 @@ async def other_row(tmp_path: Any, model: Model) -> None:
     assert model.replica.seq == 5 and not model.replica.is_forked
 
 
-async def reference_of(catalog: Catalog) -> Found:
+async def reference_of(catalog: ModelRegistry) -> Found:
     """Without when it was found."""
     return replace(await (await catalog.get("m")).references.find(), at=0.0)
 
@@ -394,7 +396,7 @@ async def fresh_reference(journal: Any) -> Found:
 def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
     """At the same seq, where another row stands now."""
 
-    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
+    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         async def is_shown() -> bool:
             text = (await catalog.telemetry.exposition(catalog)).decode()
             return 'dualstream_reference_lower_bound{model="m"}' in text
@@ -417,16 +419,16 @@ def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
 def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, monkeypatch):
     """Whoever waits for it is told of the rows that there are."""
 
-    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
-        run, solved = Desk.run, []
+    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
+        run, solved = SolverThread.run, []
 
-        async def lost_meanwhile(self: Desk, *work: Any) -> Any:
+        async def lost_meanwhile(self: SolverThread, *work: Any) -> Any:
             solved.append(await run(self, *work))
             if len(solved) == 1:
                 await other_row(tmp_path, model)
             return solved[-1]
 
-        monkeypatch.setattr(Desk, "run", lost_meanwhile)
+        monkeypatch.setattr(SolverThread, "run", lost_meanwhile)
         told = await asyncio.gather(reference_of(catalog), reference_of(catalog))
         assert len(solved) == 2 and told[0] == told[1] != replace(solved[0], at=0.0)
         assert told[0] == await fresh_reference(journal)
@@ -438,17 +440,17 @@ def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, 
 def test_there_is_no_telling_that_a_lost_window_had_no_rows(tmp_path, monkeypatch):
     """They were lost, and other ones learned, before whoever asked was answered."""
 
-    async def scenario(model: Model, catalog: Catalog, journal: Any) -> None:
-        run, refused = Desk.run, []
+    async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
+        run, refused = SolverThread.run, []
 
-        async def lost_meanwhile(self: Desk, *work: Any) -> Any:
+        async def lost_meanwhile(self: SolverThread, *work: Any) -> Any:
             if not refused:
                 refused.append(RefitError("no rows are retained"))
                 await other_row(tmp_path, model)
                 raise refused[0]
             return await run(self, *work)
 
-        monkeypatch.setattr(Desk, "run", lost_meanwhile)
+        monkeypatch.setattr(SolverThread, "run", lost_meanwhile)
         assert await reference_of(catalog) == await fresh_reference(journal)
 
     of_five_and(tmp_path, scenario)
@@ -457,7 +459,7 @@ def test_there_is_no_telling_that_a_lost_window_had_no_rows(tmp_path, monkeypatc
 def test_half_a_row_is_not_named(tmp_path, monkeypatch):
     """A group fails in the midst of it, just as it is the turn of whoever takes a version."""
 
-    async def scenario(model: Model, _: Catalog, journal: Any) -> None:
+    async def scenario(model: Model, _: ModelRegistry, journal: Any) -> None:
         async def refreshed(*_: Any) -> None:
             with monkeypatch.context() as failing:
                 failing.setattr(type(model.replica.progress), "count", fail)

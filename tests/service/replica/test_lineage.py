@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.service.journal.chain import first_chain, next_chain
 from dualstream.service.journal.protocol import Entry
-from dualstream.service.replica.lineage import KEPT, Lost, Trail
+from dualstream.service.replica.lineage import KEPT, Lineage, Lost
 from tests.service.conftest import assert_problem
 from tests.service.replica.test_replica import SPEC, learn, lose_last_entry, replica_of
 
@@ -25,9 +25,9 @@ def entries(seed: int, sizes: list[int], seq: int = 0, chain: str = START) -> li
     return found
 
 
-def trail_of(passed: list[Entry], kept: int | None = KEPT, first: Entry | None = None) -> Trail:
+def trail_of(passed: list[Entry], kept: int | None = KEPT, first: Entry | None = None) -> Lineage:
     """Of a replica that began at the start, or with a snapshot behind `first`."""
-    trail = Trail(kept)
+    trail = Lineage(kept)
     trail.pass_by(0, START) if first is None else trail.pass_by(first.seq, first.chain)
     trail.pass_entries(passed)
     return trail
@@ -76,7 +76,7 @@ def test_what_lies_before_a_parting_is_not_known_to_be_on_the_path():
 def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_be():
     mine, theirs = entries(1, [2] * 30), entries(2, [2] * 30)
     # When the oldest of what is kept is lost, too
-    short = Trail(4)
+    short = Lineage(4)
     short.pass_entries(mine)
     assert short.give_way_to(trail_of(theirs, None)) == Lost(60 - 53, 53, False)
     # When the journal was read from a snapshot that stands behind the fork
@@ -97,7 +97,7 @@ def test_of_what_was_overtaken_something_is_lost_only_where_it_is_known_to_have_
 
 
 def test_a_trail_is_bounded_and_begins_anew_where_the_replica_does():
-    trail = Trail(10)
+    trail = Lineage(10)
     passed = entries(1, [1] * 100)
     for entry in passed:
         trail.pass_by(entry.seq, entry.chain)

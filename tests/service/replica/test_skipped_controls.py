@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dualstream.service.jobs.unlearn_cleanup import CleanUp
+from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.protocol import AppendRequest
 from tests.service.api.test_guard import GUARDED, learn, paused, samples
 from tests.service.api.test_members import PAIR, SPARSE, names
@@ -67,7 +67,7 @@ def passed(monkeypatch):
 @pytest.fixture
 def two(serve, store, monkeypatch):
     """Two workers on one store, of which none cleans it."""
-    monkeypatch.setattr(CleanUp, "begin", lambda *given: None)
+    monkeypatch.setattr(UnlearnCleanup, "begin", lambda *given: None)
     return serve(store=store), serve(store=store)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dualstream.service.transport.connections import (
     CLOSED_AT_ONCE,
-    LEAST_BYTES,
+    MIN_BYTES,
     TRIED,
     Connections,
     Limits,
@@ -91,8 +91,8 @@ def test_who_goes_on_is_not_closed():
     world.add(asking, sending, trickling, moving)
     for second in range(300):
         asking.begun += second % 9 == 0  # one request after the other
-        sending.so_far += LEAST_BYTES // 30 + 1
-        trickling.so_far += LEAST_BYTES // 40
+        sending.so_far += MIN_BYTES // 30 + 1
+        trickling.so_far += MIN_BYTES // 40
         moving.waits = (Waits.HEAD, Waits.ANSWER)[second // 9 % 2]
         world.wait(1, asking, sending, trickling, moving)
     assert not (asking.ended or sending.ended or moving.ended)

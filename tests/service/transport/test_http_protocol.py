@@ -16,9 +16,9 @@ from uvicorn.server import ServerState
 from dualstream.service.api.http import PIECE, answer as answer_json
 from dualstream.service.server.serve import UNSENT_BYTES, keep_few_unsent
 from dualstream.service.transport.body_memory import Bodies
-from dualstream.service.transport.body_protocol import MOST_HELD, protocol_of
+from dualstream.service.transport.body_protocol import MAX_HELD, protocol_of
 from dualstream.service.transport.connections import LISTENS, Connections, Limits, Waits
-from dualstream.service.transport.http_protocol import MOST_HEADERS
+from dualstream.service.transport.http_protocol import MAX_HEADERS
 from dualstream.wire.problems import Problem
 
 GET = b"GET /x HTTP/1.1\r\n\r\n"
@@ -179,7 +179,7 @@ def test_a_head_of_many_lines_is_refused(end):
             while not line.is_closed:
                 await asyncio.sleep(0)
             assert b" 431 " in line.written
-        assert f"more than {MOST_HEADERS} headers".encode() in line.written
+        assert f"more than {MAX_HEADERS} headers".encode() in line.written
         assert world.done["large-head"] == 2
 
     run(told)
@@ -239,7 +239,7 @@ def test_a_body_in_chunks_is_not_read_ahead_of_the_application():
 def test_an_answered_request_keeps_nothing_of_its_body():
     async def told() -> None:
         one, line = World(answer).connect()
-        for size in (50_000, MOST_HELD):
+        for size in (50_000, MAX_HELD):
             head = b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size
             answers = line.answers
             one.data_received(head + bytes(40_000))
@@ -376,7 +376,7 @@ def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
             await answer(scope, receive, send)
 
         one, line = World(read).connect()
-        size, piece = 3 * MOST_HELD, b"x" * (MOST_HELD // 4)
+        size, piece = 3 * MAX_HELD, b"x" * (MAX_HELD // 4)
         one.data_received(b"POST /x HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size)
         for number in range(4):
             assert line.is_reading, number
@@ -390,7 +390,7 @@ def test_a_long_body_comes_in_before_it_is_asked_for_up_to_a_limit():
             while left and line.is_reading:  # all that has come by then
                 one.data_received(piece)
                 left -= 1
-        assert sizes == [MOST_HELD] * 3
+        assert sizes == [MAX_HELD] * 3
 
     run(told)
 

@@ -11,14 +11,14 @@ import dualstream.service.replica.controls
 import dualstream.service.replica.point_in_time
 import dualstream.service.replica.quarantine
 from dualstream.service.jobs.refit import Refits
-from dualstream.service.jobs.refit_status import Job
+from dualstream.service.jobs.refit_status import RefitJob
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model
-from dualstream.service.replica.control_outcomes import Verdicts
+from dualstream.service.replica.control_outcomes import ControlOutcomes
 from dualstream.service.replica.controls import Refit, why_forgotten
 from dualstream.service.replica.guard import Guarding
-from dualstream.service.replica.lineage import Trail
+from dualstream.service.replica.lineage import Lineage
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from tests.simulation.bugs.planting import Bug, nothing
@@ -62,7 +62,7 @@ def _still_to_come(true: Any, subject: Any, seq: int) -> str | None:
     return why_forgotten(subject, seq)
 
 
-def _from_anywhere(true: Any, self: Trail, *given: Any) -> bool:
+def _from_anywhere(true: Any, self: Lineage, *given: Any) -> bool:
     """Whoever looks whether a place is lost finds that it is not."""
     return True
 
@@ -100,9 +100,9 @@ def _under_its_own(
     return request
 
 
-def _under_way_for_ever(true: Any, stored: str | None) -> list[Job]:
+def _under_way_for_ever(true: Any, stored: str | None) -> list[RefitJob]:
     """Nobody takes over what was lost with its process."""
-    return [] if stored is None else msgspec.json.decode(stored, type=list[Job])
+    return [] if stored is None else msgspec.json.decode(stored, type=list[RefitJob])
 
 
 def _behind_anything(true: Any, *given: Any) -> None:
@@ -128,7 +128,7 @@ BUGS = {
         ]
     ),
     "rollback of another pause": Bug([(Store, "append", _pauses_whatever_was_lost)]),
-    "refit of what was lost": Bug([(Trail, "came_by", _from_anywhere)]),
+    "refit of what was lost": Bug([(Lineage, "came_by", _from_anywhere)]),
     "quarantine learned twice": Bug(
         [(dualstream.service.replica.quarantine, "rows_held", _held_twice)]
     ),
@@ -151,6 +151,6 @@ BUGS = {
     "gone back to a snapshot of what is lost": Bug(
         [(dualstream.service.replica.point_in_time, "_check_held", _held_by_all)]
     ),
-    "verdict that a snapshot brings not told": Bug([(Verdicts, "of", nothing)]),
+    "verdict that a snapshot brings not told": Bug([(ControlOutcomes, "of", nothing)]),
     "quarantine to come trimmed away": Bug([(Guarding, "kept_after", _from_the_trip_on)]),
 }

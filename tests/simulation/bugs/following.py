@@ -16,7 +16,7 @@ from dualstream.service.journal.protocol import Entry, ModelChanged
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.apply import Applying
 from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.lineage import Trail
+from dualstream.service.replica.lineage import Lineage
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
 from tests.simulation.bugs.planting import Bug, nothing
@@ -118,12 +118,12 @@ async def _replayed_once(true: Any, *given: Any) -> None:
     await dualstream.service.replica.recovery._replay_once(*given)
 
 
-def _joined(true: Any, self: Trail, seq: int, chain: str) -> None:
+def _joined(true: Any, self: Lineage, seq: int, chain: str) -> None:
     """A replica is taken to have come from where it stood to where a snapshot stands."""
     self.pass_by(seq, chain)
 
 
-def _parted_for_sure(true: Any, self: Trail, other: Trail) -> Any:
+def _parted_for_sure(true: Any, self: Lineage, other: Lineage) -> Any:
     """Who was overtaken by the trimming counts what it cannot see as lost."""
     is_parted, self.is_parted = self.is_parted, True
     try:
@@ -189,8 +189,8 @@ BUGS = {
     "head not looked at behind a snapshot": Bug(
         [(dualstream.service.replica.recovery, "_go_on_from", _wherever_it_ends)]
     ),
-    "snapshot joined to what was before": Bug([(Trail, "begin", _joined)]),
-    "overtaken taken for lost": Bug([(Trail, "lost_in", _parted_for_sure)]),
+    "snapshot joined to what was before": Bug([(Lineage, "begin", _joined)]),
+    "overtaken taken for lost": Bug([(Lineage, "lost_in", _parted_for_sure)]),
     "entries gone between two reads": Bug(
         [(dualstream.service.replica.recovery, "_replay", _replayed_once)]
     ),

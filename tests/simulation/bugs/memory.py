@@ -3,9 +3,9 @@
 from typing import Any
 
 from dualstream.service.models.cache import Held
-from dualstream.service.models.loader import Loading, Loads
+from dualstream.service.models.loader import Loading, ModelLoader
 from dualstream.service.models.model import Model
-from dualstream.service.models.registry import Catalog
+from dualstream.service.models.registry import ModelRegistry
 from tests.simulation.bugs.planting import Bug, nothing
 
 
@@ -15,17 +15,17 @@ def _left_waiting(true: Any, self: Loading, model: Any) -> None:
         true(self, model)
 
 
-async def _read_once(true: Any, self: Loads, model_id: str, loading: Loading) -> Model:
+async def _read_once(true: Any, self: ModelLoader, model_id: str, loading: Loading) -> Model:
     """Whoever asks for a model is told that it was made anew while it was read."""
     return await self._load(model_id, loading)
 
 
-def _loaded_all_the_same(true: Any, self: Loads, model_id: str) -> None:
+def _loaded_all_the_same(true: Any, self: ModelLoader, model_id: str) -> None:
     """A model that is deleted or made anew while it is read is held as it was."""
     self._unreadable.pop(model_id, None)
 
 
-async def _whichever_is_there(true: Any, self: Catalog, *given: Any) -> tuple[None, None]:
+async def _whichever_is_there(true: Any, self: ModelRegistry, *given: Any) -> tuple[None, None]:
     """A deletion takes whatever has the id when the store hears of it."""
     return None, None
 
@@ -36,12 +36,14 @@ def _whoever_uses_it(true: Any, self: Held, model: Model) -> bool:
 
 
 BUGS = {
-    "late deletion of what was made since": Bug([(Catalog, "_to_delete", _whichever_is_there)]),
+    "late deletion of what was made since": Bug(
+        [(ModelRegistry, "_to_delete", _whichever_is_there)]
+    ),
     "loss of what had left memory not counted": Bug(
-        [(Loads, "remember_trail", nothing), (Model, "count_lost_since", nothing)]
+        [(ModelLoader, "remember_trail", nothing), (Model, "count_lost_since", nothing)]
     ),
     "evicted in the middle of a request": Bug([(Held, "_may_go", _whoever_uses_it)]),
     "loading left by its client": Bug([(Loading, "end", _left_waiting)]),
-    "remade model not read again": Bug([(Loads, "_load_what_is_there", _read_once)]),
-    "gone model held": Bug([(Loads, "forget", _loaded_all_the_same)]),
+    "remade model not read again": Bug([(ModelLoader, "_load_what_is_there", _read_once)]),
+    "gone model held": Bug([(ModelLoader, "forget", _loaded_all_the_same)]),
 }

@@ -120,6 +120,6 @@ def test_one_class_only_has_an_end(adult):
 
 
 def test_set_that_is_too_large_is_refused(adult, monkeypatch):
-    monkeypatch.setattr(local_phase, "MOST_MEMBERS", 3)
+    monkeypatch.setattr(local_phase, "MAX_MEMBERS", 3)
     rows = rows_of(adult)
     assert minimise(rows, Objective(LOGISTIC, 0.02, 0.0), *nothing(rows), 1e-9) is None

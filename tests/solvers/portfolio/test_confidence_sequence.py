@@ -8,7 +8,7 @@ import pytest
 from dualstream.solvers import Batch, MemberError, UnknownMember
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.portfolio.confidence_sequence import compare, stitched_boundary
-from dualstream.solvers.portfolio.weighting_kernels import MOST_LOG_LOSS
+from dualstream.solvers.portfolio.weighting_kernels import MAX_LOG_LOSS
 from tests.solvers.portfolio.test_portfolio import portfolio, stream
 from tests.solvers.portfolio.test_regression import (
     portfolio as number_portfolio,
@@ -46,7 +46,7 @@ def skewed(rng, mean):
     return np.where(rng.random(len(mean)) < p, 1.0, (mean - p) / (1.0 - p))
 
 
-@pytest.mark.parametrize(("draw", "most"), [(drifting, 1.0), (skewed, MOST_LOG_LOSS)])
+@pytest.mark.parametrize(("draw", "most"), [(drifting, 1.0), (skewed, MAX_LOG_LOSS)])
 def test_interval_holds_the_mean_at_every_row_at_once(draw, most):
     rng = np.random.default_rng(0)
     level, missed = 0.8, np.zeros(PATHS, bool)
@@ -81,8 +81,8 @@ def test_no_rows_say_nothing():
     assert (found.rows, found.mean, found.low, found.high) == (
         0,
         0.0,
-        -MOST_LOG_LOSS,
-        MOST_LOG_LOSS,
+        -MAX_LOG_LOSS,
+        MAX_LOG_LOSS,
     )
 
 
@@ -139,8 +139,8 @@ def test_differences_are_those_of_the_losses():
             assert found.rows == len(apart) == np.count_nonzero(batch.weights)
             assert found.mean == pytest.approx(apart.mean(), abs=1e-12)
             assert found.mean == pytest.approx(a.loss - b.loss, abs=1e-12)
-            u = stitched_boundary(float(apart @ apart), 0.025, MOST_LOG_LOSS) / found.rows
-            assert found.high == pytest.approx(min(found.mean + u, MOST_LOG_LOSS), rel=1e-12)
+            u = stitched_boundary(float(apart @ apart), 0.025, MAX_LOG_LOSS) / found.rows
+            assert found.high == pytest.approx(min(found.mean + u, MAX_LOG_LOSS), rel=1e-12)
 
 
 def test_a_challenger_counts_from_when_it_joined():

@@ -23,7 +23,7 @@ from dualstream.solvers.core.losses import make_loss
 from dualstream.solvers.core.refit_methods import METHODS
 from dualstream.solvers.features.fourier import Fourier
 from dualstream.solvers.offline.methods import METHODS as OFFLINE, method_of
-from dualstream.solvers.refit.weights_problem import LEAST_DOUBT
+from dualstream.solvers.refit.weights_problem import MIN_DOUBT
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.online.test_asset import adult_rows, needs_data
@@ -188,9 +188,7 @@ def test_it_goes_on_from_there_with_the_step_that_each_has(name):
         t = 0 if is_sqrt else rows
         assert state["steps"] == t and ("distance" in state) == is_sqrt
         # Within the gap: as far off as rho |w - w*|^2 / 2 may be, and shorter than a cold start.
-        assert 0.0 < reach < math.sqrt(1 / 0.02) and reach >= math.sqrt(
-            2 * LEAST_DOUBT * 0.1 / 0.02
-        )
+        assert 0.0 < reach < math.sqrt(1 / 0.02) and reach >= math.sqrt(2 * MIN_DOUBT * 0.1 / 0.02)
     learner.learn(batch[160:])
     iterates = steps_from(spec, w, batch[160:], x[160:], t, reach, norm)
     expected = iterates[-1]
