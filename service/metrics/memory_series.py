@@ -74,7 +74,7 @@ class MemorySeries(Collector):
             if behind.records:
                 lag[model.record.id] = (behind.seconds, behind.records)
             job = model.find_job(References)
-            found = job and job.found
+            found = None if job is None else job.found
             is_shown = model.record.id in self._shown.ids
             if found is not None and is_shown and model.replica.leads_on_from(found.place):
                 told = (found.lower, found.gap, found.regret, found.regret_rows, now - found.at)

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dualstream.service.models.model import Model
+from dualstream.service.replica.replica import Replica
+
 
 class Family(NamedTuple):
     """A family of series by model; what is counted is a counter."""

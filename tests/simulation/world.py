@@ -29,6 +29,7 @@ import dualstream.service.replica.groups
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.resolve
 from dualstream.service.clock import Outside
+from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References
@@ -162,6 +163,7 @@ class Worker:
             self.connection,
             world.settings,
             self.telemetry,  # type: ignore[arg-type]
+            MODEL_JOBS,
             Outside(world.clock, world.nonce, world.clock),
         )
         self.startup = Readiness(self.connection, self.catalog)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.codecs import ListedRows
-from dualstream.service.jobs import unlearn_cleanup as clean_up
+from dualstream.service.jobs import MODEL_JOBS, unlearn_cleanup as clean_up
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
@@ -345,7 +345,7 @@ class Dying:
 
 
 def catalog_on(journal: Any) -> ModelRegistry:
-    return ModelRegistry(journal, Settings(), Telemetry())
+    return ModelRegistry(journal, Settings(), Telemetry(), MODEL_JOBS)
 
 
 async def of_five(catalog: ModelRegistry, **more: Any) -> Model:

@@ -16,6 +16,7 @@ import pytest
 from dualstream.service.api.learn_rows import request_of
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.codecs.json_bulk import parse_json
+from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.jobs.refit import Refits
@@ -45,7 +46,7 @@ IDS = [f"m{n}" for n in range(8)]
 async def serving(store: str, **given: object) -> AsyncIterator[ModelRegistry]:
     """A catalog as a server has it."""
     journal = await open_journal(store)
-    catalog = ModelRegistry(journal, Settings(store=store, **given), Telemetry())
+    catalog = ModelRegistry(journal, Settings(store=store, **given), Telemetry(), MODEL_JOBS)
     catalog.telemetry.watch(catalog)
     try:
         yield catalog
