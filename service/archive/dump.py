@@ -15,11 +15,11 @@ import msgspec
 
 from dualstream.service.archive import format as f
 from dualstream.service.journal import make_journal, sqlite_path
-from dualstream.service.journal.audit import Where
+from dualstream.service.journal.audit import AuditPosition
 from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
     ModelChanged,
-    Remembered,
+    PendingRow,
     Snapshot,
     Trimmed,
     UnknownModel,
@@ -135,8 +135,8 @@ async def _dump_position(
 
 
 async def _without_label(
-    journal: TransferJournal, rows: Sequence[Remembered], before: int, position: Position
-) -> list[Remembered]:
+    journal: TransferJournal, rows: Sequence[PendingRow], before: int, position: Position
+) -> list[PendingRow]:
     """The rows without those whose label came after the seq `before`, up to the position."""
     record = position.record
     if before == record.seq:
@@ -187,7 +187,7 @@ async def _dump_changes(journal: TransferJournal, archive: f.ArchiveWriter) -> N
         after = page[-1].place
         changes = []
         for one in page:
-            where = Where.read(one.place)
+            where = AuditPosition.read(one.place)
             # If the clock was set back, a later change of a model gets the time of the one before.
             time_ms = newest[one.model] = max(where.time_ms, newest.get(one.model, 0))
             place = str(where._replace(time_ms=time_ms))

@@ -18,7 +18,7 @@ from dualstream.service.journal.protocol import (
     JournalError,
     Limits,
     ModelChanged,
-    Remembered,
+    PendingRow,
     Snapshot,
     UnknownModel,
     Version,
@@ -37,7 +37,7 @@ async def run_restore(url: str, is_store: bool, file: BinaryIO, say: Say) -> Non
     Raises Refused, DamagedArchive, ValueError for a URL, and what the journal raises.
     """
     # A server that takes another's place by a failover can lack what was written to that one.
-    journal = make_journal(url, None, LIMITS, stays=True)
+    journal = make_journal(url, None, LIMITS, is_pinned=True)
     try:
         await journal.open()
         await restore(journal, is_store, file, say)
@@ -148,7 +148,7 @@ class _Model:
         elif section.kind == f.KEYS:
             await journal.stage_keys(staged, section.rows(KeptKey))
         elif section.kind == f.ROWS:
-            await journal.stage_rows(staged, section.rows(Remembered))
+            await journal.stage_rows(staged, section.rows(PendingRow))
 
     async def show(self, say: Say) -> None:
         """Make the model visible, with the store's identity. Raises Refused."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 
 from dualstream.service.clock import REAL, Outside
-from dualstream.service.journal.author import SERVER
+from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import (
     AppendRequest,
     Conflict,

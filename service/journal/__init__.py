@@ -34,11 +34,11 @@ async def open_journal(
 
 
 def make_journal(
-    url: str, durability: str | None, limits: Limits, stays: bool = False
+    url: str, durability: str | None, limits: Limits, is_pinned: bool = False
 ) -> "TransferJournal":
     """The store at `url`, not opened yet. Raises ValueError for another URL.
 
-    With `stays`, a server that takes another's place meanwhile is not gone on with: what was
+    With `is_pinned`, a server that takes another's place meanwhile is not gone on with: what was
     written and acknowledged may be lost with the other, and it is JournalUnavailable.
     """
     scheme = url.partition("://")[0]
@@ -54,7 +54,7 @@ def make_journal(
     if scheme.startswith("redis"):
         from dualstream.service.journal.redis import RedisJournal
 
-        return RedisJournal(url, durability, limits, stays=stays)
+        return RedisJournal(url, durability, limits, is_pinned=is_pinned)
     raise ValueError(
         f"no store for {scheme or url}: known are sqlite:///file.db, redis://host:port/db,"
         " redis+sentinel:// and redis+cluster://"

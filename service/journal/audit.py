@@ -4,8 +4,9 @@ What a write changes it tells in the same step: it is in the log if it was done,
 was not. What belongs to a model in a store goes with it; its changes do not.
 """
 
+import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -31,7 +32,41 @@ class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     detail: dict[str, Any] = {}
 
 
-class Where(NamedTuple):
+class Author(msgspec.Struct, frozen=True):
+    """Somebody who asked for a change, with the key that was shown; or the server by itself."""
+
+    by: Literal["request", "server"]
+    key: str | None = None
+    key_id: str | None = None
+
+    def change(self, action: str, **detail: Any) -> Change:
+        """What this one does."""
+        return Change(action, self.by, self.key, self.key_id, detail)
+
+
+ANONYMOUS = Author("request")
+"""Whoever asks a server that has no keys."""
+SERVER = Author("server")
+
+
+def describe_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a control, as far as they are told: of a spec which one it is."""
+    told: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name == "spec":
+            told |= describe_spec(value)
+        elif value is not None:
+            told[name] = value
+    return told
+
+
+def describe_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Which spec it is: its algorithm, and the digest of its canonical JSON."""
+    text = msgspec.json.encode(spec, order="sorted")
+    return {"algorithm": spec.get("algorithm"), "spec_sha256": hashlib.sha256(text).hexdigest()}
+
+
+class AuditPosition(NamedTuple):
     """A place in the log, as it is ordered: when, a number that tells apart, which model."""
 
     time_ms: int
@@ -42,7 +77,7 @@ class Where(NamedTuple):
         return f"{self.time_ms}-{self.number}.{self.model}"
 
     @classmethod
-    def read(cls, told: str | None) -> "Where":
+    def read(cls, told: str | None) -> "AuditPosition":
         """A place as it was told; None is before all. Raises ValueError."""
         of = PLACE.fullmatch(told or "0-0.0")
         if of is None:
@@ -66,7 +101,7 @@ class Audited(msgspec.Struct, frozen=True, gc=False):
     change: Change
 
 
-class Auditing(Protocol):
+class AuditLog(Protocol):
     """What a store promises of the log of changes: it only grows, and the oldest expire.
 
     A write that is given a `change` (`create`, `replace`, `delete`, `version_put`,

@@ -13,7 +13,7 @@ from dualstream.service.journal.record.format import OPENING_KINDS, KeyKind
 NONCE_BYTES = 16
 
 
-class Left(NamedTuple):
+class SkippedPart(NamedTuple):
     """A part that was left out: its number in the group and what stands under its key."""
 
     part: int
@@ -77,7 +77,7 @@ class _Mark(NamedTuple):
     labels: int
 
 
-class Sorting:
+class Deduplication:
     """Which parts of a group are new; filled by `sort`.
 
     kept   the bodies that make the entry     left  the parts left out
@@ -88,7 +88,7 @@ class Sorting:
     def __init__(self, seq: int) -> None:
         self.seq = seq
         self.kept: list[bytes] = []
-        self.left: list[Left] = []
+        self.left: list[SkippedPart] = []
         self.keys: dict[bytes, Known] = {}
         self.labels: list[bytes] = []
 
@@ -140,7 +140,7 @@ class Sorting:
         """
         in_conflict = [left for left in self.left[before.left :] if left.is_conflict]
         self.left[before.left :] = [
-            left if left.seq <= before.seq else Left(left.part, before.seq, 0, True)
+            left if left.seq <= before.seq else SkippedPart(left.part, before.seq, 0, True)
             for left in in_conflict
         ]
         self.seq = before.seq
@@ -164,11 +164,11 @@ class Sorting:
 
     def _leave(self, number: int, part: Part, found: Known) -> bool:
         is_conflict = part.fingerprint != found.fingerprint
-        self.left.append(Left(number, found.seq, found.records, is_conflict))
+        self.left.append(SkippedPart(number, found.seq, found.records, is_conflict))
         return not is_conflict
 
 
-def placed(parts: Sequence[Part], before: int, left: Sequence[Left]) -> tuple[Placed, ...]:
+def placed(parts: Sequence[Part], before: int, left: Sequence[SkippedPart]) -> tuple[Placed, ...]:
     """Where each part stands, given the seq before the entry and the parts left out."""
     places: list[Placed] = []
     seq = before
@@ -196,7 +196,7 @@ def placed(parts: Sequence[Part], before: int, left: Sequence[Left]) -> tuple[Pl
 
 
 def _is_refused(
-    parts: Sequence[Part], start: int, stop: int, exceptions: Mapping[int, Left]
+    parts: Sequence[Part], start: int, stop: int, exceptions: Mapping[int, SkippedPart]
 ) -> bool:
     """Whether a request is not taken as a part of it, and not its own key, is in conflict."""
     opening = parts[start]

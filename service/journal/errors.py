@@ -14,7 +14,7 @@ JournalError
 |- Trimmed                the rows asked for are no longer in the journal
 |- UnknownCopy            the copy that was named is not there
 |- TooManyVersions        the model has as many versions as it may have
-|- TooManyRemembered      the model has as many rows waiting for labels as it may have
+|- TooManyPendingRows      the model has as many rows waiting for labels as it may have
 `- StoreTooNew            the store was written by a newer version
 """
 
@@ -113,7 +113,7 @@ class TooManyVersions(JournalError):
         self.most = most
 
 
-class TooManyRemembered(JournalError):
+class TooManyPendingRows(JournalError):
     """As many rows of the model wait for their labels as may; nothing was done."""
 
     def __init__(self, model: str, rows: int, most: int, most_bytes: int):

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 
-class ToRemember(msgspec.Struct, frozen=True, gc=False):
+class NewPendingRow(msgspec.Struct, frozen=True, gc=False):
     """A row as it was served.
 
     key      the key that its label will have
@@ -28,7 +28,7 @@ class ToRemember(msgspec.Struct, frozen=True, gc=False):
     wait_s: float = 0.0
 
 
-class Remembered(msgspec.Struct, frozen=True, gc=False):
+class PendingRow(msgspec.Struct, frozen=True, gc=False):
     """A row that waits; without a body one that has waited too long, and has no default label.
 
     time_ms  when it was remembered, by the store's clock     age_s  how long ago that is
@@ -55,14 +55,14 @@ class AwaitingLabels(msgspec.Struct, frozen=True, gc=False):
 class Overdue(msgspec.Struct, frozen=True, gc=False):
     """The rows whose default label is due, the oldest first, and how many others have expired."""
 
-    rows: Sequence[Remembered]
+    rows: Sequence[PendingRow]
     expired: int
 
 
-class Remembering(Protocol):
+class PendingRows(Protocol):
     """What a store promises of rows that wait; all of it belongs to one model."""
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+    async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         """Remember these rows, all or none but for those whose label is known. Atomic.
 
         Returns how many of them wait now. Under a key that the log knows, and has not forgotten by
@@ -71,13 +71,13 @@ class Remembering(Protocol):
         it was served again. A row without a default label waits as long as the limits say, one with
         a default label until it has it.
 
-        Raises ModelChanged; TooManyRemembered when there would be more rows, or more bytes, than
+        Raises ModelChanged; TooManyPendingRows when there would be more rows, or more bytes, than
         may wait.
         """
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> list[Remembered | None]:
+    ) -> list[PendingRow | None]:
         """Return what waits under each of these keys, None where nothing is known.
 
         That a row has expired is known for as long again as it waited.

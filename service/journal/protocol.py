@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from dualstream.service.journal.audit import Audited as Audited, Auditing, Change as Change
+from dualstream.service.journal.audit import Audited as Audited, AuditLog, Change as Change
 from dualstream.service.journal.errors import (
     Conflict as Conflict,
     CursorMoved as CursorMoved,
@@ -31,7 +31,7 @@ from dualstream.service.journal.errors import (
     NotReplicated as NotReplicated,
     OutcomeUnknown as OutcomeUnknown,
     StoreTooNew as StoreTooNew,
-    TooManyRemembered as TooManyRemembered,
+    TooManyPendingRows as TooManyPendingRows,
     TooManyVersions as TooManyVersions,
     Trimmed as Trimmed,
     UnknownCopy as UnknownCopy,
@@ -39,19 +39,19 @@ from dualstream.service.journal.errors import (
 )
 from dualstream.service.journal.pending_rows import (
     AwaitingLabels as AwaitingLabels,
+    NewPendingRow as NewPendingRow,
     Overdue as Overdue,
-    Remembered as Remembered,
-    Remembering,
-    ToRemember as ToRemember,
+    PendingRow as PendingRow,
+    PendingRows,
 )
-from dualstream.service.journal.rate_buckets import Lease as Lease, Leasing
+from dualstream.service.journal.rate_buckets import Lease as Lease, RateBuckets
 from dualstream.service.journal.state_copies import (
-    Copies,
     CopyUse as CopyUse,
+    StateCopies,
     StoredCopy as StoredCopy,
     Version as Version,
 )
-from dualstream.service.journal.usage import Measured, Usage as Usage
+from dualstream.service.journal.usage import Usage as Usage, UsageReports
 
 ENTRY_BYTES = 1 << 20
 """How many bytes of entries one answer brings, at most (but one entry at least)."""
@@ -270,7 +270,7 @@ class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     repeats: Place | None = None
 
 
-class Journal(Copies, Remembering, Measured, Auditing, Leasing, Protocol):
+class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Protocol):
     """A store of models and their logs.
 
     One object serves one process and one event loop; any number of processes may use the same

@@ -24,7 +24,7 @@ class Bucket(NamedTuple):
     at_ms: int
 
 
-class Leasing(Protocol):
+class RateBuckets(Protocol):
     """What a store promises of buckets."""
 
     async def lease(

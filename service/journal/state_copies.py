@@ -41,7 +41,7 @@ class CopyUse(msgspec.Struct, frozen=True, gc=False):
     digest: str
 
 
-class Copies(Protocol):
+class StateCopies(Protocol):
     """What a store promises of copies and versions; all of it belongs to one model."""
 
     async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:

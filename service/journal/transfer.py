@@ -2,7 +2,7 @@
 
 Reading needs no quiet store: `position` is one moment, and a caller leaves out what is later.
 A restored model is *staged*: it has an incarnation of its own, no reader finds it, and `show` makes
-it visible in one atomic step. Copies, versions and snapshots of a staged model are written by the
+it visible in one atomic step. StateCopies, versions and snapshots of a staged model are written by the
 usual methods, under its staged name and incarnation.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 
 from dualstream.service.journal.audit import Audited
 from dualstream.service.journal.chain import first_chain
-from dualstream.service.journal.protocol import Entry, Journal, ModelRecord, Remembered
+from dualstream.service.journal.protocol import Entry, Journal, ModelRecord, PendingRow
 from dualstream.service.journal.state_copies import CopyUse
 
 
@@ -72,7 +72,7 @@ class TransferJournal(Journal, Protocol):
         Raises ModelChanged.
         """
 
-    async def kept_rows(self, model: str, incarnation: str) -> Sequence[Remembered]:
+    async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
         """Return all pending rows, expired ones included, in the order of their keys.
 
         Raises ModelChanged.
@@ -98,7 +98,7 @@ class TransferJournal(Journal, Protocol):
         Raises ModelChanged.
         """
 
-    async def stage_rows(self, staged: Staged, rows: Sequence[Remembered]) -> None:
+    async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
         """Add pending rows.
 
         Raises ModelChanged.

@@ -20,7 +20,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     unsaved_ms: int | None
 
 
-class Measured(Protocol):
+class UsageReports(Protocol):
     """The part of the journal's contract that tells sizes."""
 
     async def usage(self, model: str, incarnation: str) -> Usage:

@@ -6,9 +6,9 @@ from math import inf
 
 import msgspec
 
-from dualstream.service.journal.audit import Where
+from dualstream.service.journal.audit import AuditPosition
 from dualstream.service.journal.chain import first_chain, next_chain
-from dualstream.service.journal.deduplicate import Known, Sorting, check_parts, placed
+from dualstream.service.journal.deduplicate import Deduplication, Known, check_parts, placed
 from dualstream.service.journal.input_streams import InputMove
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
@@ -25,16 +25,16 @@ from dualstream.service.journal.protocol import (
     Head,
     ModelChanged,
     ModelRecord,
+    NewPendingRow,
     NonceForgotten,
     NotHeld,
     Overdue,
     Part,
+    PendingRow,
     Place,
-    Remembered,
     Revision,
     Snapshot,
     StoredCopy,
-    ToRemember,
     Trimmed,
     UnknownCopy,
     UnknownModel,
@@ -187,7 +187,7 @@ class Store:
             stands = log.cursors.get(cursor.name)
             if stands != cursor.expected:
                 raise CursorMoved(cursor.name, stands)
-        sorting = Sorting(log.seq)
+        sorting = Deduplication(log.seq)
         sorting.sort(parts, log.keys.get)
         if held is not None and sorting.seq > log.seq and not log.holds(held):
             raise NotHeld(log.id, held.seq, held.chain)
@@ -229,7 +229,7 @@ class Store:
         if change is None:
             return None
         self._changes += 1
-        where = Where(_ms(self._clock()), self._changes, log.id)
+        where = AuditPosition(_ms(self._clock()), self._changes, log.id)
         which = (str(where), where.time_ms, log.id, log.incarnation, seq)
         log.changes.append(Audited(*which, change))
         return log.changes[-1]
@@ -238,8 +238,10 @@ class Store:
         self, model: str | None = None, after: str | None = None, limit: int = 100
     ) -> "list[Audited]":
         logs = [log for log in (*self.gone, *self.logs.values()) if model in (None, log.id)]
-        changes = [(Where.read(one.place).number, one) for log in logs for one in log.changes]
-        start = Where.read(after).number
+        changes = [
+            (AuditPosition.read(one.place).number, one) for log in logs for one in log.changes
+        ]
+        start = AuditPosition.read(after).number
         return [one for number, one in sorted(changes, key=_first) if number > start][:limit]
 
     def _between(
@@ -398,7 +400,7 @@ class Store:
         if digest not in log.named:
             log.stored.pop(digest, None)
 
-    def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+    def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         log, now = self.log(model, incarnation), self._clock()
         latest = {row.key: row for row in rows}
         for key in latest.keys() & log.keys.keys():
@@ -407,17 +409,17 @@ class Store:
         for row in latest.values():
             wait_s = row.wait_s if row.default else self._remember_s
             due_ms = _ms(now + wait_s)
-            log.waits[row.key] = Remembered(row.key, row.body, row.default, _ms(now), due_ms)
+            log.waits[row.key] = PendingRow(row.key, row.body, row.default, _ms(now), due_ms)
         return len(latest)
 
     def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> "list[Remembered | None]":
+    ) -> "list[PendingRow | None]":
         log = self.log(model, incarnation)
         found = [log.waits.get(key) for key in keys]
         return [None if row is None else self._as_found(row) for row in found]
 
-    def _as_found(self, row: Remembered) -> Remembered:
+    def _as_found(self, row: PendingRow) -> PendingRow:
         now_ms = _ms(self._clock())
         age_s = (now_ms - row.time_ms) / 1000
         body = row.body if row.default or row.due_ms > now_ms else b""
@@ -448,7 +450,7 @@ class Store:
                 expired += 1
         return Overdue([row for *_, row in due if row.default][:limit], expired)
 
-    def _is_due(self, row: Remembered) -> bool:
+    def _is_due(self, row: PendingRow) -> bool:
         return row.due_ms <= _ms(self._clock())
 
     def lease(self, bucket: str, rate: int, needed: int, most: int) -> Lease:

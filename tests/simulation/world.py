@@ -31,7 +31,7 @@ import dualstream.solvers.spec.resolve
 from dualstream.service.clock import Outside
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.refit_status import UnderWay
-from dualstream.service.journal.author import SERVER
+from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness

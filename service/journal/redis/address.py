@@ -1,4 +1,4 @@
-"""Where the servers of a store are, as its URL says.
+"""HostPort the servers of a store are, as its URL says.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DB]                                     one server
     redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],.../SERVICE[/DB]    Sentinels
@@ -16,7 +16,7 @@ from redis.asyncio import Connection
 from redis.asyncio.connection import parse_url
 
 Kind = Literal["standalone", "sentinel", "cluster"]
-Where = tuple[str, int]
+HostPort = tuple[str, int]
 """Host and port of a server."""
 
 SCHEMES: dict[str, tuple[Kind, bool]] = {
@@ -46,7 +46,7 @@ class Address:
     """
 
     kind: Kind
-    hosts: tuple[Where, ...]
+    hosts: tuple[HostPort, ...]
     is_tls: bool = False
     service: str = ""
     options: dict[str, Any] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def parse_address(url: str) -> Address:
     )
 
 
-def _where(kind: Kind, text: str) -> Where:
+def _where(kind: Kind, text: str) -> HostPort:
     host, colon, port = text.rpartition(":")
     if not colon or port.endswith("]"):
         host, port = text, str(PORTS[kind])

@@ -9,8 +9,8 @@ import asyncio
 from contextlib import suppress
 
 from dualstream.service.journal.protocol import JournalError
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 
 CHANNEL = "ds:appends"
 EVERY_S = 0.05
@@ -19,12 +19,12 @@ EVERY_S = 0.05
 class Announcer:
     """Publishes "<model> <seq>": the first append at once, those that follow it together."""
 
-    def __init__(self, line: Line | Lines) -> None:
-        self._line = line
+    def __init__(self, connection: RedisConnection | ClusterConnections) -> None:
+        self._connection = connection
         self._due: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, model: str, seq: int) -> None:
+    def announce(self, model: str, seq: int) -> None:
         """The model's log has come to `seq`."""
         self._due[model] = max(seq, self._due.get(model, 0))
         if self._task is None:
@@ -48,4 +48,4 @@ class Announcer:
         due, self._due = self._due, {}
         with suppress(JournalError):
             for model, seq in due.items():
-                await self._line.call("PUBLISH", CHANNEL, f"{model} {seq}", is_read=True)
+                await self._connection.call("PUBLISH", CHANNEL, f"{model} {seq}", is_read=True)

@@ -1,4 +1,4 @@
-"""The log of changes in Redis: a stream of each model, and the order in which all of them are told.
+"""The log of changes in Redis: a stream of each model, and the order in which all of them are fields.
 
 The streams of a Cluster are on several nodes, and one step of a script reaches one of them alone.
 So a model's changes are kept beside it, and those of all are joined when they are read.
@@ -9,11 +9,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from dualstream.service.journal.audit import Audited, Change, Where, decode_change, encode_change
+from dualstream.service.journal.audit import (
+    Audited,
+    AuditPosition,
+    Change,
+    decode_change,
+    encode_change,
+)
 from dualstream.service.journal.protocol import JournalUnavailable, Limits
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line, TooFewReplicas
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.records import AUDITED
 from dualstream.service.journal.redis.scripts import Argument
@@ -28,14 +34,14 @@ DAY_MS = 86_400_000
 class RedisAudit:
     """The changes of the models behind one line."""
 
-    _others: Line | Lines
+    _others: RedisConnection | ClusterConnections
     _limits: Limits
 
     @property
     def _kept_ms(self) -> int:
         return round(1000 * self._limits.audit_s)
 
-    async def _told(self, model: str, change: Change | None) -> tuple[Argument, ...]:
+    async def _change_arguments(self, model: str, change: Change | None) -> tuple[Argument, ...]:
         """What a script is given of a change; the model is listed before that is kept."""
         if change is None:
             return ()
@@ -53,19 +59,19 @@ class RedisAudit:
     async def put_changes(self, changes: Sequence[Audited]) -> None:
         of_models: dict[str, list[Argument]] = {}
         for one in changes:
-            where = Where.read(one.place)
-            told = (one.incarnation, one.seq, encode_change(one.change))
+            position = AuditPosition.read(one.place)
+            fields = (one.incarnation, one.seq, encode_change(one.change))
             of_model = of_models.setdefault(one.model, [self._kept_ms])
-            of_model += (f"{where.time_ms}-{where.number}", *told)
+            of_model += (f"{position.time_ms}-{position.number}", *fields)
         for model, arguments in of_models.items():
             await self._list_as_changed(model)
             audit = keys_of(model).audit
-            await self._others.run(scripts.CHANGES, (audit, audit + b":anew"), arguments)
+            await self._others.run(scripts.AUDIT, (audit, audit + b":anew"), arguments)
 
     async def audit(
         self, model: str | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[Audited]:
-        start = Where.read(after)
+        start = AuditPosition.read(after)
         if model is not None:
             found = await self._changes([model], [start], limit)
             return [change for _, change in found[0]]
@@ -78,7 +84,9 @@ class RedisAudit:
             start = some[-1][0]
         return joined
 
-    async def _joined(self, start: Where, limit: int) -> list[tuple[Where, Audited]]:
+    async def _joined(
+        self, start: AuditPosition, limit: int
+    ) -> list[tuple[AuditPosition, Audited]]:
         """The next changes of all models: only those with the first ones can have them."""
         since = max(0, start.time_ms - DAY_MS)
         listed = await self._others.call("ZRANGEBYSCORE", AUDITED, since, "+inf", is_read=True)
@@ -86,11 +94,11 @@ class RedisAudit:
         firsts = [found[0][0] for found in await self._changes(ids, [start] * len(ids), 1) if found]
         ahead = [place.model for place in sorted(firsts)[:limit]]
         found = await self._changes(ahead, [start] * len(ahead), limit)
-        return sorted([one for of_model in found for one in of_model], key=_by_place)[:limit]
+        return sorted([one for of_model in found for one in of_model], key=_by_position)[:limit]
 
     async def _changes(
-        self, models: Sequence[str], starts: Sequence[Where], limit: int
-    ) -> list[list[tuple[Where, Audited]]]:
+        self, models: Sequence[str], starts: Sequence[AuditPosition], limit: int
+    ) -> list[list[tuple[AuditPosition, Audited]]]:
         """The first changes of each of these models behind its start."""
         commands: list[Sequence[Argument]] = []
         for model, (ms, number, of_model) in zip(models, starts, strict=True):
@@ -110,13 +118,13 @@ class RedisAudit:
         ]
 
 
-def _audited(model: str, stream_id: bytes, fields: list[bytes]) -> tuple[Where, Audited]:
-    told = dict(zip(fields[::2], fields[1::2], strict=True))
+def _audited(model: str, stream_id: bytes, fields: list[bytes]) -> tuple[AuditPosition, Audited]:
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
     time_ms, _, number = stream_id.partition(b"-")
-    where = Where(int(time_ms), int(number), model)
-    which = (told[b"i"].decode(), int(told[b"s"]), decode_change(told[b"c"]))
-    return where, Audited(str(where), where.time_ms, model, *which)
+    position = AuditPosition(int(time_ms), int(number), model)
+    rest = (values[b"i"].decode(), int(values[b"s"]), decode_change(values[b"c"]))
+    return position, Audited(str(position), position.time_ms, model, *rest)
 
 
-def _by_place(one: tuple[Where, Audited]) -> Where:
+def _by_position(one: tuple[AuditPosition, Audited]) -> AuditPosition:
     return one[0]

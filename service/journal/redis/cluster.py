@@ -1,6 +1,6 @@
-"""Lines to the nodes of a Redis Cluster: each command goes to the owner of its key's slot.
+"""ClusterConnections to the nodes of a Redis Cluster: each command goes to the owner of its key's slot.
 
-Where the slots are is found out by redis-py's cluster client, which sends nothing else. A node
+HostPort the slots are is found out by redis-py's cluster client, which sends nothing else. A node
 that does not own a slot (any more), or not yet, says so and does nothing; the command is then sent
 again where it belongs. One that broke off is not: whoever sent it repeats it with its nonce.
 """
@@ -30,10 +30,10 @@ from dualstream.service.journal.protocol import (
     JournalUnavailable,
     OutcomeUnknown,
 )
-from dualstream.service.journal.redis.address import Address, Where
-from dualstream.service.journal.redis.connection import REDIRECTIONS, Line, ServerLost
+from dualstream.service.journal.redis.address import Address, HostPort
+from dualstream.service.journal.redis.connection import REDIRECTIONS, RedisConnection, ServerLost
 from dualstream.service.journal.redis.scripts import Argument, Script
-from dualstream.service.journal.redis.servers import FINDING_S, Standing
+from dualstream.service.journal.redis.servers import FINDING_S, FixedServer
 
 SLOTS = 1 << 14
 # The nodes are not asked more often than this where the slots are.
@@ -43,18 +43,18 @@ LONGEST_PAUSE_S = 0.1
 
 
 class Topology:
-    """Which primary owns a slot, as far as is known; shared by all lines of a process."""
+    """Which primary owns a slot, as far as is known; shared by all connections of a process."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._client: RedisCluster | None = None
         # Slots that were moved since all were looked at.
-        self._moved: dict[int, Where] = {}
+        self._moved: dict[int, HostPort] = {}
         self._is_suspect = True
         self._looked_at = float("-inf")
         self._turn = asyncio.Lock()
 
-    async def owner(self, slot: int) -> Where:
+    async def owner(self, slot: int) -> HostPort:
         """Raises JournalUnavailable where nobody is known to own it."""
         if self._is_suspect:
             await self.look()
@@ -67,7 +67,7 @@ class Topology:
         except RedisClusterException as error:
             raise JournalUnavailable(f"Redis: {error}") from error
 
-    async def primaries(self) -> list[Where]:
+    async def primaries(self) -> list[HostPort]:
         """All that own slots. Raises JournalUnavailable where a slot has no owner."""
         if self._is_suspect or self._moved:
             await self.look()
@@ -78,7 +78,7 @@ class Topology:
             raise JournalUnavailable(f"Redis: {served} of {SLOTS} slots of the Cluster are served")
         return [_where(node) for node in manager.get_nodes_by_server_type("primary")]
 
-    def moved(self, slot: int, where: Where) -> None:
+    def moved(self, slot: int, where: HostPort) -> None:
         """The node that was asked says where the slot is."""
         self._moved[slot] = where
 
@@ -89,7 +89,7 @@ class Topology:
     async def look(self) -> None:
         """Ask some node where all slots are. Raises JournalUnavailable where none was ever found.
 
-        Where none answers now, what was known before has to do.
+        HostPort none answers now, what was known before has to do.
         """
         async with self._turn:
             if time.monotonic() - self._looked_at < REFRESH_S:
@@ -125,10 +125,10 @@ class Topology:
             await _close(client)
 
 
-class Lines:
-    """As a `Line`, but each command has a key first, or a list of them, which says where it goes.
+class ClusterConnections:
+    """As a `RedisConnection`, but each command has a key first, or a list of them, which says where it goes.
 
-    Each node has a line of its own, so that one that hangs keeps no other waiting.
+    Each node has a connection of its own, so that one that hangs keeps no other waiting.
     """
 
     def __init__(
@@ -138,30 +138,30 @@ class Lines:
         asked: str | None,
         replicas: int,
         timeout_s: float,
-        stays: bool = False,
+        is_pinned: bool = False,
     ) -> None:
         self._address = address
         self._topology = topology
         self._asked, self._replicas = asked, replicas
         self._timeout_s = timeout_s
-        self._stays = stays
-        self._lines: dict[Where, Line] = {}
-        # With `stays`: the nodes that slots were first written to.
-        self._places: dict[int, Where] = {}
+        self._is_pinned = is_pinned
+        self._connections: dict[HostPort, RedisConnection] = {}
+        # With `is_pinned`: the nodes that slots were first written to.
+        self._pinned: dict[int, HostPort] = {}
 
     def open(self) -> None:
-        for line in self._lines.values():
-            line.open()
+        for connection in self._connections.values():
+            connection.open()
 
     async def close(self) -> None:
-        for line in self._lines.values():
-            await line.close()
+        for connection in self._connections.values():
+            await connection.close()
         await self._topology.close()
 
     @property
     def durability(self) -> str:
         """The least that any node keeps."""
-        levels = {line.durability for line in self._lines.values()}
+        levels = {connection.durability for connection in self._connections.values()}
         return min(levels, key=REDIS_LEVELS.index, default="memory")
 
     async def ping(self) -> None:
@@ -169,23 +169,23 @@ class Lines:
 
         Raises JournalUnavailable.
         """
-        lines = [self._line(where) for where in await self._topology.primaries()]
+        connections = [self._connection(where) for where in await self._topology.primaries()]
         try:
-            await asyncio.gather(*(line.ping() for line in lines))
+            await asyncio.gather(*(connection.ping() for connection in connections))
         except JournalUnavailable:
             self._topology.suspect()
             raise
-        for slot in self._places:
-            self._check_stays(slot, await self._topology.owner(slot))
+        for slot in self._pinned:
+            self._check_pinned(slot, await self._topology.owner(slot))
 
     async def settle(self) -> None:
-        """As `Line.settle`, of every node that owns slots."""
-        lines = [self._line(where) for where in await self._topology.primaries()]
-        await asyncio.gather(*(line.settle() for line in lines))
+        """As `RedisConnection.settle`, of every node that owns slots."""
+        connections = [self._connection(where) for where in await self._topology.primaries()]
+        await asyncio.gather(*(connection.settle() for connection in connections))
 
-    def _check_stays(self, slot: int, where: Where) -> None:
+    def _check_pinned(self, slot: int, where: HostPort) -> None:
         """Raise ServerLost where the slot was another node's before."""
-        if self._stays and self._places.setdefault(slot, where) != where:
+        if self._is_pinned and self._pinned.setdefault(slot, where) != where:
             raise ServerLost
 
     async def run(
@@ -195,10 +195,12 @@ class Lines:
         arguments: Sequence[Argument],
         is_read: bool = False,
     ) -> Any:
-        """As `Line.run`; the keys are of one slot."""
+        """As `RedisConnection.run`; the keys are of one slot."""
         return await self._send(
             keys[0],
-            lambda line, is_asking: line.run(script, keys, arguments, is_read, is_asking),
+            lambda connection, is_asking: connection.run(
+                script, keys, arguments, is_read, is_asking
+            ),
         )
 
     async def run_packed(
@@ -210,26 +212,30 @@ class Lines:
         is_read: bool = False,
         before: Sequence[bytes] = (),
     ) -> Any:
-        """As `Line.run_packed`, with nothing `before` it: a slot on its way may split the two."""
+        """As `RedisConnection.run_packed`, with nothing `before` it: a slot on its way may split the two."""
         assert not before
         return await self._send(
             key,
-            lambda line, is_asking: line.run_packed(key, script, count, packed, is_read, is_asking),
+            lambda connection, is_asking: connection.run_packed(
+                key, script, count, packed, is_read, is_asking
+            ),
         )
 
     async def call(self, *command: Argument, is_read: bool = False) -> Any:
-        """As `Line.call`, for commands whose first argument is their only key."""
+        """As `RedisConnection.call`, for commands whose first argument is their only key."""
         return await self._send(
             command[1],
-            lambda line, is_asking: line.call(*command, is_read=is_read, is_asking=is_asking),
+            lambda connection, is_asking: connection.call(
+                *command, is_read=is_read, is_asking=is_asking
+            ),
         )
 
     async def call_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """As `Line.call_many`, one batch for each node.
+        """As `RedisConnection.call_many`, one batch for each node.
 
         Those whose node is away are answered by the JournalUnavailable that says so.
         """
-        places: dict[Where, list[int]] = defaultdict(list)
+        places: dict[HostPort, list[int]] = defaultdict(list)
         answers: list[Any] = [None] * len(commands)
         for number, command in enumerate(commands):
             try:
@@ -237,9 +243,9 @@ class Lines:
             except JournalUnavailable as error:
                 answers[number] = error
 
-        async def ask(where: Where, numbers: list[int]) -> None:
+        async def ask(where: HostPort, numbers: list[int]) -> None:
             try:
-                found = await self._line(where).call_many([commands[at] for at in numbers])
+                found = await self._connection(where).call_many([commands[at] for at in numbers])
             except (JournalUnavailable, *REDIRECTIONS) as error:
                 found = await self._one_by_one([commands[at] for at in numbers], error)
             for at, answer in zip(numbers, found, strict=True):
@@ -265,37 +271,39 @@ class Lines:
         return found
 
     async def listen(self, channel: str) -> AsyncGenerator[bytes | None, None]:
-        """As `Line.listen`; a Cluster passes messages on to all of its nodes."""
+        """As `RedisConnection.listen`; a Cluster passes messages on to all of its nodes."""
         where = await self._topology.owner(_slot(channel))
-        line = self._line(where)
+        connection = self._connection(where)
         try:
-            async with aclosing(line.listen(channel)) as messages:
+            async with aclosing(connection.listen(channel)) as messages:
                 async for message in messages:
                     yield message
         except JournalUnavailable:
             self._topology.suspect()
             raise
 
-    async def _send(self, key: Argument, send: Callable[[Line, bool], Awaitable[Any]]) -> Any:
+    async def _send(
+        self, key: Argument, send: Callable[[RedisConnection, bool], Awaitable[Any]]
+    ) -> Any:
         """Send it to the owner of the key's slot, wherever that is.
 
-        Raises JournalUnavailable, and what the line raises.
+        Raises JournalUnavailable, and what the connection raises.
         """
         slot = _slot(key)
         until = time.monotonic() + self._timeout_s
         pause = FIRST_PAUSE_S
-        asking: Where | None = None
+        asking: HostPort | None = None
         while True:
             where = asking or await self._topology.owner(slot)
-            self._check_stays(slot, where)
+            self._check_pinned(slot, where)
             try:
-                return await send(self._line(where), asking is not None)
+                return await send(self._connection(where), asking is not None)
             except MovedError as moved:
                 asking = None
-                self._topology.moved(slot, _told(moved, where))
+                self._topology.moved(slot, _redirected_to(moved, where))
                 reason: Exception = moved
             except AskError as ask:  # this one command only, while the slot is on its way
-                asking = _told(ask, where)
+                asking = _redirected_to(ask, where)
                 reason = ask
             except TryAgainError as error:  # some of the keys are there, and some here
                 asking, reason = None, error
@@ -315,14 +323,14 @@ class Lines:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _line(self, where: Where) -> Line:
-        line = self._lines.get(where)
-        if line is None:
-            server = Standing(self._address, where, self._timeout_s, is_node=True)
-            line = self._lines[where] = Line(
-                server, self._asked, self._replicas, self._timeout_s, self._stays
+    def _connection(self, where: HostPort) -> RedisConnection:
+        connection = self._connections.get(where)
+        if connection is None:
+            server = FixedServer(self._address, where, self._timeout_s, is_node=True)
+            connection = self._connections[where] = RedisConnection(
+                server, self._asked, self._replicas, self._timeout_s, self._is_pinned
             )
-        return line
+        return connection
 
 
 def _client(address: Address) -> RedisCluster:
@@ -348,10 +356,10 @@ def _slot(key: Argument) -> int:
     return key_slot(key if isinstance(key, bytes) else str(key).encode())
 
 
-def _where(node: ClusterNode) -> Where:
+def _where(node: ClusterNode) -> HostPort:
     return node.host, int(node.port)
 
 
-def _told(redirection: AskError, asked: Where) -> Where:
-    """Where a node says that a slot is; without a name it means its own host."""
+def _redirected_to(redirection: AskError, asked: HostPort) -> HostPort:
+    """HostPort a node says that a slot is; without a name it means its own host."""
     return redirection.host or asked[0], redirection.port

@@ -75,13 +75,13 @@ class TooFewReplicas(NotReplicated):
         self.answer = answer
 
 
-class Line:
+class RedisConnection:
     """Commands one after the other on one connection, made anew after it broke.
 
     asked       the least that the server's disk must keep, or None
     replicas    so many replicas must have each write
     timeout_s   for one command, waiting for its turn and connecting included
-    stays       one connection alone: once it broke, all is ServerLost
+    is_pinned       one connection alone: once it broke, all is ServerLost
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Line:
         asked: str | None,
         replicas: int,
         timeout_s: float,
-        stays: bool = False,
+        is_pinned: bool = False,
     ) -> None:
         self._server = server
         self._asked = asked
@@ -99,8 +99,8 @@ class Line:
         # After a write that too few replicas had, none is sent until there are enough of them.
         self._may_be_short = True
         self._timeout_s = timeout_s
-        self._stays, self._was_connected = stays, False
-        self._followed = 0
+        self._is_pinned, self._was_connected = is_pinned, False
+        self._replicas_seen = 0
         self._connection: Connection | None = None
         self._is_closed = False
         self._turn = asyncio.Lock()
@@ -122,11 +122,11 @@ class Line:
 
         Leaves one that is no longer the primary. Raises JournalUnavailable.
         """
-        await self._leave_former()
+        await self._drop_former_primary()
         await self._call([b"*1\r\n", *pack(("PING",))], is_read=True)
-        if self._replicas or self._stays:
+        if self._replicas or self._is_pinned:
             info = await self._call([b"*2\r\n", *pack(("INFO", "replication"))], is_read=True)
-            self._followed = max(self._followed, replicas_of(info))
+            self._replicas_seen = max(self._replicas_seen, replicas_of(info))
         if self._replicas:
             self._may_be_short = True
             check_replicas(info, self._replicas)
@@ -142,7 +142,7 @@ class Line:
         """
         # It waits for what stood in the server's log at the command before it on its connection.
         info = await self.call("INFO", "replication", is_read=True)
-        count = max(self._followed, replicas_of(info))
+        count = max(self._replicas_seen, replicas_of(info))
         found = 0
         until = asyncio.get_running_loop().time() + SETTLED_S
         while count and asyncio.get_running_loop().time() < until:
@@ -225,17 +225,17 @@ class Line:
             yield None
             is_asked = False
             while True:
-                told = await connection.read_response(
+                message = await connection.read_response(
                     timeout=self._timeout_s, disconnect_on_error=False
                 )
-                if told is None and is_asked:
+                if message is None and is_asked:
                     raise TimeoutError
-                is_asked = told is None
+                is_asked = message is None
                 if is_asked:
                     ping = [b"*1\r\n", *pack(("PING",))]
                     await connection.send_packed_command(ping, check_health=False)
-                elif told[0] == b"message":
-                    yield told[2]
+                elif message[0] == b"message":
+                    yield message[2]
         except (RedisError, OSError, TimeoutError) as error:
             raise _failure(False, error) from error
         finally:
@@ -288,7 +288,7 @@ class Line:
             raise TooFewReplicas(answer, answers[-1], self._replicas)
         return answer
 
-    async def _leave_former(self) -> None:
+    async def _drop_former_primary(self) -> None:
         connection = self._connection
         if connection is None or await self._server.is_current(connection):
             return
@@ -301,7 +301,7 @@ class Line:
         if self._connection is not None and await _is_broken(self._connection):
             await self._connection.disconnect(nowait=True)
             self._connection = None
-        if self._connection is None and self._stays and self._was_connected:
+        if self._connection is None and self._is_pinned and self._was_connected:
             raise ServerLost
         if self._connection is None:
             made = self._server.make_connection()

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dualstream.service.journal.input_streams import CURSOR, InputMove, Message, Waiting
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.records import MODELS, packed
 from dualstream.service.journal.redis.state_copies import refuse
@@ -22,7 +22,7 @@ PING_S = 1.0
 class RedisInputs:
     """`HasInputs` in Redis."""
 
-    _inputs: Line | Lines
+    _inputs: RedisConnection | ClusterConnections
     _input_pinged_at = float("-inf")
 
     async def pending(self) -> Mapping[str, int]:
@@ -66,7 +66,7 @@ class RedisInputs:
     async def waiting(self, model: str, incarnation: str) -> Waiting:
         keys = keys_of(model)
         answer = await self._inputs.run(
-            scripts.WAITING,
+            scripts.INPUT_PENDING,
             (keys.head, keys.cursors, keys.input),
             (incarnation, CURSOR, MESSAGES, MESSAGE_BYTES),
             is_read=True,

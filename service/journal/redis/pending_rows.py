@@ -7,14 +7,14 @@ from typing import Any
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
     Limits,
+    NewPendingRow,
     Overdue,
-    Remembered,
-    TooManyRemembered,
-    ToRemember,
+    PendingRow,
+    TooManyPendingRows,
 )
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.records import WAIT, WAITING
 from dualstream.service.journal.redis.scripts import Argument
@@ -23,23 +23,23 @@ from dualstream.service.journal.redis.state_copies import refuse
 _KEYS_AT_ONCE = 1000
 
 
-class RedisRemembering:
+class RedisPendingRows:
     """The rows that wait of the models behind one line."""
 
-    _others: Line | Lines
+    _others: RedisConnection | ClusterConnections
     _limits: Limits
     _key_ttl_ms: int
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+    async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         limits = self._limits
         most = (limits.max_remembered, limits.remembered_bytes)
-        told: list[tuple[Argument, ...]] = [
+        given: list[tuple[Argument, ...]] = [
             (row.key, round(1000 * row.wait_s), row.default, row.body) for row in rows
         ]
-        rest: list[Argument] = [*most, self._key_ttl_ms, *chain.from_iterable(told)]
+        rest: list[Argument] = [*most, self._key_ttl_ms, *chain.from_iterable(given)]
         answer = await self._remembering(model, "keep", incarnation, self._wait_ms, *rest)
         if answer[0] == 8:
-            raise TooManyRemembered(model, answer[1], *most)
+            raise TooManyPendingRows(model, answer[1], *most)
         count: int = answer[1]
         if count:
             # After the rows: whoever takes the id off looks at them once more.
@@ -48,8 +48,8 @@ class RedisRemembering:
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> list[Remembered | None]:
-        found: list[Remembered | None] = []
+    ) -> list[PendingRow | None]:
+        found: list[PendingRow | None] = []
         for at in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[at : at + _KEYS_AT_ONCE]
             answer = await self._remembering(model, "find", incarnation, *some)
@@ -82,7 +82,7 @@ class RedisRemembering:
     async def _remembering(self, model: str, *arguments: Argument) -> Any:
         own = keys_of(model)
         answer = await self._others.run(
-            scripts.REMEMBERING,
+            scripts.PENDING_ROWS,
             (own.head, own.waits, own.waitq, own.keys),
             arguments,
             arguments[0] in ("find", "sum"),
@@ -91,16 +91,16 @@ class RedisRemembering:
         return answer
 
 
-def row_as_it_is(key: bytes, stored: bytes, age_s: float = 0.0) -> Remembered:
+def row_as_it_is(key: bytes, stored: bytes, age_s: float = 0.0) -> PendingRow:
     """The row that waits under a key."""
     time_ms, due_ms, size = WAIT.unpack_from(stored)
     default, body = stored[WAIT.size : WAIT.size + size], stored[WAIT.size + size :]
-    return Remembered(key, body, default, time_ms, due_ms, age_s)
+    return PendingRow(key, body, default, time_ms, due_ms, age_s)
 
 
-def _row(key: bytes, stored: bytes, now_ms: int) -> Remembered:
+def _row(key: bytes, stored: bytes, now_ms: int) -> PendingRow:
     row = row_as_it_is(key, stored)
     has_expired = not row.default and row.due_ms <= now_ms
     body = b"" if has_expired else row.body
     age_s = (now_ms - row.time_ms) / 1000
-    return Remembered(key, body, row.default, row.time_ms, row.due_ms, age_s)
+    return PendingRow(key, body, row.default, row.time_ms, row.due_ms, age_s)

@@ -4,7 +4,7 @@ from struct import Struct
 
 import msgspec
 
-from dualstream.service.journal.deduplicate import Left
+from dualstream.service.journal.deduplicate import SkippedPart
 
 MODELS = b"ds:models"
 IDENTITY = b"ds:identity"
@@ -26,7 +26,7 @@ class Result(msgspec.Struct, array_like=True):
     before: int
     seq: int
     previous: str
-    left: list[Left]
+    left: list[SkippedPart]
 
 
 packed = msgspec.msgpack.encode

@@ -16,7 +16,7 @@ Ask = Callable[..., Awaitable[Any]]
 
 _UNSYNCED = "no-appendfsync-on-rewrite"
 _CONFIG = ("appendonly", "appendfsync", _UNSYNCED, "aof-load-truncated", "maxmemory-policy")
-_told_once: set[str] = set()
+_warned: set[str] = set()
 
 
 async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
@@ -47,7 +47,7 @@ async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
     if config["appendonly"] == "yes":
         _check_synced_log(info)
         if config.get("aof-load-truncated") == "yes":
-            await _renew_log(ask, info)
+            await _rewrite_log(ask, info)
     return level
 
 
@@ -55,7 +55,7 @@ def _level(config: dict[str, str]) -> str:
     """What a server that is set so keeps at any time.
 
     One that does not sync its log while a child of it saves, or rewrites the log, keeps no more
-    than its memory for as long; `_renew_log` begins with that.
+    than its memory for as long; `_rewrite_log` begins with that.
     """
     is_synced = config["appendonly"] == "yes" and config.get(_UNSYNCED) != "yes"
     fsync = config["appendfsync"]
@@ -84,11 +84,11 @@ def _unknown_level(asked: str | None, info: dict[str, str], error: ResponseError
             f"what Redis keeps cannot be read, and {asked} was asked for: {error}"
         ) from error
     _check_policy(info.get("maxmemory_policy", "noeviction"))
-    _tell_once(f"Redis refuses CONFIG GET, so its durability counts as memory: {error}")
+    _warn_once(f"Redis refuses CONFIG GET, so its durability counts as memory: {error}")
     return "memory"
 
 
-async def _renew_log(ask: Ask, info: dict[str, str]) -> None:
+async def _rewrite_log(ask: Ask, info: dict[str, str]) -> None:
     """Let a server that has not done so since its start rewrite its log, before it is written to.
 
     A script's writes stand there between MULTI and EXEC. A start after the server was killed takes
@@ -114,7 +114,7 @@ async def _renew_log(ask: Ask, info: dict[str, str]) -> None:
         answer = await ask("BGREWRITEAOF")
     except ResponseError as error:
         if "already in progress" not in str(error):
-            _tell_once(
+            _warn_once(
                 "Redis does not rewrite its log. Killed in the midst of a write, and again later, "
                 "it may lose what it acknowledged between: set aof-load-truncated no there: "
                 f"{error}"
@@ -133,7 +133,7 @@ def _check_synced_log(info: dict[str, str]) -> None:
 
     Each full sync ends with a rewrite. Before that is done no file has what was synced, nor what is
     written meanwhile: the next start would read the log of before the sync. Mostly it is done long
-    before the replica is promoted, so that a failover is not held up, by `_renew_log` neither.
+    before the replica is promoted, so that a failover is not held up, by `_rewrite_log` neither.
     INFO does not tell this rewrite from later ones: a new connection waits for those, too.
     """
     was_replica = info.get("second_repl_offset", "-1") != "-1"
@@ -145,9 +145,9 @@ def _check_synced_log(info: dict[str, str]) -> None:
         )
 
 
-def _tell_once(reason: str) -> None:
-    if reason not in _told_once:
-        _told_once.add(reason)
+def _warn_once(reason: str) -> None:
+    if reason not in _warned:
+        _warned.add(reason)
         log.warning("%s", reason)
 
 

@@ -13,14 +13,14 @@ from redis.asyncio.sentinel import (
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from dualstream.service.journal.redis.address import Address, Where
+from dualstream.service.journal.redis.address import Address, HostPort
 
 FINDING_S = 1.0
 """How long one Sentinel, or one node of a Cluster, is asked before another one is."""
 
 
 class Server(Protocol):
-    """Where a line leads to."""
+    """HostPort a line leads to."""
 
     is_node: bool
     """Of a Cluster."""
@@ -35,11 +35,11 @@ class Server(Protocol):
         """Let go of what was needed to find the server."""
 
 
-class Standing:
+class FixedServer:
     """A server that stays where it is."""
 
     def __init__(
-        self, address: Address, where: Where, timeout_s: float, is_node: bool = False
+        self, address: Address, where: HostPort, timeout_s: float, is_node: bool = False
     ) -> None:
         self.is_node = is_node
         kind = SSLConnection if address.is_tls else Connection
@@ -59,7 +59,7 @@ class Standing:
         pass
 
 
-class Watched:
+class SentinelPrimary:
     """The primary of a service that Sentinels watch; each connect asks them where it is."""
 
     is_node = False

@@ -1,4 +1,4 @@
-"""Copies and versions in Redis: what `RedisJournal` promises of them."""
+"""StateCopies and versions in Redis: what `RedisJournal` promises of them."""
 
 import asyncio
 import hashlib
@@ -19,8 +19,8 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.audit import RedisAudit
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
 
 PART_BYTES = 1 << 20
@@ -36,7 +36,7 @@ def refuse(model: str, answer: list[Any]) -> None:
 class RedisCopies(RedisAudit):
     """The copies and versions of the models behind one line."""
 
-    _others: Line | Lines
+    _others: RedisConnection | ClusterConnections
     _limits: Limits
 
     async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
@@ -105,7 +105,7 @@ class RedisCopies(RedisAudit):
             f"{version.seq} {version.chain} {version.digest} {version.bytes}",
             version.note,
             self._limits.max_versions,
-            *await self._told(model, change),
+            *await self._change_arguments(model, change),
         )
         if answer[0] == 5:
             raise Conflict(f"version {version.name!r} of {model!r} is another state")
@@ -121,7 +121,7 @@ class RedisCopies(RedisAudit):
         answer = await self._copy(model, "", "versions", incarnation)
         found = zip(answer[1::2], answer[2::2], strict=True)
         return sorted(
-            (_version(name.decode(), told) for name, told in found),
+            (_version(name.decode(), stored) for name, stored in found),
             key=lambda version: (version.seq, version.name),
         )
 
@@ -132,17 +132,17 @@ class RedisCopies(RedisAudit):
     async def version_delete(
         self, model: str, incarnation: str, name: str, change: Change | None = None
     ) -> bool:
-        told = await self._told(model, change)
-        return bool((await self._copy(model, "", "unname", incarnation, name, *told))[1])
+        stored = await self._change_arguments(model, change)
+        return bool((await self._copy(model, "", "unname", incarnation, name, *stored))[1])
 
     async def _copy(self, model: str, digest: str, *arguments: bytes | str | int) -> Any:
         keys = keys_of(model).of_copy(digest)
         is_read = arguments[0] in _READS
-        answer = await self._others.run(scripts.COPIES, keys, arguments, is_read)
+        answer = await self._others.run(scripts.STATE_COPIES, keys, arguments, is_read)
         refuse(model, answer)
         return answer
 
 
-def _version(name: str, told: bytes) -> Version:
-    seq, chain, digest, size, created_ms, note = told.decode().split(" ", 5)
+def _version(name: str, stored: bytes) -> Version:
+    seq, chain, digest, size, created_ms, note = stored.decode().split(" ", 5)
     return Version(name, int(seq), chain, digest, int(size), int(created_ms), note)

@@ -45,11 +45,11 @@ from dualstream.service.journal.record import CorruptRecord
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.address import Address, parse_address
 from dualstream.service.journal.redis.announcer import CHANNEL, Announcer
-from dualstream.service.journal.redis.cluster import Lines, Topology
-from dualstream.service.journal.redis.connection import Line, TooFewReplicas
+from dualstream.service.journal.redis.cluster import ClusterConnections, Topology
+from dualstream.service.journal.redis.connection import RedisConnection, TooFewReplicas
 from dualstream.service.journal.redis.input_streams import RedisInputs, packed_move, refuse_type
 from dualstream.service.journal.redis.key_names import keys_of
-from dualstream.service.journal.redis.pending_rows import RedisRemembering
+from dualstream.service.journal.redis.pending_rows import RedisPendingRows
 from dualstream.service.journal.redis.records import (
     ENTRY,
     IDENTITY,
@@ -59,7 +59,7 @@ from dualstream.service.journal.redis.records import (
     unpack_result,
 )
 from dualstream.service.journal.redis.scripts import pack
-from dualstream.service.journal.redis.servers import Server, Standing, Watched
+from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary, Server
 from dualstream.service.journal.redis.state_copies import PART_BYTES, RedisCopies, refuse
 from dualstream.service.journal.redis.transfer import RedisTransfer
 from dualstream.service.journal.usage import Usage
@@ -74,12 +74,12 @@ _BODY_MS = 600_000
 """How long it is kept where that script never comes."""
 
 
-class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
+class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
     """`Journal` in one Redis server.
 
     durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`
     timeout_s   for one command
-    stays       raise JournalUnavailable instead of going on with a server that takes another's
+    is_pinned       raise JournalUnavailable instead of going on with a server that takes another's
                 place, or comes again: it may lack what was written
     """
 
@@ -89,7 +89,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         durability: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         timeout_s: float = 5.0,
-        stays: bool = False,
+        is_pinned: bool = False,
     ) -> None:
         replicas = replicas_in(durability)
         if durability is not None and durability not in REDIS_LEVELS and not replicas:
@@ -101,18 +101,21 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         self._packed_limits = pack((self._key_ttl_ms, limits.max_keys, limits.nonces, ENTRY_BYTES))
         address = parse_address(url)
         of_disk = None if replicas else durability
-        self._appends: Line | Lines
-        self._others: Line | Lines
-        self._inputs: Line | Lines  # connects when it is first used
+        self._appends: RedisConnection | ClusterConnections
+        self._others: RedisConnection | ClusterConnections
+        self._inputs: RedisConnection | ClusterConnections  # connects when it is first used
         self._is_cluster = address.kind == "cluster"
         if self._is_cluster:
             topology = Topology(address)
             self._appends, self._others, self._inputs = (
-                Lines(address, topology, of_disk, replicas, timeout_s, stays) for _ in range(3)
+                ClusterConnections(address, topology, of_disk, replicas, timeout_s, is_pinned)
+                for _ in range(3)
             )
         else:
             self._appends, self._others, self._inputs = (
-                Line(_server(address, timeout_s), of_disk, replicas, timeout_s, stays)
+                RedisConnection(
+                    _server(address, timeout_s), of_disk, replicas, timeout_s, is_pinned
+                )
                 for _ in range(3)
             )
 
@@ -157,8 +160,8 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
     async def create(
         self, model: str, spec: bytes, given: bytes, change: Change | None = None
     ) -> tuple[ModelRecord, bool]:
-        told = await self._told(model, change)
-        answer = await self._models(model, "create", *_made(spec, given), *told)
+        extra = await self._change_arguments(model, change)
+        answer = await self._models(model, "create", *_made(spec, given), *extra)
         await self._others.call("ZADD", MODELS, 0, model)
         return _record(model, answer), bool(answer[1])
 
@@ -173,9 +176,9 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         for at in range(0, len(models), _HEADS_AT_ONCE):
             some = models[at : at + _HEADS_AT_ONCE]
             keys = [keys_of(id_).head for id_ in some]
-            if isinstance(self._others, Line):
-                told = await self._others.run(scripts.HEADS, keys, (), is_read=True)
-                found += map(_told_head, told.decode().split("\n"))
+            if isinstance(self._others, RedisConnection):
+                extra = await self._others.run(scripts.HEADS, keys, (), is_read=True)
+                found += map(_parse_head, extra.decode().split("\n"))
             else:  # whose scripts have the keys of one slot
                 commands = [("HMGET", key, "incarnation", "seq", "chain") for key in keys]
                 found += map(_head, await self._others.call_many(commands))
@@ -207,7 +210,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         given: bytes,
         change: Change | None = None,
     ) -> ModelRecord:
-        made = (*_made(spec, given), *await self._told(model, change))
+        made = (*_made(spec, given), *await self._change_arguments(model, change))
         answer = await self._models(model, "replace", incarnation, seq, chain, *made)
         return _record(model, answer)
 
@@ -218,10 +221,10 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         change: Change | None = None,
         at: Place | None = None,
     ) -> None:
-        told = await self._told(model, change)
+        extra = await self._change_arguments(model, change)
         place = ("", "") if at is None else (at.seq, at.chain)
         try:
-            await self._models(model, "delete", incarnation or "", *place, *told)
+            await self._models(model, "delete", incarnation or "", *place, *extra)
         except UnknownModel:
             await self._unlist(model)  # a deletion may have died before this step
             raise
@@ -263,11 +266,11 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
             packed += pack((packed_move(cursor, self._limits.max_dead),))
             count += keys.count_of_input - keys.count_of_append + 1
         if not is_plain:
-            told = [copy or "", *(await self._told(model, change) or ("", ""))]
+            extra = [copy or "", *(await self._change_arguments(model, change) or ("", ""))]
             for place in (held, repeats):
-                told += ("", "") if place is None else (place.seq, place.chain)
-            packed += pack(told)
-            count += len(told)
+                extra += ("", "") if place is None else (place.seq, place.chain)
+            packed += pack(extra)
+            count += len(extra)
         if change is not None:
             packed[: len(keys.packed_of_append)] = keys.packed_of_change
             count += 1
@@ -281,7 +284,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         if isinstance(answer, bytes):
             appended = _appended(nonce, request.known_seq, parts, answer, shortfall)
             if appended.seq is not None:
-                self._announcer.tell(model, appended.seq)
+                self._announcer.announce(model, appended.seq)
             return appended
         if answer[0] == 2:
             assert cursor is not None
@@ -307,7 +310,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         for at in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[at : at + _KEYS_AT_ONCE]
             answer = await self._others.run(
-                scripts.KNOWN,
+                scripts.FIND_KEYS,
                 (own.head, own.keys),
                 (incarnation, self._key_ttl_ms, *some),
                 is_read=True,
@@ -330,7 +333,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
             raise Trimmed(answer[1] + 1)
         refuse(model, answer)
         end, texts = answer[1:]
-        return Page(end, sum(map(len, texts)), partial(_told_entries, texts, end)) if texts else []
+        return Page(end, sum(map(len, texts)), partial(_parse_page, texts, end)) if texts else []
 
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
@@ -421,7 +424,7 @@ class RedisJournal(RedisCopies, RedisRemembering, RedisTransfer, RedisInputs):
         # As if it only read: no replica has to have it, and nobody has to know what became of it.
         arguments = (rate, needed, most, "" if at_ms is None else at_ms)
         key = f"ds:rate:{bucket}"
-        return Lease(*await self._others.run(scripts.LEASE, (key,), arguments, is_read=True))
+        return Lease(*await self._others.run(scripts.RATE_BUCKET, (key,), arguments, is_read=True))
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         keys = keys_of(model)
@@ -509,11 +512,11 @@ def _packed_cursor(cursor: CursorMove | None) -> tuple[str, str, str]:
 
 def _server(address: Address, timeout_s: float) -> Server:
     if address.kind == "sentinel":
-        return Watched(address, timeout_s)
-    return Standing(address, address.hosts[0], timeout_s)
+        return SentinelPrimary(address, timeout_s)
+    return FixedServer(address, address.hosts[0], timeout_s)
 
 
-def _told_head(line: str) -> Head | None:
+def _parse_head(line: str) -> Head | None:
     if not line:
         return None
     incarnation, seq, chain = line.split(" ")
@@ -548,7 +551,7 @@ def _appended(
     )
 
 
-def _told_entries(texts: Sequence[bytes], end: int) -> list[Entry]:
+def _parse_page(texts: Sequence[bytes], end: int) -> list[Entry]:
     """The entries of a read that by their ids in the log end at seq `end`."""
     entries = _entries(b"".join(texts))
     if not entries or entries[-1].seq != end:
@@ -561,8 +564,8 @@ def _entries(joined: bytes, at: int = 0) -> list[Entry]:
     unpack, head, end, add = ENTRY.unpack_from, ENTRY.size, len(joined), entries.append
     try:
         while at < end:
-            first, count, size, time_ms, nonce, told = unpack(joined, at)
-            chain = told.decode("ascii", "replace")
+            first, count, size, time_ms, nonce, extra = unpack(joined, at)
+            chain = extra.decode("ascii", "replace")
             begins = at + head
             at = begins + size
             add(Entry(first, first + count - 1, nonce, chain, time_ms, joined[begins:at]))

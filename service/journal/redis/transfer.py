@@ -12,12 +12,12 @@ from dualstream.service.journal.protocol import (
     Conflict,
     Entry,
     ModelRecord,
-    Remembered,
+    PendingRow,
     UnknownModel,
 )
 from dualstream.service.journal.redis import scripts
-from dualstream.service.journal.redis.cluster import Lines
-from dualstream.service.journal.redis.connection import Line
+from dualstream.service.journal.redis.cluster import ClusterConnections
+from dualstream.service.journal.redis.connection import RedisConnection
 from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.pending_rows import row_as_it_is
 from dualstream.service.journal.redis.records import ENTRY, KNOWN, MODELS, TIME, WAIT, WAITING
@@ -39,7 +39,7 @@ ROWS_AT_ONCE = 1000
 class RedisTransfer:
     """`TransferJournal` in one Redis server."""
 
-    _others: Line | Lines
+    _others: RedisConnection | ClusterConnections
     _key_ttl_ms: int
 
     async def position(self, model: str) -> Position:
@@ -67,7 +67,7 @@ class RedisTransfer:
                     keys.append(KeptKey(item[TIME.size :], seq, records, mark, time_ms))
             yield keys
 
-    async def kept_rows(self, model: str, incarnation: str) -> Sequence[Remembered]:
+    async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
         # A scan returns all that is there from its begin to its end, some of it twice.
         found: dict[bytes, bytes] = {}
         at: bytes | None = b"0"
@@ -106,7 +106,7 @@ class RedisTransfer:
         )
         await self._put(staged, "keys", self._key_ttl_ms, *chain.from_iterable(given))
 
-    async def stage_rows(self, staged: Staged, rows: Sequence[Remembered]) -> None:
+    async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
         given: list[tuple[Argument, ...]] = [
             (
                 row.key,

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.deduplicate import Sorting, check_parts
+from dualstream.service.journal.deduplicate import Deduplication, check_parts
 from dualstream.service.journal.nonces import OURS
 from dualstream.service.journal.protocol import (
     Appended,
@@ -20,14 +20,14 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.sqlite import (
     audit,
     log as entries,
-    nonces as answers,
+    nonces,
     pending_rows as remembering,
     state_copies as copies,
 )
 from dualstream.service.journal.sqlite.heads import Head, KnownHeads, find_head
 from dualstream.service.journal.sqlite.keys import find_keys, keep_keys
 from dualstream.service.journal.sqlite.nonces import Result, answer, keep
-from dualstream.service.journal.sqlite.transactions import Joined, Task
+from dualstream.service.journal.sqlite.transactions import GroupTask, Task
 
 
 def append(
@@ -47,15 +47,15 @@ def append(
         head = find_head(connection, model, incarnation)
         result = None
         if not is_first:
-            result = answers.find(connection, head, incarnation, nonce, limits)
+            result = nonces.find(connection, head, incarnation, nonce, limits)
             if result is None and repeats is not None:
-                result = answers.find_again(connection, model, head, nonce, parts, repeats, limits)
+                result = nonces.find_in_log(connection, model, head, nonce, parts, repeats, limits)
         if result is None:
             if cursor is not None:
                 _move_cursor(connection, head.model, cursor)
             result = _append_new(connection, head, nonce, parts, may_be_left, limits, now_ms())
             if held is not None and result.seq > result.before:
-                if not entries.is_held(connection, head, held):  # as it stood before
+                if not entries.leads_on_from(connection, head, held):  # as it stood before
                     raise NotHeld(model, held.seq, held.chain)
             if copy is not None and result.seq > result.before:
                 if not copies.is_there(connection, head.model, copy):
@@ -64,7 +64,7 @@ def append(
             if change is not None and (result.seq > result.before or not parts):
                 place = (model, incarnation, result.seq)
                 audit.keep(connection, *place, change, limits, now_ms())
-        return answers.answer(connection, head, result, request.known_seq, parts)
+        return nonces.answer(connection, head, result, request.known_seq, parts)
 
     return task
 
@@ -78,11 +78,11 @@ def _append_new(
     limits: Limits,
     time_ms: int,
 ) -> Result:
-    sorting = Sorting(head.seq)
+    sorting = Deduplication(head.seq)
     if may_be_left:
         keys = [part.key for part in parts if part.key is not None]
         sorting.sort(parts, find_keys(connection, head, keys, limits, time_ms).get)
-        remembering.let_go(connection, head.model, sorting.labels)
+        remembering.delete_rows(connection, head.model, sorting.labels)
     else:
         sorting.kept = [part.body for part in parts]
         sorting.seq += sum(part.count for part in parts)
@@ -103,7 +103,7 @@ def _append_new(
             ),
         )
     result = Result(head.seq, sorting.seq, head.chain, chain, sorting.left)
-    answers.keep(connection, head, nonce, result, limits)
+    nonces.keep(connection, head, nonce, result, limits)
     first_key, next_key = head.first_key, head.next_key
     if sorting.keys or first_key < next_key:
         first_key, next_key = keep_keys(connection, head, sorting.keys, limits, time_ms)
@@ -142,7 +142,7 @@ _HEAD = (
 _NONE = "", Head(0, 0, "", 0, 0, 0, 0)
 
 
-class PlainAppend(Joined[Appended]):
+class PlainAppend(GroupTask[Appended]):
     """The task behind `Journal.append` of parts without keys, at least one, under a first nonce."""
 
     __slots__ = "heads", "limits", "now_ms", "request"
@@ -157,11 +157,11 @@ class PlainAppend(Joined[Appended]):
         self.request = request
         self.limits, self.now_ms, self.heads = limits, now_ms, heads
 
-    def undone(self) -> None:
+    def on_rollback(self) -> None:
         self.heads.forget()
 
     @staticmethod
-    def together(
+    def run_group(
         connection: sqlite3.Connection, tasks: "Sequence[PlainAppend]"
     ) -> list[Appended | BaseException]:
         known = tasks[0].heads
@@ -184,7 +184,7 @@ class PlainAppend(Joined[Appended]):
             result = Result(head.seq, seq, head.chain, chain, [])
             results.append((head, result))
             keep(connection, head, asked.nonce, result, task.limits)
-            following = _moved(connection, head, seq, chain, task.limits, time_ms)
+            following = _following_head(connection, head, seq, chain, task.limits, time_ms)
             moved[asked.model] = incarnation, following
         _write(connection, entries, [head for _, head in moved.values()])
         known.keep(connection, moved)
@@ -196,7 +196,7 @@ class PlainAppend(Joined[Appended]):
         ]
 
 
-def _moved(
+def _following_head(
     connection: sqlite3.Connection, head: Head, seq: int, chain: str, limits: Limits, time_ms: int
 ) -> Head:
     """The head after an entry, having let go of what is too old by now."""

@@ -5,7 +5,13 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 
-from dualstream.service.journal.audit import Audited, Change, Where, decode_change, encode_change
+from dualstream.service.journal.audit import (
+    Audited,
+    AuditPosition,
+    Change,
+    decode_change,
+    encode_change,
+)
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.sqlite.transactions import Task
 
@@ -94,7 +100,7 @@ def _time_of(row: _Row) -> int:
 
 def read(model: str | None, after: str | None, limit: int) -> Task[list[Audited]]:
     """The task behind `Journal.audit`. Raises ValueError."""
-    start = Where.read(after).number
+    start = AuditPosition.read(after).number
 
     def task(connection: sqlite3.Connection) -> list[Audited]:
         of_model = "" if model is None else "id = :id AND "
@@ -105,7 +111,7 @@ def read(model: str | None, after: str | None, limit: int) -> Task[list[Audited]
         )
         return [
             Audited(
-                str(Where(time_ms, number, id_)),
+                str(AuditPosition(time_ms, number, id_)),
                 time_ms,
                 id_,
                 incarnation,

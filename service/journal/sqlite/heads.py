@@ -48,7 +48,7 @@ SELECT json_group_array(json_array(id, incarnation,
 FROM models JOIN heads ON heads.model = models.model WHERE id IN ({})
 """
 _STATEMENTS = {number: _HEADS.format(", ".join("?" * number)) for number in (1, 4, 16, 64)}
-_MOST = max(_STATEMENTS)
+_MAX_MODELS = max(_STATEMENTS)
 _decode_heads = msgspec.json.Decoder(list[tuple[str, str, Head]]).decode
 
 
@@ -57,8 +57,8 @@ def find_heads(
 ) -> dict[str, tuple[str, Head]]:
     """Incarnation and head of each of the models that is there."""
     found = {}
-    for at in range(0, len(models), _MOST):
-        some = models[at : at + _MOST]
+    for at in range(0, len(models), _MAX_MODELS):
+        some = models[at : at + _MAX_MODELS]
         number = next(number for number in _STATEMENTS if number >= len(some))
         padding = [None] * (number - len(some))  # so that there are few statements
         [heads] = connection.execute(_STATEMENTS[number], [*some, *padding]).fetchone()
@@ -73,7 +73,7 @@ class KnownHeads:
     They stand as long as no other connection commits anything and this one changes no other row.
     """
 
-    MOST = 8192
+    MAX_HEADS = 8192
 
     def __init__(self) -> None:
         # In the order in which they were moved last.
@@ -102,7 +102,7 @@ class KnownHeads:
         for model, stands in moved.items():
             heads[model] = stands
             heads.move_to_end(model)
-        while len(heads) > self.MOST:
+        while len(heads) > self.MAX_HEADS:
             heads.popitem(last=False)
         self._as_of = self.version, connection.total_changes
 

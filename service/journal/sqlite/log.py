@@ -27,7 +27,7 @@ def find_entries(
     return entries
 
 
-def is_held(connection: sqlite3.Connection, head: Head, place: Place) -> bool:
+def leads_on_from(connection: sqlite3.Connection, head: Head, place: Place) -> bool:
     """Whether the log leads on from there, or ends there."""
     following = find_entries(connection, head.model, place.seq, head.seq, 0)
     if not following:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from dualstream.service.journal.chain import first_chain
-from dualstream.service.journal.deduplicate import Left, placed
+from dualstream.service.journal.deduplicate import SkippedPart, placed
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     Appended,
@@ -25,7 +25,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite import snapshots
 from dualstream.service.journal.sqlite.heads import Head
-from dualstream.service.journal.sqlite.log import find_entries, is_held
+from dualstream.service.journal.sqlite.log import find_entries, leads_on_from
 
 PURGED_EVERY = 100
 RESTORED = 1 << 40
@@ -39,7 +39,7 @@ class Result(NamedTuple):
     seq: int
     previous: str
     chain: str
-    left: list[Left]
+    left: list[SkippedPart]
 
 
 pack_result = msgspec.msgpack.encode
@@ -66,7 +66,7 @@ def find(
     return Result(before, seq, _chain_at(connection, head, incarnation, before), chain, [])
 
 
-def find_again(
+def find_in_log(
     connection: sqlite3.Connection,
     model: str,
     head: Head,
@@ -82,7 +82,7 @@ def find_again(
     """
     if head.nonces <= limits.nonces:  # all that ever came are kept
         return None
-    if not is_held(connection, head, asked):
+    if not leads_on_from(connection, head, asked):
         raise NonceForgotten(model)
     row = connection.execute(
         "SELECT first_seq - 1, seq, chain FROM entries WHERE model = ? AND seq > ? AND nonce = ?",
@@ -132,7 +132,7 @@ def purge(connection: sqlite3.Connection, head: Head, limits: Limits) -> None:
         )
 
 
-def outlive(
+def keep_trimmed(
     connection: sqlite3.Connection, head: Head, incarnation: str, through: int, limits: Limits
 ) -> None:
     """Keep what entries up to `through`, which are about to go, tell of the last nonces.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dualstream.service.journal.protocol import Conflict, NotHeld, Place, Snapshot
 from dualstream.service.journal.sqlite.heads import Head, find_head
-from dualstream.service.journal.sqlite.log import is_held
+from dualstream.service.journal.sqlite.log import leads_on_from
 from dualstream.service.journal.sqlite.transactions import Task
 
 PART_BYTES = 1 << 20
@@ -25,9 +25,9 @@ def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) ->
 
     def task(connection: sqlite3.Connection) -> int | None:
         head = find_head(connection, model, incarnation)
-        if not is_held(connection, head, Place(seq, chain)):
+        if not leads_on_from(connection, head, Place(seq, chain)):
             raise NotHeld(model, seq, chain)
-        held = held_ones(connection, head)
+        held = usable(connection, head)
         if held and held[0][1] >= seq + replaces:
             return None
         return connection.execute(
@@ -45,7 +45,7 @@ def is_any(connection: sqlite3.Connection, model: int) -> bool:
     return found.fetchone() is not None
 
 
-def held_ones(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int]]:
+def usable(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int]]:
     """The complete snapshots that the log holds, as (number, seq), the newest first.
 
     Of those of one seq the last one begun, which replaces the others.
@@ -56,7 +56,7 @@ def held_ones(connection: sqlite3.Connection, head: Head) -> list[tuple[int, int
         " ORDER BY seq DESC, snapshot DESC",
         (head.model,),
     ):
-        if seq not in found and is_held(connection, head, Place(seq, chain)):
+        if seq not in found and leads_on_from(connection, head, Place(seq, chain)):
             found[seq] = snapshot
     return [(snapshot, seq) for seq, snapshot in found.items()]
 
@@ -89,7 +89,7 @@ def complete(model: str, incarnation: str, snapshot: int) -> Task[bool]:
         if not _is_there(connection, snapshot):
             return False
         connection.execute("UPDATE snapshots SET is_complete = 1 WHERE snapshot = ?", (snapshot,))
-        kept = held_ones(connection, head)[:KEPT]
+        kept = usable(connection, head)[:KEPT]
         if kept:
             _remove_others(connection, head.model, kept)
         return True
@@ -119,7 +119,7 @@ def drop(model: str, incarnation: str, before: int) -> Task[None]:
 
     def task(connection: sqlite3.Connection) -> None:
         head = find_head(connection, model, incarnation)
-        if not any(seq >= before for _, seq in held_ones(connection, head)):
+        if not any(seq >= before for _, seq in usable(connection, head)):
             raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
         older = (head.model, before)
         connection.execute(

@@ -18,7 +18,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite import audit
 from dualstream.service.journal.sqlite.heads import find_head
-from dualstream.service.journal.sqlite.log import is_held
+from dualstream.service.journal.sqlite.log import leads_on_from
 from dualstream.service.journal.sqlite.transactions import Task
 from dualstream.service.journal.state_copies import CopyUse, StoredCopy, Version
 
@@ -225,7 +225,7 @@ def name(
                 raise Conflict(f"version {version.name!r} of {model!r} is another state")
             return known, False
         place = Place(version.seq, version.chain)
-        if not version.created_ms and not is_held(connection, head, place):
+        if not version.created_ms and not leads_on_from(connection, head, place):
             raise NotHeld(model, version.seq, version.chain)
         if not is_there(connection, head.model, version.digest):
             raise UnknownCopy(model, version.digest)

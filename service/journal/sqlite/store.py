@@ -26,13 +26,13 @@ from dualstream.service.journal.protocol import (
     Lease,
     Limits,
     ModelRecord,
+    NewPendingRow,
     Overdue,
+    PendingRow,
     Place,
-    Remembered,
     Revision,
     Snapshot,
     StoredCopy,
-    ToRemember,
     Version,
 )
 from dualstream.service.journal.sqlite import (
@@ -56,7 +56,7 @@ from dualstream.service.journal.sqlite.transactions import Task, in_read, in_wri
 from dualstream.service.journal.sqlite.transfer import SqliteTransfer
 from dualstream.service.journal.sqlite.trim import Deleted
 from dualstream.service.journal.sqlite.wal import Checkpointer, LogWatch, data_version
-from dualstream.service.journal.sqlite.writer_thread import Worker
+from dualstream.service.journal.sqlite.writer_thread import ConnectionThread
 from dualstream.service.journal.usage import Usage
 
 T = TypeVar("T")
@@ -84,17 +84,17 @@ class SqliteJournal(SqliteTransfer):
         self._limits = limits
         self._openings = 0
         self._connect = partial(connect, path, self._durability.upper(), busy_timeout_s)
-        self._make_workers()
+        self._make_threads()
 
-    def _make_workers(self) -> None:
+    def _make_threads(self) -> None:
         self._heads = KnownHeads()
-        self._writer = Worker("journal-writer", self._connect, self._path)
-        self._reader = Worker("journal-reader", self._connect, self._path)
+        self._writer = ConnectionThread("journal-writer", self._connect, self._path)
+        self._reader = ConnectionThread("journal-reader", self._connect, self._path)
         self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run)
 
     async def open(self) -> None:
         await self.close()  # opened again, after a failure or not, it begins with new threads
-        self._make_workers()
+        self._make_threads()
         self._openings += 1
         try:
             await self._writer.start()
@@ -168,7 +168,7 @@ class SqliteJournal(SqliteTransfer):
         seen: int | None = None
         watch, found = LogWatch(self._path), self._heads.found
         while True:
-            if watch.is_to_ask():
+            if watch.should_poll():
                 if self._heads.found != found:
                     found, version = self._heads.found, self._heads.version
                 else:
@@ -323,7 +323,7 @@ class SqliteJournal(SqliteTransfer):
     ) -> Sequence[Audited]:
         return await self._read(audit.read(model, after, limit))
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+    async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         task = remembering.remember(model, incarnation, rows, self._limits, _now_ms)
         count = await self._write(task)
         self._checkpointer.wrote(sum([len(row.body) for row in rows]))
@@ -331,7 +331,7 @@ class SqliteJournal(SqliteTransfer):
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> list[Remembered | None]:
+    ) -> list[PendingRow | None]:
         return await self._read(remembering.remembered(model, incarnation, keys, _now_ms))
 
     async def awaiting_labels(self) -> list[AwaitingLabels]:

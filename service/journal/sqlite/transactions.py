@@ -1,4 +1,4 @@
-"""Tasks as transactions: one that reads, one that writes, and several that write together."""
+"""Tasks as transactions: one that reads, one that writes, and several that write run_group."""
 
 import sqlite3
 import time
@@ -39,13 +39,13 @@ def in_write(task: Task[T], path: str) -> Task[T]:
     return transaction
 
 
-class Joined(ABC, Generic[T]):
+class GroupTask(ABC, Generic[T]):
     """A task that is done in one go with others of its class."""
 
     __slots__ = ()
 
     def __call__(self, connection: sqlite3.Connection) -> T:
-        [outcome] = self.together(connection, [self])
+        [outcome] = self.run_group(connection, [self])
         if isinstance(outcome, BaseException):
             raise outcome
         done: T = outcome
@@ -53,22 +53,22 @@ class Joined(ABC, Generic[T]):
 
     @staticmethod
     @abstractmethod
-    def together(connection: sqlite3.Connection, tasks: Sequence[Any]) -> list[Any]:
+    def run_group(connection: sqlite3.Connection, tasks: Sequence[Any]) -> list[Any]:
         """What each returns, or raises, having changed nothing then; in their order.
 
-        Where it raises itself, what it has done is to be undone.
+        Where it raises itself, what it has done is to be on_rollback.
         """
 
     @abstractmethod
-    def undone(self) -> None:
-        """What it did in a transaction was undone, or may have been."""
+    def on_rollback(self) -> None:
+        """What it did in a transaction was on_rollback, or may have been."""
 
 
 def in_one_write(tasks: Sequence[Task[Any]], path: str) -> Task[list[Any]]:
     """The tasks one after the other in one transaction: what each returns, or raises.
 
     Each is all or none for itself, as if it were alone: one that raises before it has changed
-    anything leaves nothing to undo. Where one has, or SQLite fails, everything is undone, and each
+    anything leaves nothing to undo. Where one has, or SQLite fails, everything is on_rollback, and each
     is done in a transaction of its own.
 
     Raises, of all of them, JournalUnavailable (nothing was done) and OutcomeUnknown.
@@ -97,8 +97,8 @@ def _outcomes(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> lis
     """
     outcomes: list[Any] = []
     for kind, some in groupby(tasks, type):
-        if issubclass(kind, Joined):
-            outcomes += kind.together(connection, list(some))
+        if issubclass(kind, GroupTask):
+            outcomes += kind.run_group(connection, list(some))
         else:
             outcomes += [_unless_changed(connection, task) for task in some]
     return outcomes
@@ -187,8 +187,8 @@ def _commit(connection: sqlite3.Connection, tasks: Sequence[Task[Any]], path: st
 def _undo(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> None:
     _roll_back(connection)
     for task in tasks:
-        if isinstance(task, Joined):
-            task.undone()
+        if isinstance(task, GroupTask):
+            task.on_rollback()
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

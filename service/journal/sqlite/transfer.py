@@ -11,7 +11,7 @@ import msgspec
 
 from dualstream.service.journal.audit import Audited
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord, Remembered
+from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord, PendingRow
 from dualstream.service.journal.sqlite import (
     audit,
     models,
@@ -64,7 +64,7 @@ class SqliteTransfer:
             keys, start = await self._read(_some_keys(model, incarnation, start))
             yield keys
 
-    async def kept_rows(self, model: str, incarnation: str) -> Sequence[Remembered]:
+    async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
         return await self._read(remembering.kept(model, incarnation))
 
     async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
@@ -81,7 +81,7 @@ class SqliteTransfer:
     async def stage_keys(self, staged: Staged, keys: Sequence[KeptKey]) -> None:
         await self._write(_add_keys(staged, keys))
 
-    async def stage_rows(self, staged: Staged, rows: Sequence[Remembered]) -> None:
+    async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
         await self._write(remembering.put(*staged, rows))
 
     async def show(self, staged: Staged, record: ModelRecord) -> None:

@@ -4,9 +4,9 @@ import sqlite3
 from typing import NamedTuple
 
 from dualstream.service.journal.protocol import Limits
-from dualstream.service.journal.sqlite import nonces as answers
+from dualstream.service.journal.sqlite import nonces
 from dualstream.service.journal.sqlite.heads import Head, find_head
-from dualstream.service.journal.sqlite.snapshots import held_ones
+from dualstream.service.journal.sqlite.snapshots import usable
 from dualstream.service.journal.sqlite.transactions import Task
 
 STEP_ENTRIES = 1000
@@ -32,7 +32,7 @@ def trim_step(
         head = find_head(connection, model, incarnation)
         last, deleted = oldest(connection, head.model, _limited(connection, head, through, behind))
         if last is not None:
-            answers.outlive(connection, head, incarnation, last, limits)
+            nonces.keep_trimmed(connection, head, incarnation, last, limits)
             delete_through(connection, head.model, last)
             connection.execute("UPDATE heads SET trimmed = ? WHERE model = ?", (last, head.model))
         return deleted
@@ -64,5 +64,5 @@ def _limited(connection: sqlite3.Connection, head: Head, through: int, behind: i
     """`through`, or where the snapshot stands that has to go on being enough."""
     if behind is None:
         return through
-    held = held_ones(connection, head)
+    held = usable(connection, head)
     return min(through, held[behind][1]) if behind < len(held) else 0

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dualstream.service.concurrency import lower_priority
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.sqlite.transactions import Task
-from dualstream.service.journal.sqlite.writer_thread import Worker
+from dualstream.service.journal.sqlite.writer_thread import ConnectionThread
 
 SYNCED_WRITES = 256
 SYNCED_BYTES = 16 << 20
@@ -54,20 +54,20 @@ class Checkpointer:
     ) -> None:
         self._log = log_of(path)
         self._in_writer = in_writer
-        self._worker = Worker("journal-checkpointer", connect)
+        self._thread = ConnectionThread("journal-checkpointer", connect)
         self._writes = 0
         self._bytes = 0
         self._log_bytes = 0
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        await self._worker.start()
-        await self._worker.run(lambda connection: lower_priority(NICENESS))
+        await self._thread.start()
+        await self._thread.run(lambda connection: lower_priority(NICENESS))
 
     async def stop(self) -> None:
         if self._running is not None:
             await asyncio.wait([self._running])
-        await self._worker.stop()
+        await self._thread.stop()
 
     def wrote(self, size: int) -> None:
         """Take note of one write of about `size` bytes, which is done or soon will be."""
@@ -90,7 +90,7 @@ class Checkpointer:
 
         Raises JournalUnavailable.
         """
-        return await self._worker.run(_truncate)
+        return await self._thread.run(_truncate)
 
     async def settle(self) -> None:
         """Return once all that was committed is on the disk.
@@ -98,18 +98,18 @@ class Checkpointer:
         Raises JournalUnavailable.
         """
         if not await self.empty():
-            await self._worker.run(lambda connection: _sync(self._log))
+            await self._thread.run(lambda connection: _sync(self._log))
 
     async def _tend(self) -> None:
         # Not to be reported: nothing is lost, and the next one does what this one did not.
         with suppress(JournalUnavailable, sqlite3.Error, OSError):
             if self._log_bytes < MOVED_BYTES:
-                await self._worker.run(lambda connection: _sync(self._log))
+                await self._thread.run(lambda connection: _sync(self._log))
             else:
                 self._log_bytes = 0
-                if await self._worker.run(_move) >= LONG_PAGES:
+                if await self._thread.run(_move) >= LONG_PAGES:
                     for _ in range(REPEATED):
-                        await self._worker.run(_move)
+                        await self._thread.run(_move)
                     await self._in_writer(_move)
 
 
@@ -159,7 +159,7 @@ class LogWatch:
         self._seen: tuple[int, int, int] | None = None
         self._changed_at = self._asked_at = -math.inf
 
-    def is_to_ask(self) -> bool:
+    def should_poll(self) -> bool:
         """Whether others may have committed something since this was so last."""
         now = self._clock()
         found = self._look()

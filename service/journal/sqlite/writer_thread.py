@@ -21,8 +21,8 @@ from dualstream.service.journal.sqlite.transactions import (
 T = TypeVar("T")
 
 # What waits joins a transaction until it has so many tasks or bytes; a larger task is alone.
-JOINED_TASKS = 64
-JOINED_BYTES = 1 << 20
+MAX_GROUP_TASKS = 64
+MAX_GROUP_BYTES = 1 << 20
 
 
 class _Kind(Enum):
@@ -40,14 +40,14 @@ class _Job(NamedTuple):
     size: int = 0
     """About how many bytes it writes."""
 
-    def is_joined_by(self, other: "_Job", size: int) -> bool:
+    def admits(self, other: "_Job", size: int) -> bool:
         """Whether the other one goes into the transaction that this one began, of `size` bytes."""
         if other.kind is not self.kind or other.loop is not self.loop:
             return False
-        return size + other.size <= JOINED_BYTES
+        return size + other.size <= MAX_GROUP_BYTES
 
 
-class Worker:
+class ConnectionThread:
     """Runs tasks in a thread of its own; a failed one is delivered to its caller alone.
 
     The thread is woken once for all tasks of one turn of the event loop: that takes longer than a
@@ -153,9 +153,9 @@ class Worker:
         if job is None:
             return []
         jobs, size = [job], job.size
-        while job.kind is not _Kind.ALONE and waiting and len(jobs) < JOINED_TASKS:
+        while job.kind is not _Kind.ALONE and waiting and len(jobs) < MAX_GROUP_TASKS:
             following = waiting[0]
-            if following is None or not job.is_joined_by(following, size):
+            if following is None or not job.admits(following, size):
                 break
             jobs.append(following)
             size += following.size

@@ -30,8 +30,8 @@ from dualstream.service.journal.protocol import (
     Change,
     CursorMove,
     JournalError,
+    NewPendingRow,
     Part,
-    ToRemember,
     Trimmed,
     Version,
 )
@@ -344,9 +344,9 @@ def test_a_write_during_the_dump_is_in_it_whole_or_not_at_all(stores, monkeypatc
                 await source.snapshot_put(*own, *place, b"state %d" % count)
                 digest = await source.copy_put(*own, b"copy %d" % count)
                 await source.version_put(*own, Version(f"v{count}", *place, digest, 7))
-                await source.remember(*own, [ToRemember(key(10**6 + count), b"a later row")])
+                await source.remember(*own, [NewPendingRow(key(10**6 + count), b"a later row")])
 
-            await source.remember(*own, [ToRemember(key(n), b"row") for n in range(1, 200)])
+            await source.remember(*own, [NewPendingRow(key(n), b"row") for n in range(1, 200)])
             before = await source.get("m")
             await busy()
             for name in reads:
@@ -488,7 +488,7 @@ def small(url: str) -> bytes:
             move = CursorMove("a cursor", None, "1")
             nonce = os.urandom(16)
             await journal.append(AppendRequest(*own, nonce, 1, [rows(1, id="id")], move, digest))
-            await journal.remember(*own, [ToRemember(make_key(KeyKind.LABEL, "late"), b"a row")])
+            await journal.remember(*own, [NewPendingRow(make_key(KeyKind.LABEL, "late"), b"a row")])
             await journal.claim_identity("this machine")
             return await dumped(journal, "m")
 

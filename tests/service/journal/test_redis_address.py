@@ -6,7 +6,7 @@ from redis.asyncio import SSLConnection
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.redis.address import Address, parse_address
-from dualstream.service.journal.redis.servers import Standing, Watched
+from dualstream.service.journal.redis.servers import FixedServer, SentinelPrimary
 
 
 def told(address: Address) -> tuple[object, ...]:
@@ -91,7 +91,7 @@ async def test_where_nobody_answers_the_store_is_away(kind: str, tls: str):
 
 def test_with_tls_every_connection_uses_it():
     address = parse_address("rediss+sentinel://u:p@a:1/main?ssl_ca_certs=/ca.pem")
-    for server in (Watched(address, 1.0), Standing(address, ("a", 1), 1.0)):
+    for server in (SentinelPrimary(address, 1.0), FixedServer(address, ("a", 1), 1.0)):
         connection = server.make_connection()
         assert isinstance(connection, SSLConnection)
         assert connection.ssl_context.ca_certs == "/ca.pem"
