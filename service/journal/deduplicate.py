@@ -1,7 +1,7 @@
-"""What an append does with its parts, the same on every store.
+"""Deduplication of the parts of an append, used by every store.
 
-A store answers with the seq before its entry and with the exceptions (parts left out, and what
-they duplicate); `placed` makes the places from these, at once or for a repeated nonce.
+A store returns the seq before the new entry and the skipped parts. `placed` computes each part's
+seqs from these, for a first append and for a repeated nonce alike.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ NONCE_BYTES = 16
 
 
 class SkippedPart(NamedTuple):
-    """A part that was left out: its number in the group and what stands under its key."""
+    """A part that is not journalled: its number in the group, and the stored value of its key."""
 
     part: int
     seq: int
@@ -23,18 +23,18 @@ class SkippedPart(NamedTuple):
 
 
 def opens_request(part: Part) -> bool:
-    """Whether the part carries the key of a whole request."""
+    """Does the part carry the key of a whole request?"""
     return part.key is not None and part.key[0] in OPENING_KINDS
 
 
 def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
-    """Check what the contract asks of a group; return whether any of it may have to be left out.
+    """Validate the parts of a group; return whether deduplication can skip any of them.
 
-    That is where a part has a key, or a request is taken whole or not at all. Raises ValueError.
+    That is the case if a part has a key or opens an all-or-nothing request. Raises ValueError.
     """
     if len(nonce) != NONCE_BYTES:
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
-    if len(parts) == 1:  # as most do, and mostly without a key
+    if len(parts) == 1:  # the common case
         part = parts[0]
         if _stands_alone(part):
             return False
@@ -47,19 +47,19 @@ def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
         if not part.continues:
             is_open = part.whole or opens_request(part)
         elif not is_open or part.whole or opens_request(part):
-            raise ValueError(f"part {number} continues no request that a part before it opened")
+            raise ValueError(f"part {number} has `continues`, but no earlier part opens its request")
         if part.count < (0 if opens_request(part) else 1):
-            raise ValueError(f"part {number} is empty and opens no request with a key")
+            raise ValueError(f"part {number} is empty; only a part with a request's key may be")
     return may_be_left
 
 
 def _stands_alone(part: Part) -> bool:
-    """Whether the part is of rows without a key that are journalled whatever else is."""
+    """Is the part made of rows without a key that are always journalled?"""
     return part.key is None and part.count > 0 and not part.continues and not part.whole
 
 
 def requests(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
-    """The requests of a group as (first part, part after the last one)."""
+    """Index ranges (first part, one past the last) of the requests of a group."""
     start = 0
     for number in range(1, len(parts) + 1):
         if number == len(parts) or not parts[number].continues:
@@ -68,7 +68,7 @@ def requests(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
 
 
 class _Mark(NamedTuple):
-    """How far a sorting had come: the seq, and how much there was of everything else."""
+    """Lengths of a Deduplication's lists at one point, to return to."""
 
     seq: int
     kept: int
@@ -78,11 +78,11 @@ class _Mark(NamedTuple):
 
 
 class Deduplication:
-    """Which parts of a group are new; filled by `sort`.
+    """Splits the parts of a group into new and skipped ones.
 
-    kept   the bodies that make the entry     left  the parts left out
-    keys   what to keep under which key       seq   the last one given
-    labels the keys of its labels, whether new or known: no row waits for them any more
+    kept    bodies of the new entry           left  skipped parts
+    keys    values to store under new keys    seq   last seq assigned
+    labels  keys of labels, new or known; pending rows with these keys are deleted
     """
 
     def __init__(self, seq: int) -> None:
@@ -93,7 +93,7 @@ class Deduplication:
         self.labels: list[bytes] = []
 
     def sort(self, parts: Sequence[Part], known: Callable[[bytes], Known | None]) -> None:
-        """Go through the group; `known` looks up what the store keeps under a key."""
+        """Process the group; `known` looks up the stored value of a key."""
         for start, stop in requests(parts):
             opening = parts[start]
             found = None
@@ -134,9 +134,10 @@ class Deduplication:
         return _Mark(self.seq, len(self.kept), len(self.left), len(self.keys), len(self.labels))
 
     def _undo(self, before: "_Mark") -> None:
-        """Take nothing of a request; which parts of it are in conflict stays known.
+        """Journal nothing of a request, but keep its conflicts for the answer.
 
-        With what stands elsewhere, or with a row of the same request, which stands nowhere then.
+        A conflict with another row of the same request gets an empty position, as that row is not
+        journalled either.
         """
         in_conflict = [left for left in self.left[before.left :] if left.is_conflict]
         self.left[before.left :] = [
@@ -150,7 +151,7 @@ class Deduplication:
             self.keys.popitem()
 
     def _take(self, number: int, part: Part, known: Callable[[bytes], Known | None]) -> bool:
-        """Take a part unless its own key is known; return False when it is in conflict."""
+        """Keep a part unless its own key is known; return False if it is in conflict."""
         if part.key is not None:
             if part.key[0] == KeyKind.LABEL:
                 self.labels.append(part.key)
@@ -169,7 +170,7 @@ class Deduplication:
 
 
 def placed(parts: Sequence[Part], before: int, left: Sequence[SkippedPart]) -> tuple[Placed, ...]:
-    """Where each part stands, given the seq before the entry and the parts left out."""
+    """Position of each part, given the seq before the entry and the skipped parts."""
     places: list[Placed] = []
     seq = before
     if not left:
@@ -198,7 +199,8 @@ def placed(parts: Sequence[Part], before: int, left: Sequence[SkippedPart]) -> t
 def _is_refused(
     parts: Sequence[Part], start: int, stop: int, exceptions: Mapping[int, SkippedPart]
 ) -> bool:
-    """Whether a request is not taken as a part of it, and not its own key, is in conflict."""
+    """Is an all-or-nothing request refused, because a part other than its own key is in conflict?
+    """
     opening = parts[start]
     if not opening.whole or (opens_request(opening) and start in exceptions):
         return False

@@ -27,7 +27,7 @@ def test_own_nonces_are_first_once_and_others_never():
 
 
 def test_nonces_of_which_nobody_knows_any_more_are_not_first(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nonces, "REMEMBERED", 100)
+    monkeypatch.setattr(nonces, "RECENT_NUMBERS", 100)
     own = Nonces()
     late, *made = [own.make() for _ in range(1000)]
     assert all(own.is_first(nonce) for nonce in made)
