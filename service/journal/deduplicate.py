@@ -47,7 +47,7 @@ def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
         if not part.continues:
             is_open = part.whole or opens_request(part)
         elif not is_open or part.whole or opens_request(part):
-            raise ValueError(f"part {number} has `continues`, but no earlier part opens its request")
+            raise ValueError(f"part {number} continues a request that no earlier part opens")
         if part.count < (0 if opens_request(part) else 1):
             raise ValueError(f"part {number} is empty; only a part with a request's key may be")
     return may_be_left
@@ -199,8 +199,7 @@ def placed(parts: Sequence[Part], before: int, left: Sequence[SkippedPart]) -> t
 def _is_refused(
     parts: Sequence[Part], start: int, stop: int, exceptions: Mapping[int, SkippedPart]
 ) -> bool:
-    """Is an all-or-nothing request refused, because a part other than its own key is in conflict?
-    """
+    """Is an all-or-nothing request refused, because a part other than its own key is in conflict?"""
     opening = parts[start]
     if not opening.whole or (opens_request(opening) and start in exceptions):
         return False

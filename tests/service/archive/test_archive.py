@@ -229,7 +229,7 @@ def test_a_restored_store_is_the_same_to_the_bit(stores):
             assert [one.change.action for one in found] == actions
             assert await changes(target) == found
             # Again, it changes nothing
-            assert all("has this model already" in one for one in await restored(target, archive))
+            assert all("already in this store" in one for one in await restored(target, archive))
             assert await changes(target) == found
             for model, kept in before.items():
                 assert await everything(target, model) == kept
@@ -554,7 +554,7 @@ def test_models_before_the_damage_are_restored(stores):
             assert [record.id for record in await target.list()] == ["a"]
             lines = await restored(target, archive)
             assert lines == [
-                "a: the store has this model already, it stays as it is",
+                "a: already in this store, left unchanged",
                 "b: restored up to seq 1",
             ]
             assert await everything(target, "b") == await everything(source, "b")
@@ -663,7 +663,7 @@ def test_commands_write_and_read_files(tmp_path):
         (("dump", "--store", of), "name a model, or give --all"),
         (("dump", "m", "--all", "--store", of), "name a model, or give --all"),
         (("dump", "n", "--store", of, "--output", file), "no model 'n'"),
-        (("dump", "m", "--store", f"{of}x", "--output", file), "there is no file"),
+        (("dump", "m", "--store", f"{of}x", "--output", file), "no file"),
         (("restore", tmp_path / "none", "--store", to), "No such file"),
         (("migrate", "--from", of, "--to", to), "dualstream restore --all --store NEW"),
     ):
