@@ -199,7 +199,7 @@ def placed(parts: Sequence[Part], before: int, left: Sequence[SkippedPart]) -> t
 def _is_refused(
     parts: Sequence[Part], start: int, stop: int, exceptions: Mapping[int, SkippedPart]
 ) -> bool:
-    """Is an all-or-nothing request refused, because a part other than its own key is in conflict?"""
+    """Does an all-or-nothing request have a part, other than its own key, in conflict?"""
     opening = parts[start]
     if not opening.whole or (opens_request(opening) and start in exceptions):
         return False

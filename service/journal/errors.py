@@ -37,7 +37,7 @@ class OutcomeUnknown(JournalError):
 
 
 class NonceForgotten(OutcomeUnknown):
-    """A repeated append came too late to determine whether the first one happened. It did nothing."""
+    """A repeated append came too late to know whether the first one happened. It did nothing."""
 
     def __init__(self, model: str):
         super().__init__(

@@ -76,7 +76,7 @@ class PendingRows(Protocol):
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[PendingRow | None]:
-        """Return the row under each key, None if there is none.
+        """Return the row under each key, or None.
 
         An expired row is returned, without its body, for as long again as it waited.
 

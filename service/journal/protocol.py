@@ -318,7 +318,7 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
         """Return the numeric identity in force; sets it to `mine` if there was none. Atomic."""
 
     async def identity(self) -> str | None:
-        """Return the numeric identity in force, None if there is none. Writes nothing."""
+        """Return the numeric identity in force, or None. Writes nothing."""
 
     async def adopt_identity(self, mine: str) -> None:
         """Set the numeric identity. Atomic."""
@@ -499,7 +499,7 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
         """
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:
-        """Return the newest snapshot (n = 0) or the one before it (n = 1), None if there is none.
+        """Return the newest snapshot (n = 0) or the one before it (n = 1), or None.
 
         Raises ModelChanged.
         """

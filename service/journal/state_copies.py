@@ -102,7 +102,7 @@ class StateCopies(Protocol):
         """
 
     async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
-        """Return the version of this name, None if there is none.
+        """Return the version of this name, or None.
 
         Raises ModelChanged.
         """

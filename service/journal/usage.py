@@ -12,7 +12,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     snapshots_bytes  complete snapshots
     oldest_ms        append time of the first kept entry, by the store's clock; None if there is
                      none
-    unsaved_ms       append time of the first entry after the newest snapshot; None if there is none
+    unsaved_ms       append time of the first entry after the newest snapshot; None if absent
     """
 
     log_bytes: int

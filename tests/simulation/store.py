@@ -132,7 +132,7 @@ class Store:
             raise ModelChanged(model)
         log = self.logs[model]
         if at not in (None, Place(log.seq, log.chain)):
-            raise Conflict(f"model {model!r} stands at seq {log.seq} {log.chain[:8]}")
+            raise Conflict(f"model {model!r} is at seq {log.seq} {log.chain[:8]}")
         self._keep(log, log.seq, change)
         self.gone.append(self.logs.pop(model))
 
@@ -332,7 +332,7 @@ class Store:
     def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         log = self.log(model, incarnation)
         if not any(kept.seq >= before for kept in self._held(log)):
-            raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
+            raise Conflict(f"the log of {model!r} contains no snapshot from seq {before} on")
         log.snapshots = [kept for kept in log.snapshots if kept.seq >= before]
 
     def copies(
@@ -355,7 +355,7 @@ class Store:
     def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
         log = self.log(model, incarnation)
         if digest in log.named:
-            raise Conflict(f"a version or a kept record of {model!r} names the copy {digest}")
+            raise Conflict(f"a version or a kept record of {model!r} refers to the copy {digest}")
         log.stored.pop(digest, None)
 
     def version_put(
@@ -364,7 +364,7 @@ class Store:
         log = self.log(model, incarnation)
         known = log.versions.get(version.name)
         if known is not None and known.digest != version.digest:
-            raise Conflict(f"version {version.name!r} of {model!r} is another state")
+            raise Conflict(f"version {version.name!r} of {model!r} already names another state")
         if known is not None:
             return known, False
         place = Place(version.seq, version.chain)

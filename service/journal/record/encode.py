@@ -153,7 +153,7 @@ def _listed(numbers: Any, start: int, end: int) -> Any:
 
 
 def _few(indices: list[int], values: list[float] | None) -> tuple[int, bytes]:
-    """Row length, indices and values of one short row; a faster path to the same bytes as `_many`."""
+    """Row length, indices and values of one short row: same bytes as `_many`, faster."""
     size = len(indices)
     kind, column = (0, b"") if values is None else _few_floats(values)
     columns = kind << f.VALUES_SHIFT

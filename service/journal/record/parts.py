@@ -35,7 +35,7 @@ class Parts(Sequence[f.Header]):
         totals: tuple[int, int, int, int],
     ):
         self.body, self._bytes, self.table = body, bytes_, table
-        # Computed by the kernel: for the few parts of a typical body, NumPy's sums would take longer
+        # From the kernel: for the few parts of a typical body, NumPy sums would take longer
         # than finding the parts.
         self._records, self._entries, keys, self._columns = totals
         self.has_keys = keys > 0

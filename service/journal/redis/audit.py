@@ -1,7 +1,7 @@
-"""The log of changes in Redis: a stream of each model, and the order in which all of them are fields.
+"""Audit log in Redis: one stream per model, merged when all models are read.
 
-The streams of a Cluster are on several nodes, and one step of a script reaches one of them alone.
-So a model's changes are kept beside it, and those of all are joined when they are read.
+The streams of a Cluster are on several nodes, and a script reaches only one of them. So a model's
+changes are stored in the model's slot, and the log of all models is merged by the reader.
 """
 
 import time
@@ -24,15 +24,15 @@ from dualstream.service.journal.redis.key_names import keys_of
 from dualstream.service.journal.redis.records import AUDITED
 from dualstream.service.journal.redis.scripts import Argument
 
-ASKED_AT_ONCE = 500
+STREAMS_AT_ONCE = 500
 JOINED = 100
-"""So many models at most are joined at once, of each so many changes."""
+"""Maximum number of models merged at once, and of changes read from each."""
 DAY_MS = 86_400_000
-"""By more than this no two clocks differ."""
+"""Upper bound for the difference of two servers' clocks."""
 
 
 class RedisAudit:
-    """The changes of the models behind one line."""
+    """The audit log behind `_others`."""
 
     _others: RedisConnection | ClusterConnections
     _limits: Limits
@@ -42,7 +42,7 @@ class RedisAudit:
         return round(1000 * self._limits.audit_s)
 
     async def _change_arguments(self, model: str, change: Change | None) -> tuple[Argument, ...]:
-        """What a script is given of a change; the model is listed before that is kept."""
+        """Arguments of a script that stores a change. Lists the model as audited first."""
         if change is None:
             return ()
         await self._list_as_changed(model)
@@ -51,7 +51,7 @@ class RedisAudit:
     async def _list_as_changed(self, model: str) -> None:
         now_ms = time.time_ns() // 1_000_000
         gone_ms = now_ms - self._kept_ms - DAY_MS
-        with suppress(TooFewReplicas):  # the change itself waits for them
+        with suppress(TooFewReplicas):  # the write with the change waits for replicas
             await self._others.call("ZADD", AUDITED, "GT", now_ms, model)
         with suppress(TooFewReplicas):
             await self._others.call("ZREMRANGEBYSCORE", AUDITED, "-inf", gone_ms)
@@ -87,7 +87,9 @@ class RedisAudit:
     async def _joined(
         self, start: AuditPosition, limit: int
     ) -> list[tuple[AuditPosition, Audited]]:
-        """The next changes of all models: only those with the first ones can have them."""
+        """The next changes of all models. Only the models with the earliest next change can have
+        them.
+        """
         since = max(0, start.time_ms - DAY_MS)
         listed = await self._others.call("ZRANGEBYSCORE", AUDITED, since, "+inf", is_read=True)
         ids = [item.decode() for item in listed]
@@ -99,16 +101,16 @@ class RedisAudit:
     async def _changes(
         self, models: Sequence[str], starts: Sequence[AuditPosition], limit: int
     ) -> list[list[tuple[AuditPosition, Audited]]]:
-        """The first changes of each of these models behind its start."""
+        """The first changes of each of these models after its start."""
         commands: list[Sequence[Argument]] = []
         for model, (ms, number, of_model) in zip(models, starts, strict=True):
-            # Of two at one moment that of the model with the smaller id comes first.
+            # At the same moment, the change of the model with the smaller id comes first.
             open_end = "(" if model <= of_model else ""
             first = f"{open_end}{ms}-{number}"
             commands.append(("XRANGE", keys_of(model).audit, first, "+", "COUNT", limit))
         answers: list[Any] = []
-        for at in range(0, len(commands), ASKED_AT_ONCE):
-            answers += await self._others.call_many(commands[at : at + ASKED_AT_ONCE])
+        for at in range(0, len(commands), STREAMS_AT_ONCE):
+            answers += await self._others.call_many(commands[at : at + STREAMS_AT_ONCE])
         for answer in answers:
             if isinstance(answer, JournalUnavailable):
                 raise answer

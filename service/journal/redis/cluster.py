@@ -1,8 +1,8 @@
-"""ClusterConnections to the nodes of a Redis Cluster: each command goes to the owner of its key's slot.
+"""Redis Cluster: one connection per node; each command goes to the owner of its key's slot.
 
-HostPort the slots are is found out by redis-py's cluster client, which sends nothing else. A node
-that does not own a slot (any more), or not yet, says so and does nothing; the command is then sent
-again where it belongs. One that broke off is not: whoever sent it repeats it with its nonce.
+redis-py's cluster client finds out where the slots are, and sends nothing else. A node that does
+not own a slot answers with an error and does nothing; the command is then sent to the owner. A
+command whose connection broke is not sent again here: the caller repeats it with its nonce.
 """
 
 import asyncio
@@ -36,26 +36,26 @@ from dualstream.service.journal.redis.scripts import Argument, Script
 from dualstream.service.journal.redis.servers import FINDING_S, FixedServer
 
 SLOTS = 1 << 14
-# The nodes are not asked more often than this where the slots are.
+# Minimum time between two requests for the slot map.
 REFRESH_S = 0.1
 FIRST_PAUSE_S = 0.005
 LONGEST_PAUSE_S = 0.1
 
 
 class Topology:
-    """Which primary owns a slot, as far as is known; shared by all connections of a process."""
+    """Slot map: which primary owns a slot. Shared by all connections of a process."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._client: RedisCluster | None = None
-        # Slots that were moved since all were looked at.
+        # Slots that were moved since the last complete map.
         self._moved: dict[int, HostPort] = {}
         self._is_suspect = True
         self._looked_at = float("-inf")
         self._turn = asyncio.Lock()
 
     async def owner(self, slot: int) -> HostPort:
-        """Raises JournalUnavailable where nobody is known to own it."""
+        """Owner of a slot. Raises JournalUnavailable if none is known."""
         if self._is_suspect:
             await self.look()
         moved = self._moved.get(slot)
@@ -68,28 +68,28 @@ class Topology:
             raise JournalUnavailable(f"Redis: {error}") from error
 
     async def primaries(self) -> list[HostPort]:
-        """All that own slots. Raises JournalUnavailable where a slot has no owner."""
+        """All primaries that own slots. Raises JournalUnavailable if a slot has no owner."""
         if self._is_suspect or self._moved:
             await self.look()
         assert self._client is not None
         manager = self._client.nodes_manager
         if len(manager.slots_cache) < SLOTS:
             served = len(manager.slots_cache)
-            raise JournalUnavailable(f"Redis: {served} of {SLOTS} slots of the Cluster are served")
+            raise JournalUnavailable(f"Redis: the Cluster serves {served} of {SLOTS} slots")
         return [_where(node) for node in manager.get_nodes_by_server_type("primary")]
 
     def moved(self, slot: int, where: HostPort) -> None:
-        """The node that was asked says where the slot is."""
+        """Record a redirection to another node."""
         self._moved[slot] = where
 
     def suspect(self) -> None:
-        """A node that should own a slot does not answer: look anew before the next command."""
+        """A slot's owner does not answer: refresh the map before the next command."""
         self._is_suspect = True
 
     async def look(self) -> None:
-        """Ask some node where all slots are. Raises JournalUnavailable where none was ever found.
+        """Refresh the slot map. Raises JournalUnavailable if there has never been one.
 
-        HostPort none answers now, what was known before has to do.
+        If no node answers, the last map stays in use.
         """
         async with self._turn:
             if time.monotonic() - self._looked_at < REFRESH_S:
@@ -104,7 +104,7 @@ class Topology:
             self._looked_at = time.monotonic()
 
     async def _ask(self) -> None:
-        """Ask the nodes that were found last, and if none answers those of the address."""
+        """Ask the nodes of the last map, or if none answers, those of the address."""
         if self._client is not None:
             with suppress(RedisError, RedisClusterException, OSError, TimeoutError):
                 return await self._client.nodes_manager.initialize()
@@ -126,9 +126,9 @@ class Topology:
 
 
 class ClusterConnections:
-    """As a `RedisConnection`, but each command has a key first, or a list of them, which says where it goes.
+    """As `RedisConnection`, but each command has its key, or a list of keys, first.
 
-    Each node has a connection of its own, so that one that hangs keeps no other waiting.
+    Each node has a connection of its own, so a node that hangs does not delay the others.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class ClusterConnections:
         self._timeout_s = timeout_s
         self._is_pinned = is_pinned
         self._connections: dict[HostPort, RedisConnection] = {}
-        # With `is_pinned`: the nodes that slots were first written to.
+        # With `is_pinned`: the node to which each slot was first written.
         self._pinned: dict[int, HostPort] = {}
 
     def open(self) -> None:
@@ -160,12 +160,12 @@ class ClusterConnections:
 
     @property
     def durability(self) -> str:
-        """The least that any node keeps."""
+        """The lowest level of all nodes."""
         levels = {connection.durability for connection in self._connections.values()}
         return min(levels, key=REDIS_LEVELS.index, default="memory")
 
     async def ping(self) -> None:
-        """Return when every slot has an owner that answers and is as durable as was asked for.
+        """Return if every slot has an owner that answers and has the requested durability.
 
         Raises JournalUnavailable.
         """
@@ -179,12 +179,12 @@ class ClusterConnections:
             self._check_pinned(slot, await self._topology.owner(slot))
 
     async def settle(self) -> None:
-        """As `RedisConnection.settle`, of every node that owns slots."""
+        """As `RedisConnection.settle`, for every node that owns slots."""
         connections = [self._connection(where) for where in await self._topology.primaries()]
         await asyncio.gather(*(connection.settle() for connection in connections))
 
     def _check_pinned(self, slot: int, where: HostPort) -> None:
-        """Raise ServerLost where the slot was another node's before."""
+        """Raise ServerLost if the slot had another owner before."""
         if self._is_pinned and self._pinned.setdefault(slot, where) != where:
             raise ServerLost
 
@@ -195,7 +195,7 @@ class ClusterConnections:
         arguments: Sequence[Argument],
         is_read: bool = False,
     ) -> Any:
-        """As `RedisConnection.run`; the keys are of one slot."""
+        """As `RedisConnection.run`; all keys must be in one slot."""
         return await self._send(
             keys[0],
             lambda connection, is_asking: connection.run(
@@ -212,7 +212,7 @@ class ClusterConnections:
         is_read: bool = False,
         before: Sequence[bytes] = (),
     ) -> Any:
-        """As `RedisConnection.run_packed`, with nothing `before` it: a slot on its way may split the two."""
+        """As `RedisConnection.run_packed`, without `before`: a moving slot could split the two."""
         assert not before
         return await self._send(
             key,
@@ -231,9 +231,9 @@ class ClusterConnections:
         )
 
     async def call_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """As `RedisConnection.call_many`, one batch for each node.
+        """As `RedisConnection.call_many`, one batch per node.
 
-        Those whose node is away are answered by the JournalUnavailable that says so.
+        Commands to an unavailable node have JournalUnavailable as their answer.
         """
         places: dict[HostPort, list[int]] = defaultdict(list)
         answers: list[Any] = [None] * len(commands)
@@ -257,11 +257,11 @@ class ClusterConnections:
     async def _one_by_one(
         self, commands: Sequence[Sequence[Argument]], error: Exception
     ) -> list[Any]:
-        """The answers to commands of which one was refused, or whose node has gone."""
+        """Answers to the commands of a batch in which one was redirected, or whose node is away."""
         found: list[Any] = []
         for command in commands:
             if isinstance(error, JournalUnavailable) and found and found[-1] is error:
-                found.append(error)  # nor does it answer the others
+                found.append(error)  # the same node: do not wait for it again
                 continue
             try:
                 found.append(await self.call(*command, is_read=True))
@@ -271,7 +271,7 @@ class ClusterConnections:
         return found
 
     async def listen(self, channel: str) -> AsyncGenerator[bytes | None, None]:
-        """As `RedisConnection.listen`; a Cluster passes messages on to all of its nodes."""
+        """As `RedisConnection.listen`; a Cluster forwards messages to all of its nodes."""
         where = await self._topology.owner(_slot(channel))
         connection = self._connection(where)
         try:
@@ -285,9 +285,9 @@ class ClusterConnections:
     async def _send(
         self, key: Argument, send: Callable[[RedisConnection, bool], Awaitable[Any]]
     ) -> Any:
-        """Send it to the owner of the key's slot, wherever that is.
+        """Send a command to the owner of the key's slot; follow redirections.
 
-        Raises JournalUnavailable, and what the connection raises.
+        Raises JournalUnavailable, and the exceptions of the connection.
         """
         slot = _slot(key)
         until = time.monotonic() + self._timeout_s
@@ -302,10 +302,10 @@ class ClusterConnections:
                 asking = None
                 self._topology.moved(slot, _redirected_to(moved, where))
                 reason: Exception = moved
-            except AskError as ask:  # this one command only, while the slot is on its way
+            except AskError as ask:  # for this command only, while the slot is being moved
                 asking = _redirected_to(ask, where)
                 reason = ask
-            except TryAgainError as error:  # some of the keys are there, and some here
+            except TryAgainError as error:  # the keys are split between two nodes
                 asking, reason = None, error
             except (DurabilityTooLow, ServerLost):
                 raise
@@ -334,7 +334,7 @@ class ClusterConnections:
 
 
 def _client(address: Address) -> RedisCluster:
-    """redis-py's client, which is asked for the places of slots and for nothing else."""
+    """redis-py's cluster client, used only for the slot map."""
     options = {name: value for name, value in address.options.items() if name != "db"}
     host, port = address.hosts[0]
     return RedisCluster(
@@ -361,5 +361,5 @@ def _where(node: ClusterNode) -> HostPort:
 
 
 def _redirected_to(redirection: AskError, asked: HostPort) -> HostPort:
-    """HostPort a node says that a slot is; without a name it means its own host."""
+    """Target of a redirection; without a host it means the host that answered."""
     return redirection.host or asked[0], redirection.port

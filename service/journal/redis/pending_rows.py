@@ -1,4 +1,4 @@
-"""Rows that wait for their labels in Redis: what `RedisJournal` promises of them."""
+"""Pending rows in Redis."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -24,7 +24,7 @@ _KEYS_AT_ONCE = 1000
 
 
 class RedisPendingRows:
-    """The rows that wait of the models behind one line."""
+    """Pending rows behind `_others`."""
 
     _others: RedisConnection | ClusterConnections
     _limits: Limits
@@ -42,7 +42,7 @@ class RedisPendingRows:
             raise TooManyPendingRows(model, answer[1], *most)
         count: int = answer[1]
         if count:
-            # After the rows: whoever takes the id off looks at them once more.
+            # After the rows, because `awaiting_labels` removes the id if it finds no rows.
             await self._others.call("SADD", WAITING, model)
         return count
 
@@ -92,7 +92,7 @@ class RedisPendingRows:
 
 
 def row_as_it_is(key: bytes, stored: bytes, age_s: float = 0.0) -> PendingRow:
-    """The row that waits under a key."""
+    """Parse a stored row."""
     time_ms, due_ms, size = WAIT.unpack_from(stored)
     default, body = stored[WAIT.size : WAIT.size + size], stored[WAIT.size + size :]
     return PendingRow(key, body, default, time_ms, due_ms, age_s)

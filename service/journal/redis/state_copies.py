@@ -1,4 +1,4 @@
-"""StateCopies and versions in Redis: what `RedisJournal` promises of them."""
+"""State copies and versions in Redis."""
 
 import asyncio
 import hashlib
@@ -28,13 +28,13 @@ _READS = ("find", "piece", "list", "uses", "version", "versions")
 
 
 def refuse(model: str, answer: list[Any]) -> None:
-    """Raise ModelChanged where the script found another incarnation."""
+    """Raise ModelChanged if the script found another incarnation."""
     if answer[0] == 1:
         raise ModelChanged(model)
 
 
 class RedisCopies(RedisAudit):
-    """The copies and versions of the models behind one line."""
+    """Copies and versions behind `_others`."""
 
     _others: RedisConnection | ClusterConnections
     _limits: Limits
@@ -52,7 +52,7 @@ class RedisCopies(RedisAudit):
                 piece = data[at : at + PART_BYTES]
                 part = ("part", incarnation, digest, number, piece)
                 is_kept = (await self._copy(model, digest, *part))[1]
-                if not is_kept:  # it was collected meanwhile
+                if not is_kept:  # it was collected as unnamed
                     break
             if is_kept and (await self._copy(model, digest, "complete", incarnation, digest))[1]:
                 return digest
@@ -84,10 +84,10 @@ class RedisCopies(RedisAudit):
     async def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
         answer = await self._copy(model, digest, "delete", incarnation, digest)
         if answer[0] == 5:
-            raise Conflict(f"a version or a kept record of {model!r} names the copy {digest}")
+            raise Conflict(f"a version or a kept record of {model!r} refers to the copy {digest}")
 
     async def collect(self, model: str, incarnation: str) -> None:
-        """Let go of what only trimmed records named, and of what has had no name for long."""
+        """Delete copies that only trimmed records referred to, and copies without a name for long."""
         patience_ms = round(self._limits.unnamed_copy_s * 1000)
         await self._copy(model, "", "collect", incarnation, patience_ms)
 
@@ -108,7 +108,7 @@ class RedisCopies(RedisAudit):
             *await self._change_arguments(model, change),
         )
         if answer[0] == 5:
-            raise Conflict(f"version {version.name!r} of {model!r} is another state")
+            raise Conflict(f"version {version.name!r} of {model!r} already names another state")
         if answer[0] == 6:
             raise UnknownCopy(model, version.digest)
         if answer[0] == 8:

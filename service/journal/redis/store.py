@@ -1,10 +1,10 @@
-"""The journal in Redis: scripts for what must be one step, two connections to each server."""
+"""Redis store of the journal: Lua scripts for atomic steps, three connections to each server."""
 
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from struct import Struct, error as CutOff
+from struct import Struct, error as TruncatedEntry
 from typing import Any
 
 from dualstream.service.journal.chain import first_chain, new_incarnation, next_chain
@@ -69,18 +69,19 @@ _KEYS_AT_ONCE = 1000
 _ANSWER = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
 _LONG = 1 << 16
-"""Bytes of a body that is sent beside the script that journals it: Lua would copy and hash it."""
+"""From this size, a body is sent in front of the script: Lua would copy and hash it."""
 _BODY_MS = 600_000
-"""How long it is kept where that script never comes."""
+"""Expiry of such a body if its script never runs."""
 
 
 class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
-    """`Journal` in one Redis server.
+    """`Journal` in Redis.
 
-    durability  the least that is asked for: `memory`, `everysec` (appendonly yes) or `always`
-    timeout_s   for one command
-    is_pinned       raise JournalUnavailable instead of going on with a server that takes another's
-                place, or comes again: it may lack what was written
+    durability  lowest acceptable level: `memory`, `everysec` (appendonly yes), `always` or
+                `replicated:N`
+    timeout_s   per command
+    is_pinned   raise JournalUnavailable instead of continuing on another server, or on a restarted
+                one: it may lack acknowledged writes
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         replicas = replicas_in(durability)
         if durability is not None and durability not in REDIS_LEVELS and not replicas:
             known = ", ".join(REDIS_LEVELS)
-            raise ValueError(f"Redis's durability is {known} or replicated:N; not {durability}")
+            raise ValueError(f"Redis's durability is {known} or replicated:N, not {durability}")
         self._replicated = durability if replicas else None
         self._limits = limits
         self._key_ttl_ms = round(limits.key_ttl_s * 1000)
@@ -103,7 +104,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         of_disk = None if replicas else durability
         self._appends: RedisConnection | ClusterConnections
         self._others: RedisConnection | ClusterConnections
-        self._inputs: RedisConnection | ClusterConnections  # connects when it is first used
+        self._inputs: RedisConnection | ClusterConnections  # connects on first use
         self._is_cluster = address.kind == "cluster"
         if self._is_cluster:
             topology = Topology(address)
@@ -179,7 +180,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
             if isinstance(self._others, RedisConnection):
                 extra = await self._others.run(scripts.HEADS, keys, (), is_read=True)
                 found += map(_parse_head, extra.decode().split("\n"))
-            else:  # whose scripts have the keys of one slot
+            else:  # the keys of a script must be in one slot
                 commands = [("HMGET", key, "incarnation", "seq", "chain") for key in keys]
                 found += map(_head, await self._others.call_many(commands))
         return found
@@ -226,12 +227,12 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         try:
             await self._models(model, "delete", incarnation or "", *place, *extra)
         except UnknownModel:
-            await self._unlist(model)  # a deletion may have died before this step
+            await self._unlist(model)  # an earlier deletion may have died before this step
             raise
         await self._unlist(model)
 
     async def _unlist(self, model: str) -> None:
-        """Take the id off the list; whoever made the model again meanwhile finds it listed."""
+        """Remove the id from the list of models; list it again if the model was created again."""
         await self._others.call("ZREM", MODELS, model)
         if await self._others.call("EXISTS", keys_of(model).spec):
             await self._others.call("ZADD", MODELS, 0, model)
@@ -261,7 +262,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         is_plain = copy is None and change is None and held is None and repeats is None
         if isinstance(cursor, InputMove):
             if not is_plain:
-                raise ValueError("an append that takes messages is no control")
+                raise ValueError("an append that takes messages must not be a control")
             packed[: len(keys.packed_of_append)] = keys.packed_of_input
             packed += pack((packed_move(cursor, self._limits.max_dead),))
             count += keys.count_of_input - keys.count_of_append + 1
@@ -298,7 +299,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         if answer[0] == 9:
             raise NonceForgotten(model)
         if answer[0] == 8:
-            raise JournalUnavailable("Redis: the rows sent were gone before they were journalled")
+            raise JournalUnavailable("Redis: the rows expired before they were journalled")
         refuse_type(model, answer)
         raise ModelChanged(model)
 
@@ -384,7 +385,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
                 (await self._snapshot(model, token.decode(), "piece", incarnation, number))[1]
                 for number in range(parts)
             ]
-            # A piece that is not there: a newer one took its place meanwhile, or it is damaged.
+            # If a piece is missing, a newer snapshot has replaced this one, or it is damaged.
             if None not in pieces or token == seen:
                 where = f"key {(keys_of(model).prefix + b'snap:' + token).decode()}"
                 whole = b"".join(piece for piece in pieces if piece is not None)
@@ -399,7 +400,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         answer = await self._snapshot(model, "", "drop", incarnation, before)
         if answer[0] == 5:
-            raise Conflict(f"the log of {model!r} holds no snapshot from seq {before} on")
+            raise Conflict(f"the log of {model!r} contains no snapshot from seq {before} on")
 
     async def usage(self, model: str, incarnation: str) -> Usage:
         keys = keys_of(model)
@@ -421,7 +422,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
     async def lease(
         self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
     ) -> Lease:
-        # As if it only read: no replica has to have it, and nobody has to know what became of it.
+        # Sent as a read: it needs no replicas, and its outcome may be lost.
         arguments = (rate, needed, most, "" if at_ms is None else at_ms)
         key = f"ds:rate:{bucket}"
         return Lease(*await self._others.run(scripts.RATE_BUCKET, (key,), arguments, is_read=True))
@@ -444,7 +445,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
             raise UnknownModel(model)
         if answer[0] == 5:
             seq, chain = (item.decode() for item in answer[1:])
-            raise Conflict(f"model {model!r} stands at seq {seq} {chain[:8]}")
+            raise Conflict(f"model {model!r} is at seq {seq} {chain[:8]}")
         refuse(model, answer)
         return answer
 
@@ -455,7 +456,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         refuse(model, answer)
         return answer
 
-    # Last, because below its name means this method.
+    # Last, because it shadows the type `list` in what follows.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
         found: list[ModelRecord] = []
         while len(found) < limit:
@@ -470,7 +471,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
                 answer = await self._others.run(
                     scripts.MODELS, keys_of(after).all, ("get",), is_read=True
                 )
-                if answer[0] == 0:  # else a deletion has not taken it off the list
+                if answer[0] == 0:  # else a deletion has not removed it from the list yet
                     found.append(_record(after, answer))
         return found
 
@@ -488,12 +489,12 @@ def _record(model: str, answer: list[Any]) -> ModelRecord:
 
 
 def _is_whole(parts: Sequence[Part], may_be_left: bool) -> bool:
-    """Whether the parts are rows that are journalled together or not at all."""
+    """Are the parts rows that are journalled completely or not at all?"""
     return sum(part.count for part in parts) > 0 and (len(parts) == 1 or not may_be_left)
 
 
 def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
-    """What the script must know of each part, and keys with fingerprints joined."""
+    """Metadata of the parts for the script; keys and fingerprints concatenated."""
     fields: list[int] = []
     joined: list[bytes] = []
     for part in parts:
@@ -552,7 +553,7 @@ def _appended(
 
 
 def _parse_page(texts: Sequence[bytes], end: int) -> list[Entry]:
-    """The entries of a read that by their ids in the log end at seq `end`."""
+    """Parse the entries of a read, which by their stream ids end at seq `end`."""
     entries = _entries(b"".join(texts))
     if not entries or entries[-1].seq != end:
         raise CorruptRecord(f"the entry at seq {end} does not end there")
@@ -569,10 +570,10 @@ def _entries(joined: bytes, at: int = 0) -> list[Entry]:
             begins = at + head
             at = begins + size
             add(Entry(first, first + count - 1, nonce, chain, time_ms, joined[begins:at]))
-    except CutOff as error:
-        raise CorruptRecord(f"the entry {_after(entries)} is cut off") from error
+    except TruncatedEntry as error:
+        raise CorruptRecord(f"the entry {_after(entries)} is truncated") from error
     if at > end:
-        raise CorruptRecord(f"the entry {_after(entries[:-1])} is cut off")
+        raise CorruptRecord(f"the entry {_after(entries[:-1])} is truncated")
     return entries
 
 

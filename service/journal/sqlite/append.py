@@ -1,4 +1,4 @@
-"""The append to a model's log."""
+"""Append to a model's log in SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ from dualstream.service.journal.sqlite.transactions import GroupTask, Task
 def append(
     request: AppendRequest, limits: Limits, now_ms: Callable[[], int], heads: KnownHeads
 ) -> Task[Appended]:
-    """The task behind `Journal.append`, to be run in a write transaction."""
+    """The task of `Journal.append`, to be run in a write transaction."""
     model, nonce, parts = request.model, request.nonce, request.parts
     cursor, copy, change, held = request.cursor, request.copy, request.change, request.held
     may_be_left = check_parts(nonce, parts)
@@ -55,7 +55,7 @@ def append(
                 _move_cursor(connection, head.model, cursor)
             result = _append_new(connection, head, nonce, parts, may_be_left, limits, now_ms())
             if held is not None and result.seq > result.before:
-                if not entries.leads_on_from(connection, head, held):  # as it stood before
+                if not entries.leads_on_from(connection, head, held):  # the head before the append
                     raise NotHeld(model, held.seq, held.chain)
             if copy is not None and result.seq > result.before:
                 if not copies.is_there(connection, head.model, copy):
@@ -143,7 +143,11 @@ _NONE = "", Head(0, 0, "", 0, 0, 0, 0)
 
 
 class PlainAppend(GroupTask[Appended]):
-    """The task behind `Journal.append` of parts without keys, at least one, under a first nonce."""
+    """The task of `Journal.append` for parts without keys, at least one, and a new nonce.
+
+    Appends of this class that wait at the same time are executed as one group: one look-up of all
+    heads, one INSERT of all entries and one UPDATE of all heads.
+    """
 
     __slots__ = "heads", "limits", "now_ms", "request"
 
@@ -199,7 +203,7 @@ class PlainAppend(GroupTask[Appended]):
 def _following_head(
     connection: sqlite3.Connection, head: Head, seq: int, chain: str, limits: Limits, time_ms: int
 ) -> Head:
-    """The head after an entry, having let go of what is too old by now."""
+    """The head after an entry; deletes some expired keys."""
     first_key, next_key = head.first_key, head.next_key
     if first_key < next_key:
         first_key, next_key = keep_keys(connection, head, {}, limits, time_ms)

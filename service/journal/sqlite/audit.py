@@ -1,4 +1,4 @@
-"""The log of changes: who changed which model, and how."""
+"""Audit log in SQLite: one table for all models."""
 
 import heapq
 import sqlite3
@@ -15,7 +15,7 @@ from dualstream.service.journal.audit import (
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.sqlite.transactions import Task
 
-# So many of the oldest go with each new one at most: no write pays for all that has expired.
+# Maximum number of expired changes deleted with each new one, to bound the cost of a write.
 EXPIRED_ROWS = 100
 
 _Row = tuple[int, str, str, int, bytes]
@@ -31,7 +31,7 @@ def keep(
     limits: Limits,
     now_ms: int,
 ) -> None:
-    """Write a change down, if there is one, in the transaction that makes it."""
+    """Store a change, if there is one, within the transaction that makes it."""
     if change is None:
         return
     connection.execute(
@@ -46,10 +46,10 @@ def keep(
 
 
 def put(changes: Sequence[Audited]) -> Task[None]:
-    """The task behind `TransferJournal.put_changes`.
+    """The task of `TransferJournal.put_changes`.
 
-    They are told by their numbers, so those that come behind the first new one take new numbers:
-    whoever has read up to one of them reads it once more, and the new ones.
+    Readers follow the numbers, so the changes after the first new one are renumbered: a reader that
+    has read up to one of them reads it again, and the new ones.
     """
     given = [
         (one.time_ms, one.model, one.incarnation, one.seq, encode_change(one.change))
@@ -79,7 +79,7 @@ def put(changes: Sequence[Audited]) -> Task[None]:
 
 
 def _unknown(connection: sqlite3.Connection, given: Sequence[_Row]) -> list[_Row]:
-    """Those that are not there, or not so often."""
+    """Changes that the log lacks; of equal ones, those in excess of the stored ones."""
     seen = Counter[_Row]()
     new = []
     for row in given:
@@ -99,7 +99,7 @@ def _time_of(row: _Row) -> int:
 
 
 def read(model: str | None, after: str | None, limit: int) -> Task[list[Audited]]:
-    """The task behind `Journal.audit`. Raises ValueError."""
+    """The task of `Journal.audit`. Raises ValueError."""
     start = AuditPosition.read(after).number
 
     def task(connection: sqlite3.Connection) -> list[Audited]:

@@ -1,4 +1,4 @@
-"""The entries of a model's log, as they are read."""
+"""Read the entries of a model's log."""
 
 import sqlite3
 
@@ -28,7 +28,7 @@ def find_entries(
 
 
 def leads_on_from(connection: sqlite3.Connection, head: Head, place: Place) -> bool:
-    """Whether the log leads on from there, or ends there."""
+    """Does the log continue from this position, or end there?"""
     following = find_entries(connection, head.model, place.seq, head.seq, 0)
     if not following:
         return (place.seq, place.chain) == (head.seq, head.chain)
@@ -37,7 +37,7 @@ def leads_on_from(connection: sqlite3.Connection, head: Head, place: Place) -> b
 
 
 def read(model: str, incarnation: str, after: int, limit_bytes: int) -> Task[list[Entry]]:
-    """The task behind `Journal.read`."""
+    """The task of `Journal.read`."""
 
     def task(connection: sqlite3.Connection) -> list[Entry]:
         head = find_head(connection, model, incarnation)

@@ -1,5 +1,5 @@
-"""Rows that wait for their labels."""
-# What is put into statements here are this file's own lists of columns; each value is bound.
+"""Pending rows (rows that wait for labels) in SQLite."""
+# Only this file's own lists of columns are formatted into statements; all values are bound.
 # ruff: noqa: S608
 
 import sqlite3
@@ -30,7 +30,7 @@ def remember(
     limits: Limits,
     now_ms: Callable[[], int],
 ) -> Task[int]:
-    """The task behind `Journal.remember`."""
+    """The task of `Journal.remember`."""
 
     def task(connection: sqlite3.Connection) -> int:
         head = find_head(connection, model, incarnation)
@@ -60,7 +60,7 @@ def remember(
 def remembered(
     model: str, incarnation: str, keys: Sequence[bytes], now_ms: Callable[[], int]
 ) -> Task[list[PendingRow | None]]:
-    """The task behind `Journal.remembered`."""
+    """The task of `Journal.remembered`."""
 
     def task(connection: sqlite3.Connection) -> list[PendingRow | None]:
         number = find_head(connection, model, incarnation).model
@@ -71,7 +71,7 @@ def remembered(
 
 
 def awaiting_labels(now_ms: Callable[[], int], after_staged: str) -> Task[list[AwaitingLabels]]:
-    """The task behind `Journal.awaiting_labels`; nobody sees models up to `after_staged`."""
+    """The task of `Journal.awaiting_labels`; ids up to `after_staged` are invisible."""
 
     def task(connection: sqlite3.Connection) -> list[AwaitingLabels]:
         found = connection.execute(
@@ -89,7 +89,7 @@ def awaiting_labels(now_ms: Callable[[], int], after_staged: str) -> Task[list[A
 def overdue(
     model: str, incarnation: str, limit: int, limits: Limits, now_ms: Callable[[], int]
 ) -> Task[Overdue]:
-    """The task behind `Journal.overdue`."""
+    """The task of `Journal.overdue`."""
 
     def task(connection: sqlite3.Connection) -> Overdue:
         number = find_head(connection, model, incarnation).model
@@ -107,7 +107,7 @@ def overdue(
 
 
 def kept(model: str, incarnation: str) -> Task[list[PendingRow]]:
-    """The task behind `TransferJournal.kept_rows`."""
+    """The task of `TransferJournal.kept_rows`."""
 
     def task(connection: sqlite3.Connection) -> list[PendingRow]:
         number = find_head(connection, model, incarnation).model
@@ -120,7 +120,7 @@ def kept(model: str, incarnation: str) -> Task[list[PendingRow]]:
 
 
 def put(model: str, incarnation: str, rows: Sequence[PendingRow]) -> Task[None]:
-    """The task behind `TransferJournal.stage_rows`."""
+    """The task of `TransferJournal.stage_rows`."""
 
     def task(connection: sqlite3.Connection) -> None:
         number = find_head(connection, model, incarnation).model
@@ -137,7 +137,7 @@ def put(model: str, incarnation: str, rows: Sequence[PendingRow]) -> Task[None]:
 
 
 def delete_rows(connection: sqlite3.Connection, model: int, keys: Iterable[bytes]) -> None:
-    """Forget what waits under these keys."""
+    """Delete the rows under these keys."""
     rows, size, is_any = 0, 0, False
     for key in keys:
         found = connection.execute(
@@ -154,7 +154,7 @@ def delete_rows(connection: sqlite3.Connection, model: int, keys: Iterable[bytes
 
 
 def _expire(connection: sqlite3.Connection, model: int, time_ms: int, limits: Limits) -> int:
-    """Rows without a default label keep their keys alone, for as long again; then nothing."""
+    """Expire rows without a default label: their keys stay for as long again, then are deleted."""
     forgotten = connection.execute(
         "DELETE FROM remembered WHERE rowid IN (SELECT rowid FROM remembered"
         " WHERE model = ? AND due_ms <= ? AND length(body) = 0 LIMIT ?)",
@@ -199,7 +199,7 @@ def _made(row: tuple[bytes, bytes, bytes, int, int], now_ms: int) -> PendingRow:
 
 
 def _sums(connection: sqlite3.Connection, model: int) -> tuple[int, int]:
-    """How many rows wait, and their bytes."""
+    """Number and bytes of waiting rows."""
     row = connection.execute(
         "SELECT rows, bytes FROM remembered_sums WHERE model = ?", (model,)
     ).fetchone()
@@ -207,7 +207,7 @@ def _sums(connection: sqlite3.Connection, model: int) -> tuple[int, int]:
 
 
 def _set_sums(connection: sqlite3.Connection, model: int, rows: int, size: int) -> None:
-    """A model stands here as long as it remembers anything, expired rows included."""
+    """Set the sums; the model has a row of sums while it has any rows, expired ones included."""
     is_any = (
         rows
         or connection.execute(

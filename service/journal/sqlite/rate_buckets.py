@@ -1,4 +1,4 @@
-"""Buckets that fill at a rate, among what the store keeps by name."""
+"""Token buckets in SQLite, in the table `store`."""
 
 import sqlite3
 
@@ -6,10 +6,10 @@ from dualstream.service.journal.rate_buckets import SET_BACK_MS, Bucket, Lease, 
 from dualstream.service.journal.sqlite.transactions import Task
 
 LOOKED_AT = 100
-"""So many others are looked at with each new bucket, from its name on: none pays for all."""
+"""Buckets examined for deletion with each new one, in the order of names; bounds the cost."""
 
-# By any rate, 1 at least, it is full by then, as one that nobody knows is; or nobody knows it any
-# more, as the clock was set back. The value is what it held, in thousandths, and when.
+# Deletes buckets that are full by now at any rate >= 1, as a missing bucket is, and those from
+# before the clock was set back. A value is the content in thousandths and the time.
 _FORGET = """
 DELETE FROM store WHERE name IN (
   SELECT name FROM (
@@ -23,7 +23,7 @@ DELETE FROM store WHERE name IN (
 
 
 def lease(bucket: str, rate: int, needed: int, most: int, now_ms: int) -> Task[Lease]:
-    """The task behind `Journal.lease`."""
+    """The task of `Journal.lease`."""
     name = f"rate:{bucket}"
 
     def task(connection: sqlite3.Connection) -> Lease:
@@ -43,7 +43,7 @@ def lease(bucket: str, rate: int, needed: int, most: int, now_ms: int) -> Task[L
 
 
 def _forget_others(connection: sqlite3.Connection, name: str, now_ms: int) -> None:
-    """Delete buckets that need not be known any more, those behind this name, then the first."""
-    for first, last in ((name, "rate;"), ("rate:", name)):  # ; comes behind :
+    """Delete buckets that are no longer needed: those after this name, then from the first on."""
+    for first, last in ((name, "rate;"), ("rate:", name)):  # ; follows : in ASCII
         given = {"first": first, "last": last, "most": LOOKED_AT, "now_ms": now_ms}
         connection.execute(_FORGET, given | {"set_back_ms": SET_BACK_MS})

@@ -1,4 +1,4 @@
-"""The journal in one SQLite file: a thread that writes and a thread that reads."""
+"""SQLite store of the journal: a writer thread, a reader thread and a checkpointer."""
 
 import asyncio
 import sqlite3
@@ -65,7 +65,7 @@ T = TypeVar("T")
 class SqliteJournal(SqliteTransfer):
     """`Journal` in a SQLite file in WAL mode; several processes of one host may share it.
 
-    durability      `normal`: synced at checkpoints, a power cut may take the last appends;
+    durability      `normal`: synced at checkpoints, a power cut may lose the last appends;
                     `full`: synced at each append
     busy_timeout_s  how long a write waits for other processes before JournalUnavailable
     """
@@ -93,7 +93,7 @@ class SqliteJournal(SqliteTransfer):
         self._checkpointer = Checkpointer(self._path, self._connect, self._writer.run)
 
     async def open(self) -> None:
-        await self.close()  # opened again, after a failure or not, it begins with new threads
+        await self.close()  # reopening starts new threads
         self._make_threads()
         self._openings += 1
         try:
@@ -112,7 +112,7 @@ class SqliteJournal(SqliteTransfer):
 
     async def ping(self) -> None:
         await self._read(lambda connection: connection.execute("SELECT 1 FROM store").fetchone())
-        await self._write(lambda connection: None)  # it takes the lock of writers, and lets go
+        await self._write(lambda connection: None)  # takes and releases the write lock
 
     def durability(self) -> str:
         return self._durability
@@ -158,13 +158,13 @@ class SqliteJournal(SqliteTransfer):
         return await self._read(find_heads(models))
 
     async def revision(self) -> Revision:
-        # The connection that reads sees what that which writes commits, too.
+        # On the reading connection, which notices the writer's commits, too.
         return self._openings, await self._reader.run(data_version)
 
     async def announcements(self) -> AsyncGenerator[Announced, None]:
-        # Asked of the connection that writes: it counts what all others have committed. To look at
-        # every model for what this process has appended itself would take a tenth of its time. An
-        # append has asked already: of all that was committed by the last look at the log, at least.
+        # On the writing connection, so only commits of other processes count: checking every model
+        # after this process's own appends would take a tenth of its time. If an append has read
+        # `data_version` since the last look at the log file, its value is used.
         seen: int | None = None
         watch, found = LogWatch(self._path), self._heads.found
         while True:
@@ -210,7 +210,7 @@ class SqliteJournal(SqliteTransfer):
 
     def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
         if isinstance(request.cursor, InputMove):
-            raise ValueError("SQLite has no inputs")
+            raise ValueError("SQLite has no inputs; use Redis")
         task = append.append(request, self._limits, _now_ms, self._heads)
         parts = request.parts
         size = len(parts[0].body) if len(parts) == 1 else sum([len(part.body) for part in parts])
@@ -277,7 +277,7 @@ class SqliteJournal(SqliteTransfer):
                 return digest
 
     async def _put_copy(self, model: str, incarnation: str, copy: int, data: bytes) -> bool:
-        """False when it was collected meanwhile."""
+        """Write a copy; False if it was collected during the writing."""
         parts = range(0, len(data), copies.PART_BYTES)
         for part, at in enumerate(parts):
             piece = data[at : at + copies.PART_BYTES]
@@ -344,12 +344,12 @@ class SqliteJournal(SqliteTransfer):
     async def lease(
         self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
     ) -> Lease:
-        # With the appends that wait for the writer just now.
+        # In one transaction with the appends that wait for the writer.
         now_ms = _now_ms() if at_ms is None else at_ms
         return await self._writer.write(leasing.lease(bucket, rate, needed, most, now_ms), 100)
 
     async def scrub(self, model: str, incarnation: str) -> bool:
-        # Deleted rows were overwritten as they went; the log may still have them.
+        # Deleted rows were overwritten (secure_delete); the write-ahead log may still have them.
         await self._read(lambda connection: find_head(connection, model, incarnation))
         return await self._checkpointer.empty()
 
@@ -367,7 +367,7 @@ class SqliteJournal(SqliteTransfer):
         await self._delete_in_steps(models.sweep_step)
 
     async def _delete_in_steps(self, step: Task[Deleted]) -> None:
-        """Take steps until nothing is left to do; other writes come between them."""
+        """Run steps until nothing is left to do; other writes come between them."""
         more = True
         while more:
             more, size = await self._write(step)
@@ -381,7 +381,7 @@ class SqliteJournal(SqliteTransfer):
     async def _read(self, task: Task[T]) -> T:
         return await self._reader.run(in_read(task, self._path))
 
-    # Last, because below its name means this method.
+    # Last, because it shadows the type `list` in what follows.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
         return await self._read(models.list_models(after, limit))
 

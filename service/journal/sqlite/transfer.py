@@ -1,6 +1,6 @@
-"""Reading whole models from the tables and writing staged ones.
+"""Reading and staging of whole models in SQLite.
 
-A staged model is a row of the table `models` whose id no model can have and no list shows.
+A staged model is a row of the table `models` with an id that no model can have and no list shows.
 """
 
 import sqlite3
@@ -197,7 +197,7 @@ def _show(staged: Staged, record: ModelRecord) -> Task[None]:
             raise models.conflict(found)
         head = find_head(connection, *staged)
         if (head.seq, head.chain) != (record.seq, record.chain):
-            raise Conflict(f"what is staged of {record.id!r} ends at seq {head.seq}")
+            raise Conflict(f"the staged log of {record.id!r} ends at seq {head.seq}")
         connection.execute(
             "UPDATE models SET id = ?, incarnation = ? WHERE id = ?",
             (record.id, record.incarnation, staged.name),
