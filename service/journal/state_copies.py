@@ -78,7 +78,7 @@ class StateCopies(Protocol):
         """
 
     async def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
-        """Delete a copy, complete or not. Does nothing if there is none.
+        """Delete a copy, complete or not. Does nothing if it does not exist.
 
         Raises ModelChanged; Conflict while a version or a kept record refers to it.
         """

@@ -87,7 +87,7 @@ class RedisCopies(RedisAudit):
             raise Conflict(f"a version or a kept record of {model!r} refers to the copy {digest}")
 
     async def collect(self, model: str, incarnation: str) -> None:
-        """Delete copies that only trimmed records referred to, and copies without a name for long."""
+        """Delete copies that only trimmed records named, and copies without a name for long."""
         patience_ms = round(self._limits.unnamed_copy_s * 1000)
         await self._copy(model, "", "collect", incarnation, patience_ms)
 

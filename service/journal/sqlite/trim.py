@@ -41,7 +41,7 @@ def trim_step(
 
 
 def oldest(connection: sqlite3.Connection, model: int, through: int) -> tuple[int | None, Deleted]:
-    """Last entry of one step among the entries up to `through`, at least one if any; and its work."""
+    """Last of the entries up to `through` that one step deletes (one at least), and its work."""
     last, size = None, 0
     found = connection.execute(
         "SELECT seq, length(body) FROM entries WHERE model = ? AND seq <= ? ORDER BY seq LIMIT ?",

@@ -116,7 +116,7 @@ class Checkpointer:
 
 
 def _sync(log: str) -> None:
-    """fsync the WAL. SQLite's locks are on other files, so closing this one releases none of them."""
+    """fsync the WAL. SQLite's locks are on other files, so closing this one releases none."""
     file = os.open(log, os.O_RDWR)
     try:
         os.fsync(file)
@@ -148,7 +148,7 @@ ASKED_S = 0.5
 
 
 def log_of(path: str) -> str:
-    """Path of the WAL: SQLite keeps it in the folder of the file that symbolic links resolve to."""
+    """Path of the WAL, which is in the folder of the file that symbolic links resolve to."""
     return f"{os.path.realpath(path)}-wal"
 
 
