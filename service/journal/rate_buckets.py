@@ -20,7 +20,7 @@ class Lease(NamedTuple):
 class Bucket(NamedTuple):
     """Content of a bucket in thousandths of a token (negative: owed), and its time in ms."""
 
-    held: int
+    level: int
     at_ms: int
 
 
@@ -51,8 +51,8 @@ def take(
     if bucket is None or bucket.at_ms - now_ms > SET_BACK_MS:
         bucket = Bucket(full, now_ms)
     now_ms = max(now_ms, bucket.at_ms)
-    held = min(full, bucket.held + rate * (now_ms - bucket.at_ms))
-    if held < 1000:
-        return bucket, Lease(0, -(-(1000 - held) // rate))
-    taken = max(needed, min(most, held // 1000))
-    return Bucket(held - 1000 * taken, now_ms), Lease(taken, 0)
+    level = min(full, bucket.level + rate * (now_ms - bucket.at_ms))
+    if level < 1000:
+        return bucket, Lease(0, -(-(1000 - level) // rate))
+    taken = max(needed, min(most, level // 1000))
+    return Bucket(level - 1000 * taken, now_ms), Lease(taken, 0)

@@ -35,7 +35,7 @@ def lease(bucket: str, rate: int, needed: int, most: int, now_ms: int) -> Task[L
         if taken.taken:
             connection.execute(
                 "INSERT OR REPLACE INTO store (name, value) VALUES (?, ?)",
-                (name, f"{after.held} {after.at_ms}"),
+                (name, f"{after.level} {after.at_ms}"),
             )
         return taken
 
