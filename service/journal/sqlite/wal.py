@@ -153,7 +153,7 @@ def log_of(path: str) -> str:
 
 
 class LogWatch:
-    """Detects commits by other processes: looks at the WAL's mtime before it asks `data_version`."""
+    """Detects commits by other processes: checks the WAL's mtime before `data_version`."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log_of(path)

@@ -133,7 +133,7 @@ async def named_and_trimmed(url: str) -> None:
 
 
 async def grown(journal, model: str, *texts: bytes):
-    """The model with an entry more for each text, made where there is none."""
+    """The model, created if it does not exist, with one more entry for each text."""
     record, _ = await journal.create(model, b"{}", b"{}")
     for text in texts:
         parts = [Part(text, 1)]

@@ -68,7 +68,7 @@ async def test_own_appends_to_sqlite_are_not_announced(tmp_path: Path):
         await log.append(rows(1))
         await here.create("other", b"", b"")
         assert await version() == before
-        await there.append(log.model, log.incarnation, b"n" * 16, 1, [rows(2)])
+        await there.append(AppendRequest(log.model, log.incarnation, b"n" * 16, 1, [rows(2)]))
         assert await version() != before
 
 
@@ -141,12 +141,12 @@ async def test_an_append_asks_sqlite_for_what_others_have_committed(
         monkeypatch.setattr(here._writer, "run", asked)
         async with aclosing(here.announcements()) as told:
             assert await _next(told) == Announced() and said == ["look", "ask"]
-            await there.append(log.model, log.incarnation, b"n" * 16, 0, [rows(1)])
-            await here.append(log.model, log.incarnation, OURS.make(), 0, [rows(2)])
+            await there.append(AppendRequest(log.model, log.incarnation, b"n" * 16, 0, [rows(1)]))
+            await here.append(AppendRequest(log.model, log.incarnation, OURS.make(), 0, [rows(2)]))
             del said[:]
             assert await _next(told) == Announced() and said == ["look"]
-            # Nobody has appended since the last look: who has must be asked.
-            await there.append(log.model, log.incarnation, b"o" * 16, 0, [rows(3)])
+            # No append since the last look: SQLite must be asked.
+            await there.append(AppendRequest(log.model, log.incarnation, b"o" * 16, 0, [rows(3)]))
             del said[:]
             assert await _next(told) == Announced() and said == ["look", "ask"]
 

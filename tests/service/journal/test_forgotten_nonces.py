@@ -50,7 +50,7 @@ class Asked:
         return await self.ask(*parts, repeats=self.place)
 
     async def others(self, count: int, first: int = 100) -> None:
-        """So many appends of others."""
+        """Append this many other groups."""
         for tag in range(first, first + count):
             await self.log.append(rows(tag))
 
@@ -139,7 +139,7 @@ async def test_an_entry_without_some_of_its_parts_does_not_tell_which(journal: J
 
 
 async def test_a_long_body_is_found_too(journal: Journal):
-    """Redis keeps it beside the log."""
+    """Redis stores it outside the log."""
     asked = await Asked.behind(journal, 1)
     part = rows(*range(40_000))
     assert len(part.body) > 64 * 1024

@@ -94,7 +94,7 @@ async def test_repeated_appends_are_answered_as_at_first_though_their_entries_we
 async def test_the_first_one_behind_all_that_was_trimmed_is_answered_as_at_first(
     journal: Journal, id: str | None
 ):
-    """No entry tells what it follows."""
+    """No entry contains its previous chain."""
     log = await Log.create(journal)
     await log.append(rows(1))
     await journal.trim(log.model, log.incarnation, 1)

@@ -1,4 +1,4 @@
-"""Rows that wait for their labels: kept, bounded, let go of with their label or when it is late."""
+"""Pending rows: stored, bounded, deleted with their label or on expiry."""
 
 import asyncio
 import os
@@ -100,7 +100,7 @@ async def test_a_row_whose_label_is_known_does_not_wait_again(store):
         assert await journal.remember(*given, again) == 0
         assert await bodies(journal, record, "a", "b") == [None, None]
         assert await journal.awaiting_labels() == []
-        # Those beside them wait, and one that waits already gives way as ever.
+        # Other rows are stored, and a stored one is replaced as usual.
         for body in (b"row", b"newer"):
             assert await journal.remember(*given, [*again, waits("c", body)]) == 1
             assert await bodies(journal, record, "a", "b", "c") == [None, None, body]
@@ -108,7 +108,7 @@ async def test_a_row_whose_label_is_known_does_not_wait_again(store):
         # A sample's id is no label's.
         await append(journal, record, rows(1, id="d"))
         assert await journal.remember(*given, [waits("d")]) == 1
-    # Once the key is forgotten nothing tells that the label was learned.
+    # Once the key is forgotten the store no longer knows that the label was learned.
     async with store.journal(Limits(key_ttl_s=0.001)) as journal:
         while await journal.remember(*given, again) < 2:
             await asyncio.sleep(0.005)

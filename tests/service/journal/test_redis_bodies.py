@@ -1,4 +1,4 @@
-"""Long bodies in Redis, which stand beside the log and not in it."""
+"""Long bodies in Redis, stored in keys of their own."""
 
 import os
 from collections.abc import Iterator

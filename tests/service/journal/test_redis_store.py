@@ -200,7 +200,7 @@ async def test_a_server_that_does_not_sync_while_it_rewrites_its_log_keeps_memor
 
 
 async def check_level(url: str, level: str) -> None:
-    """It is told, and less is taken, and more refused, where it is asked for."""
+    """The level is reported; a lower request is accepted, a higher one refused."""
     levels = ["memory", "everysec", "always"]
     for asked in (None, *levels):
         if asked is None or levels.index(asked) <= levels.index(level):
@@ -371,7 +371,7 @@ async def test_appends_that_follow_one_another_are_told_of_together():
         ("PUBLISH", "ds:appends", "other 999"),
     ]
     announcer.announce("m", 100)
-    await announcer.close()  # what is due is told before it ends
+    await announcer.close()  # what is due is published before it ends
     assert line.commands[2:] == [("PUBLISH", "ds:appends", "m 100")]
     line.is_away = True
     announcer.announce("m", 101)

@@ -62,13 +62,15 @@ async def test_those_that_were_moved_longest_ago_are_forgotten(
 async def test_every_append_follows_the_one_before_it(
     journal: SqliteJournal, sqlite_store: Store, seed: int
 ):
-    """Whoever made that, in whichever way, and whatever became of others beside it."""
+    """For entries of any process and any kind of append, also with failures in the same group."""
     random_ = random.Random(seed)
     logs = await logs_of(journal, 4)
     async with sqlite_store.journal() as there:
 
         async def elsewhere(log: Log) -> None:
-            await there.append(log.model, log.incarnation, os.urandom(16), 0, [rows(0)])
+            await there.append(
+                AppendRequest(log.model, log.incarnation, os.urandom(16), 0, [rows(0)])
+            )
 
         async def with_key(log: Log) -> None:
             await log.append(rows(0, id=os.urandom(4).hex()))

@@ -144,7 +144,7 @@ async def test_what_is_settled_lies_in_the_file_itself(tmp_path):
         record = await written(journal)
         await journal.settle()
         shutil.copy(path, tmp_path / "cut.db")
-        # One who reads keeps the log from being emptied, and nobody waiting
+        # A reader keeps the log from being emptied, and no caller waits
         with closing(sqlite3.connect(path)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM models").fetchall()
