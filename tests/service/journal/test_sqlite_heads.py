@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dualstream.service.journal.protocol import (
+    AppendRequest,
     JournalUnavailable,
     ModelChanged,
     OutcomeUnknown,
