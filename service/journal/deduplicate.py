@@ -38,19 +38,19 @@ def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
         part = parts[0]
         if _stands_alone(part):
             return False
-    may_be_left = is_open = False
+    may_skip = is_open = False
     for number, part in enumerate(parts):
         if _stands_alone(part):
             is_open = False
             continue
-        may_be_left = may_be_left or part.key is not None or part.whole
+        may_skip = may_skip or part.key is not None or part.whole
         if not part.continues:
             is_open = part.whole or opens_request(part)
         elif not is_open or part.whole or opens_request(part):
             raise ValueError(f"part {number} continues a request that no earlier part opens")
         if part.count < (0 if opens_request(part) else 1):
             raise ValueError(f"part {number} is empty; only a part with a request's key may be")
-    return may_be_left
+    return may_skip
 
 
 def _stands_alone(part: Part) -> bool:
@@ -72,7 +72,7 @@ class _Mark(NamedTuple):
 
     seq: int
     kept: int
-    left: int
+    skipped: int
     keys: int
     labels: int
 
@@ -80,19 +80,19 @@ class _Mark(NamedTuple):
 class Deduplication:
     """Splits the parts of a group into new and skipped ones.
 
-    kept    bodies of the new entry           left  skipped parts
-    keys    values to store under new keys    seq   last seq assigned
+    kept    bodies of the new entry           skipped  parts that are not journalled
+    keys    values to store under new keys    seq      last seq assigned
     labels  keys of labels, new or known; pending rows with these keys are deleted
     """
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
         self.kept: list[bytes] = []
-        self.left: list[SkippedPart] = []
+        self.skipped: list[SkippedPart] = []
         self.keys: dict[bytes, Known] = {}
         self.labels: list[bytes] = []
 
-    def sort(self, parts: Sequence[Part], known: Callable[[bytes], Known | None]) -> None:
+    def process(self, parts: Sequence[Part], known: Callable[[bytes], Known | None]) -> None:
         """Process the group; `known` looks up the stored value of a key."""
         for start, stop in requests(parts):
             opening = parts[start]
@@ -107,7 +107,7 @@ class Deduplication:
                 self._take_request(start, parts[start:stop], known)
             else:
                 for number in range(start, stop):
-                    self._leave(number, opening, found)
+                    self._skip(number, opening, found)
 
     def _take_request(
         self, start: int, parts: Sequence[Part], known: Callable[[bytes], Known | None]
@@ -121,7 +121,7 @@ class Deduplication:
             start, parts = start + 1, parts[1:]
         for number, part in enumerate(parts, start):
             is_accepted |= self._take(number, part, known)
-        if opening.whole and any([left.is_conflict for left in self.left[before.left :]]):
+        if opening.whole and any([one.is_conflict for one in self.skipped[before.skipped :]]):
             self._undo(before)
             return
         if self.seq == before.seq:
@@ -131,7 +131,7 @@ class Deduplication:
             self.keys[opening.key] = Known(self.seq, self.seq - before.seq, opening.fingerprint)
 
     def _mark(self) -> "_Mark":
-        return _Mark(self.seq, len(self.kept), len(self.left), len(self.keys), len(self.labels))
+        return _Mark(self.seq, len(self.kept), len(self.skipped), len(self.keys), len(self.labels))
 
     def _undo(self, before: "_Mark") -> None:
         """Journal nothing of a request, but keep its conflicts for the answer.
@@ -139,10 +139,10 @@ class Deduplication:
         A conflict with another row of the same request gets an empty position, as that row is not
         journalled either.
         """
-        in_conflict = [left for left in self.left[before.left :] if left.is_conflict]
-        self.left[before.left :] = [
-            left if left.seq <= before.seq else SkippedPart(left.part, before.seq, 0, True)
-            for left in in_conflict
+        in_conflict = [one for one in self.skipped[before.skipped :] if one.is_conflict]
+        self.skipped[before.skipped :] = [
+            one if one.seq <= before.seq else SkippedPart(one.part, before.seq, 0, True)
+            for one in in_conflict
         ]
         self.seq = before.seq
         del self.kept[before.kept :]
@@ -157,28 +157,30 @@ class Deduplication:
                 self.labels.append(part.key)
             found = self.keys.get(part.key) or known(part.key)
             if found is not None:
-                return self._leave(number, part, found)
+                return self._skip(number, part, found)
             self.keys[part.key] = Known(self.seq + part.count, part.count, part.fingerprint)
         self.seq += part.count
         self.kept.append(part.body)
         return True
 
-    def _leave(self, number: int, part: Part, found: Known) -> bool:
+    def _skip(self, number: int, part: Part, found: Known) -> bool:
         is_conflict = part.fingerprint != found.fingerprint
-        self.left.append(SkippedPart(number, found.seq, found.records, is_conflict))
+        self.skipped.append(SkippedPart(number, found.seq, found.records, is_conflict))
         return not is_conflict
 
 
-def placed(parts: Sequence[Part], before: int, left: Sequence[SkippedPart]) -> tuple[Placed, ...]:
+def placed(
+    parts: Sequence[Part], before: int, skipped: Sequence[SkippedPart]
+) -> tuple[Placed, ...]:
     """Position of each part, given the seq before the entry and the skipped parts."""
     places: list[Placed] = []
     seq = before
-    if not left:
+    if not skipped:
         for part in parts:
             places.append(Placed(seq + 1, seq + part.count, part.count))
             seq += part.count
         return tuple(places)
-    exceptions = {one.part: one for one in left}
+    exceptions = {one.part: one for one in skipped}
     for start, stop in requests(parts):
         is_refused = _is_refused(parts, start, stop, exceptions)
         for number in range(start, stop):
@@ -204,4 +206,4 @@ def _is_refused(
     if not opening.whole or (opens_request(opening) and start in exceptions):
         return False
     found = [exceptions[number] for number in range(start, stop) if number in exceptions]
-    return any([left.is_conflict for left in found])
+    return any([one.is_conflict for one in found])

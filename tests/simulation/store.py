@@ -188,7 +188,7 @@ class Store:
             if stands != cursor.expected:
                 raise CursorMoved(cursor.name, stands)
         sorting = Deduplication(log.seq)
-        sorting.sort(parts, log.keys.get)
+        sorting.process(parts, log.keys.get)
         if held is not None and sorting.seq > log.seq and not log.holds(held):
             raise NotHeld(log.id, held.seq, held.chain)
         if copy is not None and sorting.seq > log.seq:
@@ -213,7 +213,7 @@ class Store:
             sorting.seq,
             log.chain,
             chain,
-            sorting.left,
+            sorting.skipped,
             sorting.keys,
             cursor,
             entry,

@@ -25,7 +25,7 @@ from dualstream.service.journal.redis.records import AUDITED
 from dualstream.service.journal.redis.scripts import Argument
 
 STREAMS_AT_ONCE = 500
-JOINED = 100
+MERGED = 100
 """Maximum number of models merged at once, and of changes read from each."""
 DAY_MS = 86_400_000
 """Upper bound for the difference of two servers' clocks."""
@@ -75,16 +75,16 @@ class RedisAudit:
         if model is not None:
             found = await self._changes([model], [start], limit)
             return [change for _, change in found[0]]
-        joined: list[Audited] = []
-        while len(joined) < limit:
-            some = await self._joined(start, min(limit - len(joined), JOINED))
-            if not some:
+        merged: list[Audited] = []
+        while len(merged) < limit:
+            batch = await self._merged(start, min(limit - len(merged), MERGED))
+            if not batch:
                 break
-            joined += [change for _, change in some]
-            start = some[-1][0]
-        return joined
+            merged += [change for _, change in batch]
+            start = batch[-1][0]
+        return merged
 
-    async def _joined(
+    async def _merged(
         self, start: AuditPosition, limit: int
     ) -> list[tuple[AuditPosition, Audited]]:
         """The next changes of all models. Only the models with the earliest next change can have

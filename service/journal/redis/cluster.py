@@ -135,14 +135,14 @@ class ClusterConnections:
         self,
         address: Address,
         topology: Topology,
-        asked: str | None,
+        required: str | None,
         replicas: int,
         timeout_s: float,
         is_pinned: bool = False,
     ) -> None:
         self._address = address
         self._topology = topology
-        self._asked, self._replicas = asked, replicas
+        self._required, self._replicas = required, replicas
         self._timeout_s = timeout_s
         self._is_pinned = is_pinned
         self._connections: dict[HostPort, RedisConnection] = {}
@@ -328,7 +328,7 @@ class ClusterConnections:
         if connection is None:
             server = FixedServer(self._address, where, self._timeout_s, is_node=True)
             connection = self._connections[where] = RedisConnection(
-                server, self._asked, self._replicas, self._timeout_s, self._is_pinned
+                server, self._required, self._replicas, self._timeout_s, self._is_pinned
             )
         return connection
 
@@ -360,6 +360,6 @@ def _where(node: ClusterNode) -> HostPort:
     return node.host, int(node.port)
 
 
-def _redirected_to(redirection: AskError, asked: HostPort) -> HostPort:
+def _redirected_to(redirection: AskError, node: HostPort) -> HostPort:
     """Target of a redirection; without a host it means the host that answered."""
-    return redirection.host or asked[0], redirection.port
+    return redirection.host or node[0], redirection.port

@@ -78,7 +78,7 @@ class TooFewReplicas(NotReplicated):
 class RedisConnection:
     """Sends commands one after the other on one connection; reconnects after it broke.
 
-    asked       lowest acceptable durability of the server's disk, or None
+    required    lowest acceptable durability of the server's disk, or None
     replicas    number of replicas that must confirm each write
     timeout_s   per command, including the wait for the lock and connecting
     is_pinned   never reconnect: raise ServerLost once the connection broke
@@ -87,13 +87,13 @@ class RedisConnection:
     def __init__(
         self,
         server: Server,
-        asked: str | None,
+        required: str | None,
         replicas: int,
         timeout_s: float,
         is_pinned: bool = False,
     ) -> None:
         self._server = server
-        self._asked = asked
+        self._required = required
         self._replicas = replicas
         self._wait = [b"*3\r\n", *pack(("WAIT", replicas, REPLICAS_MS))]
         # After a write on too few replicas, writes wait until there are enough replicas.
@@ -306,16 +306,18 @@ class RedisConnection:
         if self._connection is None and self._is_pinned and self._was_connected:
             raise ServerLost
         if self._connection is None:
-            made = self._server.make_connection()
+            connection = self._server.make_connection()
             try:
-                await made.connect()  # type: ignore[no-untyped-call]
+                await connection.connect()  # type: ignore[no-untyped-call]
                 self.durability = await check_server(
-                    lambda *command: _ask(made, *command), self._asked, self._server.is_node
+                    lambda *command: _ask(connection, *command),
+                    self._required,
+                    self._server.is_node,
                 )
             except BaseException:
-                await made.disconnect(nowait=True)
+                await connection.disconnect(nowait=True)
                 raise
-            self._connection, self._was_connected = made, True
+            self._connection, self._was_connected = connection, True
             self._may_be_short = True
         return self._connection
 
@@ -323,14 +325,14 @@ class RedisConnection:
 async def _read_all(connection: Connection, count: int) -> list[Any]:
     """Read `count` answers; then raise the first error among them."""
     answers: list[Any] = []
-    wrong: ResponseError | None = None
+    first_error: ResponseError | None = None
     for _ in range(count):
         try:
             answers.append(await connection.read_response())
         except ResponseError as error:
-            wrong = wrong or error
-    if wrong is not None:
-        raise wrong
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
     return answers
 
 

@@ -33,8 +33,8 @@ class RedisInputs:
         models = [model.decode() for model in listed]
         found: dict[str, int] = {}
         for at in range(0, len(models), _INPUTS_AT_ONCE):
-            some = models[at : at + _INPUTS_AT_ONCE]
-            for model, count in zip(some, await self._lengths(some), strict=True):
+            batch = models[at : at + _INPUTS_AT_ONCE]
+            for model, count in zip(batch, await self._lengths(batch), strict=True):
                 if isinstance(count, int) and count:
                     found[model] = count
         return found

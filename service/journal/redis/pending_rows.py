@@ -37,7 +37,7 @@ class RedisPendingRows:
             (row.key, round(1000 * row.wait_s), row.default, row.body) for row in rows
         ]
         rest: list[Argument] = [*most, self._key_ttl_ms, *chain.from_iterable(given)]
-        answer = await self._remembering(model, "keep", incarnation, self._wait_ms, *rest)
+        answer = await self._pending(model, "keep", incarnation, self._wait_ms, *rest)
         if answer[0] == 8:
             raise TooManyPendingRows(model, answer[1], *most)
         count: int = answer[1]
@@ -51,9 +51,9 @@ class RedisPendingRows:
     ) -> list[PendingRow | None]:
         found: list[PendingRow | None] = []
         for at in range(0, len(keys), _KEYS_AT_ONCE):
-            some = keys[at : at + _KEYS_AT_ONCE]
-            answer = await self._remembering(model, "find", incarnation, *some)
-            for key, stored in zip(some, answer[2:], strict=True):
+            batch = keys[at : at + _KEYS_AT_ONCE]
+            answer = await self._pending(model, "find", incarnation, *batch)
+            for key, stored in zip(batch, answer[2:], strict=True):
                 found.append(_row(key, stored, answer[1]) if stored else None)
         return found
 
@@ -61,7 +61,7 @@ class RedisPendingRows:
         ids = await self._others.call("SMEMBERS", WAITING, is_read=True)
         found = []
         for model in sorted(id_.decode() for id_ in ids):
-            answer = await self._remembering(model, "sum", "")
+            answer = await self._pending(model, "sum", "")
             if not answer[4]:
                 await self._others.call("SREM", WAITING, model)
                 if await self._others.call("EXISTS", keys_of(model).waits):
@@ -71,7 +71,7 @@ class RedisPendingRows:
         return found
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
-        answer = await self._remembering(model, "due", incarnation, self._wait_ms, limit)
+        answer = await self._pending(model, "due", incarnation, self._wait_ms, limit)
         pairs = zip(answer[3::2], answer[4::2], strict=True)
         return Overdue([_row(key, stored, answer[1]) for key, stored in pairs], answer[2])
 
@@ -79,7 +79,7 @@ class RedisPendingRows:
     def _wait_ms(self) -> int:
         return round(1000 * self._limits.remember_s)
 
-    async def _remembering(self, model: str, *arguments: Argument) -> Any:
+    async def _pending(self, model: str, *arguments: Argument) -> Any:
         own = keys_of(model)
         answer = await self._others.run(
             scripts.PENDING_ROWS,

@@ -26,7 +26,7 @@ class Result(msgspec.Struct, array_like=True):
     before: int
     seq: int
     previous: str
-    left: list[SkippedPart]
+    skipped: list[SkippedPart]
 
 
 packed = msgspec.msgpack.encode

@@ -19,7 +19,7 @@ _CONFIG = ("appendonly", "appendfsync", _UNSYNCED, "aof-load-truncated", "maxmem
 _warned: set[str] = set()
 
 
-async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
+async def check_server(ask: Ask, required: str | None, is_cluster: bool) -> str:
     """Return the server's own durability level; make it rewrite its append-only file after a start.
 
     Raises JournalUnavailable if it cannot serve at all, or not yet; DurabilityTooLow.
@@ -35,14 +35,14 @@ async def check_server(ask: Ask, asked: str | None, is_cluster: bool) -> str:
     try:
         answer = await ask("CONFIG", "GET", *_CONFIG)
     except ResponseError as error:
-        return _unknown_level(asked, info, error)
+        return _unknown_level(required, info, error)
     config = dict(zip(*[iter(item.decode() for item in answer)] * 2, strict=True))
     _check_policy(config["maxmemory-policy"])
     level = _level(config)
-    if asked is not None and REDIS_LEVELS.index(level) < REDIS_LEVELS.index(asked):
+    if required is not None and REDIS_LEVELS.index(level) < REDIS_LEVELS.index(required):
         raise DurabilityTooLow(
-            f"Redis keeps {level}, {asked} was asked for: in its configuration, set appendonly yes,"
-            f" appendfsync {asked} and {_UNSYNCED} no"
+            f"Redis keeps {level}, {required} was asked for: set appendonly yes,"
+            f" appendfsync {required} and {_UNSYNCED} no"
         )
     if config["appendonly"] == "yes":
         _check_synced_log(info)
@@ -77,11 +77,11 @@ def replicas_of(answer: bytes) -> int:
     )
 
 
-def _unknown_level(asked: str | None, info: dict[str, str], error: ResponseError) -> str:
+def _unknown_level(required: str | None, info: dict[str, str], error: ResponseError) -> str:
     """Level of a server that refuses CONFIG GET, as managed servers do: `memory`."""
-    if asked not in (None, "memory"):
+    if required not in (None, "memory"):
         raise DurabilityTooLow(
-            f"Redis's durability cannot be read, and {asked} was asked for: {error}"
+            f"Redis's durability cannot be read, and {required} was asked for: {error}"
         ) from error
     _check_policy(info.get("maxmemory_policy", "noeviction"))
     _warn_once(f"Redis refuses CONFIG GET, so its durability counts as memory: {error}")

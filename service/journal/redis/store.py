@@ -66,7 +66,7 @@ from dualstream.service.journal.usage import Usage
 
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
-_ANSWER = Struct("<QQI")
+_APPENDED = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
 _LONG = 1 << 16
 """From this size, a body is sent in front of the script: Lua would copy and hash it."""
@@ -162,7 +162,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         self, model: str, spec: bytes, given: bytes, change: Change | None = None
     ) -> tuple[ModelRecord, bool]:
         extra = await self._change_arguments(model, change)
-        answer = await self._models(model, "create", *_made(spec, given), *extra)
+        answer = await self._models(model, "create", *_creation_arguments(spec, given), *extra)
         await self._others.call("ZADD", MODELS, 0, model)
         return _record(model, answer), bool(answer[1])
 
@@ -175,8 +175,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
     async def heads(self, models: Sequence[str]) -> list[Head | JournalUnavailable | None]:
         found: list[Head | JournalUnavailable | None] = []
         for at in range(0, len(models), _HEADS_AT_ONCE):
-            some = models[at : at + _HEADS_AT_ONCE]
-            keys = [keys_of(id_).head for id_ in some]
+            batch = models[at : at + _HEADS_AT_ONCE]
+            keys = [keys_of(id_).head for id_ in batch]
             if isinstance(self._others, RedisConnection):
                 extra = await self._others.run(scripts.HEADS, keys, (), is_read=True)
                 found += map(_parse_head, extra.decode().split("\n"))
@@ -211,8 +211,11 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         given: bytes,
         change: Change | None = None,
     ) -> ModelRecord:
-        made = (*_made(spec, given), *await self._change_arguments(model, change))
-        answer = await self._models(model, "replace", incarnation, seq, chain, *made)
+        arguments = (
+            *_creation_arguments(spec, given),
+            *await self._change_arguments(model, change),
+        )
+        answer = await self._models(model, "replace", incarnation, seq, chain, *arguments)
         return _record(model, answer)
 
     async def delete(
@@ -241,11 +244,11 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         model, nonce, parts = request.model, request.nonce, request.parts
         cursor, copy, change = request.cursor, request.copy, request.change
         held, repeats = request.held, request.repeats
-        may_be_left = check_parts(nonce, parts)
+        may_skip = check_parts(nonce, parts)
         keys = keys_of(model)
         body = b"".join([part.body for part in parts])
         before: tuple[bytes, ...] = ()
-        if len(body) >= _LONG and not self._is_cluster and _is_whole(parts, may_be_left):
+        if len(body) >= _LONG and not self._is_cluster and _is_whole(parts, may_skip):
             command = ("SET", keys.body(nonce), body, "PX", _BODY_MS, "NX")
             before, body = (b"*%d\r\n" % len(command), *pack(command)), b""
         arguments = (
@@ -254,7 +257,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
             request.known_seq,
             body,
             sum([part.count for part in parts]),
-            *(_packed_parts(parts) if may_be_left else (b"", b"")),
+            *(_packed_parts(parts) if may_skip else (b"", b"")),
             *_packed_cursor(cursor),
         )
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
@@ -309,11 +312,11 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         found: list[Known | None] = []
         own = keys_of(model)
         for at in range(0, len(keys), _KEYS_AT_ONCE):
-            some = keys[at : at + _KEYS_AT_ONCE]
+            batch = keys[at : at + _KEYS_AT_ONCE]
             answer = await self._others.run(
                 scripts.FIND_KEYS,
                 (own.head, own.keys),
-                (incarnation, self._key_ttl_ms, *some),
+                (incarnation, self._key_ttl_ms, *batch),
                 is_read=True,
             )
             refuse(model, answer)
@@ -476,7 +479,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisTransfer, RedisInputs):
         return found
 
 
-def _made(spec: bytes, given: bytes) -> tuple[str, str, bytes, bytes]:
+def _creation_arguments(spec: bytes, given: bytes) -> tuple[str, str, bytes, bytes]:
     incarnation = new_incarnation(spec)
     return incarnation, first_chain(incarnation), spec, given
 
@@ -488,9 +491,9 @@ def _record(model: str, answer: list[Any]) -> ModelRecord:
     )
 
 
-def _is_whole(parts: Sequence[Part], may_be_left: bool) -> bool:
+def _is_whole(parts: Sequence[Part], may_skip: bool) -> bool:
     """Are the parts rows that are journalled completely or not at all?"""
-    return sum(part.count for part in parts) > 0 and (len(parts) == 1 or not may_be_left)
+    return sum(part.count for part in parts) > 0 and (len(parts) == 1 or not may_skip)
 
 
 def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
@@ -536,12 +539,12 @@ def _head(answer: list[bytes | None] | JournalUnavailable) -> Head | JournalUnav
 def _appended(
     nonce: bytes, known_seq: int, parts: Sequence[Part], answer: bytes, shortfall: str | None
 ) -> Appended:
-    last, trimmed, size = _ANSWER.unpack_from(answer)
-    unseen = _ANSWER.size + size
-    result = unpack_result(answer[_ANSWER.size : unseen])
+    last, trimmed, size = _APPENDED.unpack_from(answer)
+    unseen = _APPENDED.size + size
+    result = unpack_result(answer[_APPENDED.size : unseen])
     is_new = result.seq > result.before
     return Appended(
-        placed(parts, result.before, result.left),
+        placed(parts, result.before, result.skipped),
         result.before + 1 if is_new else None,
         result.seq if is_new else None,
         result.previous,

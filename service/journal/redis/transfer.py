@@ -45,8 +45,8 @@ class RedisTransfer:
     async def position(self, model: str) -> Position:
         answer = await self._transfer(model, "position", is_read=True)
         incarnation, created_ms, spec, given, seq, chain_, trimmed = answer[1:8]
-        made = (incarnation.decode(), spec, given, int(created_ms))
-        record = ModelRecord(model, *made, int(seq), chain_.decode())
+        fields = (incarnation.decode(), spec, given, int(created_ms))
+        record = ModelRecord(model, *fields, int(seq), chain_.decode())
         texts = [item.decode() for item in answer[8:]]
         cursors = dict(sorted(zip(texts[::2], texts[1::2], strict=True)))
         return Position(record, int(trimmed), cursors)

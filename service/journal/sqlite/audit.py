@@ -60,15 +60,15 @@ def put(changes: Sequence[Audited]) -> Task[None]:
         new = _unknown(connection, given)
         if not new:
             return
-        [behind] = connection.execute(
+        [first_later] = connection.execute(
             "SELECT min(number) FROM changes WHERE time_ms > ?", (min(new)[0],)
         ).fetchone()
         later: list[_Row] = connection.execute(
             "SELECT time_ms, id, incarnation, seq, change FROM changes WHERE number >= ?"
             " ORDER BY number",
-            (behind,),
+            (first_later,),
         ).fetchall()
-        connection.execute("DELETE FROM changes WHERE number >= ?", (behind,))
+        connection.execute("DELETE FROM changes WHERE number >= ?", (first_later,))
         merged: list[_Row] = list(heapq.merge(later, new, key=_time_of))
         connection.executemany(
             "INSERT INTO changes (time_ms, id, incarnation, seq, change) VALUES (?, ?, ?, ?, ?)",
@@ -116,9 +116,9 @@ def read(model: str | None, after: str | None, limit: int) -> Task[list[Audited]
                 id_,
                 incarnation,
                 seq,
-                decode_change(told),
+                decode_change(change),
             )
-            for number, time_ms, id_, incarnation, seq, told in rows
+            for number, time_ms, id_, incarnation, seq, change in rows
         ]
 
     return task

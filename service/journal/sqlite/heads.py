@@ -57,10 +57,10 @@ def find_heads(
     """Incarnation and head of each model that exists."""
     found = {}
     for at in range(0, len(models), _MAX_MODELS):
-        some = models[at : at + _MAX_MODELS]
-        number = next(number for number in _STATEMENTS if number >= len(some))
-        padding = [None] * (number - len(some))  # keeps the number of prepared statements small
-        [heads] = connection.execute(_STATEMENTS[number], [*some, *padding]).fetchone()
+        batch = models[at : at + _MAX_MODELS]
+        number = next(number for number in _STATEMENTS if number >= len(batch))
+        padding = [None] * (number - len(batch))  # keeps the number of prepared statements small
+        [heads] = connection.execute(_STATEMENTS[number], [*batch, *padding]).fetchone()
         for id_, incarnation, head in _decode_heads(heads):
             found[id_] = incarnation, head
     return found

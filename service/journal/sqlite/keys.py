@@ -30,10 +30,10 @@ def find_keys(
     floor = head.next_key - limits.max_keys
     known: dict[bytes, Known] = {}
     for at in range(0, len(keys), LOOKED_UP_KEYS):
-        some = keys[at : at + LOOKED_UP_KEYS]
-        padding = [None] * (LOOKED_UP_KEYS - len(some))  # keeps it one prepared statement
+        batch = keys[at : at + LOOKED_UP_KEYS]
+        padding = [None] * (LOOKED_UP_KEYS - len(batch))  # keeps it one prepared statement
         for key, *found in connection.execute(
-            _KEYS, (head.model, oldest_ms, floor, *some, *padding)
+            _KEYS, (head.model, oldest_ms, floor, *batch, *padding)
         ):
             known[key] = Known(*found)
     return known

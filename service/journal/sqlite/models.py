@@ -38,17 +38,17 @@ def find(connection: sqlite3.Connection, model: str) -> ModelRecord | None:
 
 
 def create(
-    made: ModelRecord, change: Change | None, limits: Limits
+    record: ModelRecord, change: Change | None, limits: Limits
 ) -> Task[tuple[ModelRecord, bool]]:
     """The task of `Journal.create`."""
 
     def task(connection: sqlite3.Connection) -> tuple[ModelRecord, bool]:
-        existing = find(connection, made.id)
+        existing = find(connection, record.id)
         if existing is not None:
             return existing, False
-        insert(connection, made)
-        audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
-        return made, True
+        insert(connection, record)
+        audit.keep(connection, record.id, record.incarnation, 0, change, limits, record.created_ms)
+        return record, True
 
     return task
 
@@ -58,13 +58,13 @@ def new_model(model: str, incarnation: str, spec: bytes, given: bytes, now_ms: i
     return ModelRecord(model, incarnation, spec, given, now_ms, 0, first_chain(incarnation))
 
 
-def insert(connection: sqlite3.Connection, made: ModelRecord) -> None:
+def insert(connection: sqlite3.Connection, record: ModelRecord) -> None:
     number = connection.execute(
         "INSERT INTO models (id, incarnation, created_ms, spec, given) VALUES (?, ?, ?, ?, ?)",
-        (made.id, made.incarnation, made.created_ms, made.spec, made.given),
+        (record.id, record.incarnation, record.created_ms, record.spec, record.given),
     ).lastrowid
     connection.execute(
-        "INSERT INTO heads (model, seq, chain) VALUES (?, ?, ?)", (number, made.seq, made.chain)
+        "INSERT INTO heads (model, seq, chain) VALUES (?, ?, ?)", (number, record.seq, record.chain)
     )
 
 
@@ -98,15 +98,15 @@ def find_heads(models: Sequence[str]) -> Task[list[Head | None]]:
     def task(connection: sqlite3.Connection) -> list[Head | None]:
         found: dict[str, Head] = {}
         for at in range(0, len(models), LOOKED_UP_HEADS):
-            some = models[at : at + LOOKED_UP_HEADS]
-            marks = ", ".join("?" * len(some))
+            batch = models[at : at + LOOKED_UP_HEADS]
+            marks = ", ".join("?" * len(batch))
             # One row: for every row, the thread would have to reacquire the GIL.
             [joined] = connection.execute(
                 "SELECT group_concat("  # noqa: S608 - only question marks are inserted
                 "    hex(id) || ' ' || incarnation || ' ' || seq || ' ' || chain, ' ')"
                 " FROM models JOIN heads ON heads.model = models.model"
                 f" WHERE id IN ({marks})",
-                some,
+                batch,
             ).fetchone()
             words = iter((joined or "").split())
             for id_, incarnation, seq, chain in zip(words, words, words, words, strict=True):
@@ -127,20 +127,20 @@ def replace(
     incarnation: str,
     seq: int,
     chain: str,
-    made: ModelRecord,
+    record: ModelRecord,
     change: Change | None,
     limits: Limits,
 ) -> Task[ModelRecord]:
     """The task of `Journal.replace`."""
 
     def task(connection: sqlite3.Connection) -> ModelRecord:
-        existing = get(made.id)(connection)
+        existing = get(record.id)(connection)
         if (existing.incarnation, existing.seq, existing.chain) != (incarnation, seq, chain):
             raise conflict(existing)
-        remove(connection, made.id)
-        insert(connection, made)
-        audit.keep(connection, made.id, made.incarnation, 0, change, limits, made.created_ms)
-        return made
+        remove(connection, record.id)
+        insert(connection, record)
+        audit.keep(connection, record.id, record.incarnation, 0, change, limits, record.created_ms)
+        return record
 
     return task
 
@@ -162,8 +162,8 @@ def delete(
         if at not in (None, Place(existing.seq, existing.chain)):
             raise conflict(existing)
         remove(connection, model)
-        stood = (existing.incarnation, existing.seq)
-        audit.keep(connection, model, *stood, change, limits, now_ms)
+        position = (existing.incarnation, existing.seq)
+        audit.keep(connection, model, *position, change, limits, now_ms)
 
     return task
 

@@ -39,7 +39,7 @@ class Result(NamedTuple):
     seq: int
     previous: str
     chain: str
-    left: list[SkippedPart]
+    skipped: list[SkippedPart]
 
 
 pack_result = msgspec.msgpack.encode
@@ -72,28 +72,30 @@ def find_in_log(
     head: Head,
     nonce: bytes,
     parts: Sequence[Part],
-    asked: Place,
+    sent_after: Place,
     limits: Limits,
 ) -> Result | None:
-    """Result of a nonce that is no longer kept, searched in the log after the position `asked`.
+    """Result of a nonce that is no longer kept, searched in the log after `sent_after`.
 
     None if the nonce was not used. Raises NonceForgotten if the log cannot show it: it no longer
     contains the position, or parts were skipped and the log does not say which.
     """
     if head.nonces <= limits.nonces:  # all nonces are still kept
         return None
-    if not leads_on_from(connection, head, asked):
+    if not leads_on_from(connection, head, sent_after):
         raise NonceForgotten(model)
     row = connection.execute(
         "SELECT first_seq - 1, seq, chain FROM entries WHERE model = ? AND seq > ? AND nonce = ?",
-        (head.model, asked.seq, nonce),
+        (head.model, sent_after.seq, nonce),
     ).fetchone()
     if row is None:
         return None
     before, seq, chain = row
     if seq - before != sum(part.count for part in parts):
         raise NonceForgotten(model)
-    previous = asked.chain if before == asked.seq else _chain_at(connection, head, "", before)
+    previous = (
+        sent_after.chain if before == sent_after.seq else _chain_at(connection, head, "", before)
+    )
     return Result(before, seq, previous, chain, [])
 
 
@@ -115,7 +117,7 @@ def keep(
     An entry needs the one before it for `previous`, so the result is stored if that was trimmed.
     """
     is_alone = 0 < head.seq == head.trimmed
-    if result.left or result.seq == result.before or is_alone:
+    if result.skipped or result.seq == result.before or is_alone:
         connection.execute(
             "INSERT INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
             (head.model, nonce, head.nonces, pack_result(result)),
@@ -154,14 +156,15 @@ def keep_trimmed(
     ).fetchone()
     previous = _chain_at(connection, head, incarnation, rows[0][0])
     number = head.nonces - following - len(rows)
-    told = []
+    rows_to_keep = []
     for before, seq, nonce, chain in rows:
         packed = pack_result(Result(before, seq, previous, chain, []))
-        told.append((head.model, nonce, number, packed))
+        rows_to_keep.append((head.model, nonce, number, packed))
         number, previous = number + 1, chain
     # OR IGNORE: an existing row has skipped parts, or a previous chain that was trimmed before.
     connection.executemany(
-        "INSERT OR IGNORE INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)", told
+        "INSERT OR IGNORE INTO nonces (model, nonce, number, result) VALUES (?, ?, ?, ?)",
+        rows_to_keep,
     )
 
 
@@ -184,7 +187,7 @@ def answer(
         more = not entries or entries[-1].seq < result.before
     is_new = result.seq > result.before
     return Appended(
-        placed(parts, result.before, result.left),
+        placed(parts, result.before, result.skipped),
         result.before + 1 if is_new else None,
         result.seq if is_new else None,
         result.previous,

@@ -13,11 +13,11 @@ LOOKED_AT = 100
 _FORGET = """
 DELETE FROM store WHERE name IN (
   SELECT name FROM (
-    SELECT name, value, CAST(value AS INTEGER) AS held,
+    SELECT name, value, CAST(value AS INTEGER) AS level,
       CAST(substr(value, instr(value, ' ') + 1) AS INTEGER) AS at_ms
     FROM store WHERE name > :first AND name < :last ORDER BY name LIMIT :most
   )
-  WHERE at_ms + 1000 + :set_back_ms + max(0, -held) < :now_ms OR at_ms - :now_ms > :set_back_ms
+  WHERE at_ms + 1000 + :set_back_ms + max(0, -level) < :now_ms OR at_ms - :now_ms > :set_back_ms
 )
 """
 

@@ -27,8 +27,8 @@ def begin(model: str, incarnation: str, seq: int, chain: str, replaces: bool) ->
         head = find_head(connection, model, incarnation)
         if not leads_on_from(connection, head, Place(seq, chain)):
             raise NotHeld(model, seq, chain)
-        held = usable(connection, head)
-        if held and held[0][1] >= seq + replaces:
+        existing = usable(connection, head)
+        if existing and existing[0][1] >= seq + replaces:
             return None
         return connection.execute(
             "INSERT INTO snapshots (model, seq, chain) VALUES (?, ?, ?)", (head.model, seq, chain)

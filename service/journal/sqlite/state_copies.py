@@ -250,10 +250,10 @@ def name(
                 version.note,
             ),
         )
-        made = _find(connection, head.model, version.name)
-        assert made is not None
+        stored_version = _find(connection, head.model, version.name)
+        assert stored_version is not None
         audit.keep(connection, model, incarnation, version.seq, change, limits, now_ms)
-        return made, True
+        return stored_version, True
 
     return task
 

@@ -40,12 +40,12 @@ from dualstream.service.journal.sqlite import (
     audit,
     keys as stored_keys,
     load_base as base,
-    log as entries,
+    log,
     models,
-    pending_rows as remembering,
-    rate_buckets as leasing,
+    pending_rows,
+    rate_buckets,
     snapshots,
-    state_copies as copies,
+    state_copies,
     trim,
     usage,
 )
@@ -145,7 +145,7 @@ class SqliteJournal(SqliteTransfer):
     async def create(
         self, model: str, spec: bytes, given: bytes, change: Change | None = None
     ) -> tuple[ModelRecord, bool]:
-        made = _made(model, spec, given)
+        made = _new_record(model, spec, given)
         return await self._write(models.create(made, change, self._limits))
 
     async def get(self, model: str) -> ModelRecord:
@@ -191,7 +191,7 @@ class SqliteJournal(SqliteTransfer):
         given: bytes,
         change: Change | None = None,
     ) -> ModelRecord:
-        made = _made(model, spec, given)
+        made = _new_record(model, spec, given)
         stood = (incarnation, seq, chain)
         replaced = await self._write(models.replace(*stood, made, change, self._limits))
         await self._sweep()
@@ -226,7 +226,7 @@ class SqliteJournal(SqliteTransfer):
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> list[Entry]:
-        return await self._read(entries.read(model, incarnation, after, limit_bytes))
+        return await self._read(log.read(model, incarnation, after, limit_bytes))
 
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
@@ -234,7 +234,7 @@ class SqliteJournal(SqliteTransfer):
         await self._delete_in_steps(
             trim.trim_step(model, incarnation, through, behind, self._limits)
         )
-        await self._write(copies.collect(model, incarnation, self._limits, _now_ms()))
+        await self._write(state_copies.collect(model, incarnation, self._limits, _now_ms()))
 
     async def snapshot_put(
         self,
@@ -269,53 +269,53 @@ class SqliteJournal(SqliteTransfer):
         return await self._read(usage.usage(model, incarnation))
 
     async def copy_put(self, model: str, incarnation: str, data: bytes) -> str:
-        digest = await asyncio.to_thread(copies.digest_of, data)
+        digest = await asyncio.to_thread(state_copies.digest_of, data)
         while True:
-            begin = copies.begin(model, incarnation, digest, len(data), _now_ms())
+            begin = state_copies.begin(model, incarnation, digest, len(data), _now_ms())
             copy, is_complete = await self._write(begin)
             if is_complete or await self._put_copy(model, incarnation, copy, data):
                 return digest
 
     async def _put_copy(self, model: str, incarnation: str, copy: int, data: bytes) -> bool:
         """Write a copy; False if it was collected during the writing."""
-        parts = range(0, len(data), copies.PART_BYTES)
+        parts = range(0, len(data), state_copies.PART_BYTES)
         for part, at in enumerate(parts):
-            piece = data[at : at + copies.PART_BYTES]
-            if not await self._write(copies.put_part(copy, part, piece, _now_ms())):
+            piece = data[at : at + state_copies.PART_BYTES]
+            if not await self._write(state_copies.put_part(copy, part, piece, _now_ms())):
                 return False
             self._checkpointer.wrote(len(piece))
-        return await self._write(copies.complete(model, incarnation, copy, len(parts)))
+        return await self._write(state_copies.complete(model, incarnation, copy, len(parts)))
 
     async def copy_get(self, model: str, incarnation: str, digest: str) -> bytes | None:
-        return await self._read(copies.get(model, incarnation, digest))
+        return await self._read(state_copies.get(model, incarnation, digest))
 
     async def copies(
         self, model: str, incarnation: str, with_partial: bool = False
     ) -> Sequence[StoredCopy]:
-        return await self._read(copies.stored(model, incarnation, with_partial))
+        return await self._read(state_copies.stored(model, incarnation, with_partial))
 
     async def copy_uses(self, model: str, incarnation: str) -> Sequence[CopyUse]:
-        return await self._read(copies.uses(model, incarnation))
+        return await self._read(state_copies.uses(model, incarnation))
 
     async def copy_delete(self, model: str, incarnation: str, digest: str) -> None:
-        await self._write(copies.delete(model, incarnation, digest))
+        await self._write(state_copies.delete(model, incarnation, digest))
 
     async def version_put(
         self, model: str, incarnation: str, version: Version, change: Change | None = None
     ) -> tuple[Version, bool]:
-        task = copies.name(model, incarnation, version, change, self._limits, _now_ms())
+        task = state_copies.name(model, incarnation, version, change, self._limits, _now_ms())
         return await self._write(task)
 
     async def versions(self, model: str, incarnation: str) -> Sequence[Version]:
-        return await self._read(copies.versions(model, incarnation))
+        return await self._read(state_copies.versions(model, incarnation))
 
     async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
-        return await self._read(copies.find(model, incarnation, name))
+        return await self._read(state_copies.find(model, incarnation, name))
 
     async def version_delete(
         self, model: str, incarnation: str, name: str, change: Change | None = None
     ) -> bool:
-        task = copies.unname(model, incarnation, name, change, self._limits, _now_ms())
+        task = state_copies.unname(model, incarnation, name, change, self._limits, _now_ms())
         return await self._write(task)
 
     async def audit(
@@ -324,7 +324,7 @@ class SqliteJournal(SqliteTransfer):
         return await self._read(audit.read(model, after, limit))
 
     async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
-        task = remembering.remember(model, incarnation, rows, self._limits, _now_ms)
+        task = pending_rows.remember(model, incarnation, rows, self._limits, _now_ms)
         count = await self._write(task)
         self._checkpointer.wrote(sum([len(row.body) for row in rows]))
         return count
@@ -332,13 +332,13 @@ class SqliteJournal(SqliteTransfer):
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[PendingRow | None]:
-        return await self._read(remembering.remembered(model, incarnation, keys, _now_ms))
+        return await self._read(pending_rows.remembered(model, incarnation, keys, _now_ms))
 
     async def awaiting_labels(self) -> list[AwaitingLabels]:
-        return await self._read(remembering.awaiting_labels(_now_ms, models.AFTER_STAGED))
+        return await self._read(pending_rows.awaiting_labels(_now_ms, models.AFTER_STAGED))
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
-        task = remembering.overdue(model, incarnation, limit, self._limits, _now_ms)
+        task = pending_rows.overdue(model, incarnation, limit, self._limits, _now_ms)
         return await self._write(task)
 
     async def lease(
@@ -346,7 +346,7 @@ class SqliteJournal(SqliteTransfer):
     ) -> Lease:
         # In one transaction with the appends that wait for the writer.
         now_ms = _now_ms() if at_ms is None else at_ms
-        return await self._writer.write(leasing.lease(bucket, rate, needed, most, now_ms), 100)
+        return await self._writer.write(rate_buckets.lease(bucket, rate, needed, most, now_ms), 100)
 
     async def scrub(self, model: str, incarnation: str) -> bool:
         # Deleted rows were overwritten (secure_delete); the write-ahead log may still have them.
@@ -392,7 +392,7 @@ def _identity(connection: sqlite3.Connection) -> str | None:
     return None if found is None else found[0]
 
 
-def _made(model: str, spec: bytes, given: bytes) -> ModelRecord:
+def _new_record(model: str, spec: bytes, given: bytes) -> ModelRecord:
     return models.new_model(model, new_incarnation(spec), spec, given, _now_ms())
 
 

@@ -96,11 +96,11 @@ def _outcomes(connection: sqlite3.Connection, tasks: Sequence[Task[Any]]) -> lis
     Raises the exception of a task that has changed something, and sqlite3.Error.
     """
     outcomes: list[Any] = []
-    for kind, some in groupby(tasks, type):
+    for kind, batch in groupby(tasks, type):
         if issubclass(kind, GroupTask):
-            outcomes += kind.run_group(connection, list(some))
+            outcomes += kind.run_group(connection, list(batch))
         else:
-            outcomes += [_unless_changed(connection, task) for task in some]
+            outcomes += [_unless_changed(connection, task) for task in batch]
     return outcomes
 
 

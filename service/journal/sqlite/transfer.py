@@ -15,8 +15,8 @@ from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord, Pe
 from dualstream.service.journal.sqlite import (
     audit,
     models,
-    pending_rows as remembering,
-    state_copies as copies,
+    pending_rows,
+    state_copies,
 )
 from dualstream.service.journal.sqlite.heads import find_head
 from dualstream.service.journal.sqlite.nonces import RESTORED
@@ -65,7 +65,7 @@ class SqliteTransfer:
             yield keys
 
     async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
-        return await self._read(remembering.kept(model, incarnation))
+        return await self._read(pending_rows.kept(model, incarnation))
 
     async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
         staged = Staged(models.STAGED + record.id, staged_incarnation())
@@ -82,7 +82,7 @@ class SqliteTransfer:
         await self._write(_add_keys(staged, keys))
 
     async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
-        await self._write(remembering.put(*staged, rows))
+        await self._write(pending_rows.put(*staged, rows))
 
     async def show(self, staged: Staged, record: ModelRecord) -> None:
         await self._write(_show(staged, record))
@@ -163,7 +163,7 @@ def _add_entries(staged: Staged, entries: Sequence[Entry], uses: Sequence[CopyUs
             ],
         )
         for use in uses:
-            copies.use(connection, head.model, use.seq, use.digest)
+            state_copies.use(connection, head.model, use.seq, use.digest)
         connection.execute(
             "UPDATE heads SET seq = ?, chain = ? WHERE model = ?", (seq, chain, head.model)
         )

@@ -64,5 +64,5 @@ def _limited(connection: sqlite3.Connection, head: Head, through: int, behind: i
     """`through`, or the seq of the snapshot from which the kept log must continue."""
     if behind is None:
         return through
-    held = usable(connection, head)
-    return min(through, held[behind][1]) if behind < len(held) else 0
+    snapshots = usable(connection, head)
+    return min(through, snapshots[behind][1]) if behind < len(snapshots) else 0
