@@ -23,8 +23,8 @@ async def open_journal(
     """Open the store at `url` and return it, ready for use.
 
     URLs: sqlite:///file.db (relative), sqlite:////path/file.db (absolute); redis://,
-    redis+sentinel:// and redis+cluster:// as described in redis/address.py.
-    `durability` is the lowest acceptable level; None accepts any.
+    redis+sentinel:// and redis+cluster:// as described in redis/address.py. `durability` is the
+    lowest acceptable level; None accepts any.
 
     Raises ValueError for another URL, and what `Journal.open` raises.
     """

@@ -1,8 +1,7 @@
 """Durability levels: what survives of an acknowledged append after a failure.
 
 Levels for a server's own disk are ordered: Redis `memory` < `everysec` < `always`, SQLite `normal`
-<
-`full`. A higher level than requested is accepted. `replicated:N` means copies in the memory of N
+< `full`. A higher level than requested is accepted. `replicated:N` means copies in the memory of N
 replicas, ordered by N, and says nothing about disks. No server reports it, so the level applies
 whenever it is requested.
 """

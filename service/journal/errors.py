@@ -2,8 +2,7 @@
 
 JournalError
 |- JournalUnavailable     the store cannot be used now; nothing was done
-|  `- DurabilityTooLow    the store's durability is below the requested one, or the store evicts
-                          keys
+|  `- DurabilityTooLow    durability is below the requested level, or the store evicts keys
 |- OutcomeUnknown         the write may or may not have happened: repeat it with the same nonce
 |  `- NonceForgotten      the store can no longer determine whether it happened
 |- NotReplicated          the write happened, on fewer replicas than requested

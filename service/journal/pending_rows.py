@@ -65,10 +65,9 @@ class PendingRows(Protocol):
         """Store these rows, all or none, except rows whose label is already known. Atomic.
 
         Returns how many of the rows wait now. A label that is known by its key (and not expired)
-        was
-        journalled, so its row is not stored: it would be learned twice. A row already stored under
-        the same key is replaced, as it was served again. Rows without a default label wait for
-        `Limits.remember_s`, rows with one until they get it.
+        was journalled, so its row is not stored: it would be learned twice. A row already stored
+        under the same key is replaced, as it was served again. Rows without a default label wait
+        for `Limits.remember_s`, rows with one until they get it.
 
         Raises ModelChanged; TooManyPendingRows if the rows or bytes exceed the limits.
         """

@@ -301,8 +301,7 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
 
         SQLite: `normal` (a power cut may lose the last appends, a killed process loses none) or
         `full`. Redis: `memory`, `everysec` or `always`, the lowest of all servers; or
-        `replicated:N`
-        if requested.
+        `replicated:N` if requested.
         """
 
     def log_name(self, model: str) -> str:
@@ -414,13 +413,12 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
 
         1. Check the incarnation.
         2. If the nonce is known, return the first result. The last 1,000 nonces are kept; a
-        repeated
-           append has the same parts. With `repeats`, the log position after which the append was
-           first sent, the log is searched for a nonce that is no longer kept.
+           repeated append has the same parts. With `repeats`, the log position after which the
+           append was first sent, the log is searched for a nonce that is no longer kept.
         3. Compare and set `cursor`.
         4. Skip parts whose key is known, also from the same group. A request's key is checked
-        first,
-           once for the whole request. A `whole` request with a conflict is skipped completely.
+           first, once for the whole request. A `whole` request with a conflict is skipped
+           completely.
         5. Join the remaining parts to one entry, with its seqs, chain and the store's time.
         6. Store the keys, for an hour by the store's clock and up to a million. A request's key is
            stored once at least one of its records was journalled or known.

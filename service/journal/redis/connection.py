@@ -185,10 +185,8 @@ class RedisConnection:
         """`run` with `count` packed arguments: the number of keys, the keys, the arguments.
 
         `key` is one of the keys; a Cluster finds the node by it. The script is sent by its digest,
-        and
-        as text only if Redis does not have it. `before` is a packed command sent in front of it,
-        whose
-        answer counts only if it is an error.
+        and as text only if Redis does not have it. `before` is a packed command sent in front of
+        it, whose answer counts only if it is an error.
         """
         try:
             digest = [b"*%d\r\n" % (2 + count), *script.packed_digest, *packed]

@@ -1,8 +1,7 @@
 """SQLite tables, and how a connection is opened.
 
 A model created again under the same id gets another number, so the rows of the old one are
-invisible.
-`garbage` lists the numbers whose rows are still to be deleted.
+invisible. `garbage` lists the numbers whose rows are still to be deleted.
 """
 
 import sqlite3
