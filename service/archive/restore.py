@@ -1,5 +1,4 @@
-"""Restore models of an archive into a store (`dualstream restore`), while servers may use the
-store.
+"""Restore models of an archive into a store (`dualstream restore`) that servers may use.
 
 A model is first staged, invisible to readers. It becomes visible in one step once the section after
 its last one was read: then all of its bytes were verified.

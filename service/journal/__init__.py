@@ -1,5 +1,4 @@
-"""Durable, ordered log of each model (the journal), with SQLite and Redis stores behind one
-contract.
+"""The journal: durable, ordered log of each model, in SQLite or Redis.
 
 DESIGN.md has the design, protocol.py the contract.
 """

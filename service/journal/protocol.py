@@ -60,8 +60,7 @@ ENTRY_OVERHEAD = 80
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """How long, and how many, keys, nonces, versions, unnamed copies, pending rows, dead messages
-    and audited changes are kept per model.
+    """Limits per model: how long and how many keys, nonces, versions, copies, rows are kept.
 
     The limit of dead messages is approximate.
     """
@@ -406,8 +405,7 @@ class Journal(StateCopies, PendingRows, UsageReports, AuditLog, RateBuckets, Pro
         """
 
     def append(self, request: AppendRequest) -> Awaitable[Appended]:
-        """Append the new parts of `request.parts` as one durable entry; return each part's
-        position.
+        """Append the new parts as one durable entry; return the position of each part.
 
         One atomic step, all or nothing:
 

@@ -30,8 +30,7 @@ class RateBuckets(Protocol):
     async def lease(
         self, bucket: str, rate: int, needed: int, most: int, at_ms: int | None = None
     ) -> Lease:
-        """Take at least `needed` and up to `most` tokens from a bucket with `rate` tokens per
-        second.
+        """Take `needed` to `most` tokens from a bucket that gets `rate` tokens per second.
 
         Succeeds if the bucket has a whole token. Missing tokens are owed: nothing is given until
         they have come in. Over t seconds, all processes together take at most rate * (t + 1) +

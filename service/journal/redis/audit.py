@@ -87,9 +87,7 @@ class RedisAudit:
     async def _merged(
         self, start: AuditPosition, limit: int
     ) -> list[tuple[AuditPosition, Audited]]:
-        """The next changes of all models. Only the models with the earliest next change can have
-        them.
-        """
+        """The next changes of all models, from the models whose next change is earliest."""
         since = max(0, start.time_ms - DAY_MS)
         listed = await self._others.call("ZRANGEBYSCORE", AUDITED, since, "+inf", is_read=True)
         ids = [item.decode() for item in listed]

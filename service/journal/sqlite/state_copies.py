@@ -33,9 +33,7 @@ def digest_of(data: bytes) -> str:
 def begin(
     model: str, incarnation: str, digest: str, size: int, now_ms: int
 ) -> Task[tuple[int, bool]]:
-    """The number of the copy's row, and whether it is complete; renews its protection from
-    collection.
-    """
+    """The copy's row number, and whether it is complete; protects it from collection."""
 
     def task(connection: sqlite3.Connection) -> tuple[int, bool]:
         head = find_head(connection, model, incarnation)

@@ -81,9 +81,7 @@ class Checkpointer:
             self._running = asyncio.create_task(self._tend())
 
     async def caught_up(self) -> None:
-        """Wait for a running checkpoint; slows down callers that write faster than the WAL can be
-        moved.
-        """
+        """Wait for a running checkpoint, so that callers do not outrun it."""
         if self._running is not None:
             await asyncio.wait([self._running])
 
