@@ -19,7 +19,7 @@ from dualstream.service.api.api_keys import Key, KeyRing, KeyScope
 from dualstream.service.api.http import answer_problem
 from dualstream.service.api.rate_limits import Limited, Rates
 from dualstream.service.api.remember_rows import OF_WAITING
-from dualstream.service.journal.author import NOBODY, Author
+from dualstream.service.journal.audit import ANONYMOUS, Author
 from dualstream.service.metrics import Telemetry
 from dualstream.wire.problems import Problem, unknown_model
 
@@ -246,7 +246,7 @@ def limited_of(scope: Scope) -> Limited | None:
 def author_of(request: Request) -> Author:
     """Who asks, for the log of changes."""
     key = key_of(request)
-    return NOBODY if key is None else Author("request", key.name, key.digest.hex()[:ID_DIGITS])
+    return ANONYMOUS if key is None else Author("request", key.name, key.digest.hex()[:ID_DIGITS])
 
 
 def may_see(request: Request, model_id: str) -> bool:

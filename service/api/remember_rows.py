@@ -47,7 +47,7 @@ async def let_wait(
 ) -> None:
     """Let the rows that were scored wait for their labels, before the scores are told.
 
-    Raises ModelChanged, TooManyRemembered, and what the store raises.
+    Raises ModelChanged, TooManyPendingRows, and what the store raises.
     """
     assert isinstance(intake.rows, ListedRows)
     of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores

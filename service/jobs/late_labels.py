@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from dualstream.service.codecs import ListedRows
-from dualstream.service.journal.protocol import Journal, Known, Part, Remembered, ToRemember
+from dualstream.service.journal.protocol import Journal, Known, NewPendingRow, Part, PendingRow
 from dualstream.service.journal.record import (
     KeyKind,
     Rows,
@@ -82,7 +82,7 @@ class Labelled:
         is_same = kept.fingerprint == label.fingerprint
         (self.duplicates if is_same else self.conflicts).append((label.place, kept.seq))
 
-    def miss(self, label: Label, row: Remembered | None) -> None:
+    def miss(self, label: Label, row: PendingRow | None) -> None:
         """Of what nothing is known, or that it has waited too long."""
         has_expired = row is not None and not row.body
         (self.expired if has_expired else self.unknown).append(label.place)
@@ -113,10 +113,10 @@ async def remember(
 
     Returns how many wait now: of the others the labels are known.
 
-    Raises ModelChanged, TooManyRemembered, and what the store raises.
+    Raises ModelChanged, TooManyPendingRows, and what the store raises.
     """
     told = [
-        ToRemember(
+        NewPendingRow(
             make_key(KeyKind.LABEL, rows.ids[row]),
             encode_rows(
                 rows.indptr[row : row + 2],
@@ -181,7 +181,7 @@ async def learn_labels(
 
 
 def _look_up(
-    labels: Sequence[Label], waiting: Sequence[Remembered | None], known: Sequence[Known | None]
+    labels: Sequence[Label], waiting: Sequence[PendingRow | None], known: Sequence[Known | None]
 ) -> tuple[Labelled, list[Rows]]:
     """What is known of these labels, and the rows of those that are not, where they wait."""
     told, rows = Labelled(), []
@@ -199,7 +199,7 @@ def _look_up(
 
 def _explained(
     labels: Sequence[Label],
-    waiting: Sequence[Remembered | None],
+    waiting: Sequence[PendingRow | None],
     known: Sequence[Known | None],
     repeats: tuple[int, int],
     answer: Answer | None,
@@ -225,7 +225,7 @@ def _explained(
     return told
 
 
-async def learn_defaults(model: Model, due: Sequence[Remembered]) -> Receipt:
+async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
     """Learn the default labels of rows whose wait is over; those that have labels are let go of.
 
     Raises RecordError, and what an append raises.
@@ -283,7 +283,7 @@ def _add(rows: ListedRows, label: Label, row: Rows) -> None:
     rows.name_ends.append(len(rows.names))
 
 
-def _row_of(row: Remembered) -> Rows:
+def _row_of(row: PendingRow) -> Rows:
     ((_, found),) = decode(row.body)
     assert isinstance(found, Rows)
     return found

@@ -17,7 +17,7 @@ from typing import Any
 
 from dualstream.service.jobs.refit_status import UNDER_WAY, RefitJob, RefitTable, UnderWay, now_ms
 from dualstream.service.jobs.refit_window import last_rows
-from dualstream.service.journal.author import Author
+from dualstream.service.journal.audit import Author
 from dualstream.service.journal.protocol import (
     JournalError,
     JournalUnavailable,

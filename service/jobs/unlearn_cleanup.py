@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 
-from dualstream.service.journal.author import SERVER
+from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import (
     AppendRequest,
     Conflict,

@@ -11,7 +11,7 @@ import msgspec
 from dualstream.service.clock import REAL, Outside
 from dualstream.service.codecs import MAX_NONZEROS, RowLimits
 from dualstream.service.concurrency import background_task, drop_traceback
-from dualstream.service.journal.author import SERVER, Author, told_of_spec
+from dualstream.service.journal.audit import SERVER, Author, describe_spec
 from dualstream.service.journal.protocol import (
     Conflict,
     Journal,
@@ -228,7 +228,7 @@ class ModelRegistry:
             record, created = await self._replace(model_id, spec, given, may_replace, by)
         else:
             made = (canonical(spec), canonical(given))
-            change = by.change("create", **told_of_spec(spec))
+            change = by.change("create", **describe_spec(spec))
             record, created = await self.journal.create(model_id, *made, change)
             if not created and not _is_same(record, spec, given):
                 raise _other_spec(model_id)
@@ -307,7 +307,7 @@ class ModelRegistry:
                     record.chain,
                     canonical(spec),
                     canonical(given),
-                    by.change("replace", **told_of_spec(spec), replaced_seq=record.seq),
+                    by.change("replace", **describe_spec(spec), replaced_seq=record.seq),
                 )
             except UnknownModel:
                 detail = f"there is no model {model_id!r} for If-Match to name"

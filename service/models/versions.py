@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from dualstream.service.journal.author import SERVER, Author
+from dualstream.service.journal.audit import SERVER, Author
 from dualstream.service.journal.protocol import Conflict, Journal, JournalError, Snapshot
 from dualstream.service.replica.controls import Rollback, why_forgotten, why_no_way_back
 from dualstream.wire.problems import Problem, unavailable

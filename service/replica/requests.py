@@ -7,7 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from dualstream.service.codecs import ListedRows, Rows, class_texts
-from dualstream.service.journal.author import SERVER, Author, told_of
+from dualstream.service.journal.audit import SERVER, Author, describe_fields
 from dualstream.service.journal.protocol import Change, CursorMove, Part, Place
 from dualstream.service.journal.record import (
     Control,
@@ -141,7 +141,7 @@ class ControlRequest(msgspec.Struct):
         """As the log of changes tells of it."""
         if self.by is None:
             return None
-        return self.by.change(self.control.kind, **told_of(self.control.fields))
+        return self.by.change(self.control.kind, **describe_fields(self.control.fields))
 
     @property
     def parts(self) -> list[Part]:

@@ -22,16 +22,16 @@ from dualstream.service.journal.protocol import (
     JournalUnavailable,
     Known,
     ModelRecord,
+    NewPendingRow,
     NotHeld,
     OutcomeUnknown,
     Overdue,
     Part,
+    PendingRow,
     Place,
-    Remembered,
     Revision,
     Snapshot,
     StoredCopy,
-    ToRemember,
     Usage,
     Version,
 )
@@ -322,13 +322,13 @@ class Connection:
     ) -> "list[Known | None]":
         return (await self._call(_READ, "known", model, incarnation, tuple(keys)))[0]
 
-    async def remember(self, model: str, incarnation: str, rows: Sequence[ToRemember]) -> int:
+    async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         count: int = (await self._call(_WRITE, "remember", model, incarnation, tuple(rows)))[0]
         return count
 
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> "list[Remembered | None]":
+    ) -> "list[PendingRow | None]":
         return (await self._call(_READ, "remembered", model, incarnation, tuple(keys)))[0]
 
     async def awaiting_labels(self) -> "list[AwaitingLabels]":

@@ -7,14 +7,14 @@ last ones away: entries, nonces, keys and cursors together.
 from dataclasses import dataclass, field
 
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.deduplicate import Known, Left
+from dualstream.service.journal.deduplicate import Known, SkippedPart
 from dualstream.service.journal.protocol import (
     Audited,
     CursorMove,
     Entry,
     ModelRecord,
+    PendingRow,
     Place,
-    Remembered,
     Snapshot,
     Version,
 )
@@ -31,11 +31,11 @@ class Operation:
     seq: int
     previous: str
     chain: str
-    left: list[Left]
+    left: list[SkippedPart]
     keys: dict[bytes, Known]
     cursor: CursorMove | None
     entry: Entry | None
-    let_go: dict[bytes, Remembered]
+    let_go: dict[bytes, PendingRow]
     """Rows whose labels came."""
     change: Audited | None = None
 
@@ -82,7 +82,7 @@ class Log:
     """Copies by their digests."""
     ever_stored: dict[str, bytes] = field(default_factory=dict)
     versions: dict[str, Version] = field(default_factory=dict)
-    waits: dict[bytes, Remembered] = field(default_factory=dict)
+    waits: dict[bytes, PendingRow] = field(default_factory=dict)
     """Rows that wait for their labels, and those that have waited too long."""
     changes: list[Audited] = field(default_factory=list)
     uses: dict[int, str] = field(default_factory=dict)

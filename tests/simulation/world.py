@@ -36,7 +36,7 @@ from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.jobs.refit import Refits
 from dualstream.service.jobs.refit_status import UnderWay
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
-from dualstream.service.journal.author import SERVER
+from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness

@@ -24,7 +24,7 @@ from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.journal.sqlite.writer_thread import Worker
+from dualstream.service.journal.sqlite.writer_thread import ConnectionThread
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models import model as model_module, registry as catalog_module
 from dualstream.service.models.cache import MAX_LEAVING
@@ -618,7 +618,9 @@ def test_a_model_of_sqlite_is_loaded_by_one_call_of_the_store(tmp_path, monkeypa
             for model_id in IDS[:2]:
                 catalog.forget(catalog.find(model_id))
             for way in ("run", "read"):
-                monkeypatch.setattr(reader, way, partial(counted, way=getattr(Worker, way)))
+                monkeypatch.setattr(
+                    reader, way, partial(counted, way=getattr(ConnectionThread, way))
+                )
             assert [await bits_of(catalog, model_id) for model_id in IDS[:2]] == before
             assert len(calls) == 2
 

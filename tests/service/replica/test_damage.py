@@ -125,7 +125,7 @@ def begin_later(entry: dict) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (flip("body", 300), "at seq 8: the part at byte 0 has another checksum"),
+        (flip("body", 300), "at seq 8: the part at byte 0 has a wrong checksum"),
         (cut, "at seq 8: "),
         (emptied, "at seq 8: 0 records where there have to be 4"),
         (of_later_version, "at seq 8: record version 2"),
