@@ -21,7 +21,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.replica.entries import Content
 from dualstream.service.replica.groups import BULK_ROWS, Group, is_whole, own_entry
 from dualstream.service.replica.lineage import Lost, contradicts, may_contradict
-from dualstream.service.replica.pending_outcomes import Applied, take_back
+from dualstream.service.replica.pending_outcomes import Applied, clear_outcomes
 from dualstream.service.replica.receipts import new_of
 from dualstream.service.replica.recovery import REPLAYS, Forked
 from dualstream.service.replica.replica import Replica
@@ -85,7 +85,7 @@ class Applying:
             else:
                 follows = appended.shortfall is None and is_whole(group, appended)
             if follows and replica.learns_at_once(seq - replica.seq):
-                return self._told(group, appended) if appended.entries else ()
+                return self._with_others(group, appended) if appended.entries else ()
         if contradicts(appended, self.place):
             replica.is_forked = True
         return None
@@ -137,7 +137,7 @@ class Applying:
         """Where the replica stands, between two groups."""
         return self._replica.place
 
-    def _told(self, group: Group, appended: Appended) -> Others | None:
+    def _with_others(self, group: Group, appended: Appended) -> Others | None:
         """What was told and the group's own entry, if all are of rows that follow.
 
         One pass over rows of others and own ones takes less than two.
@@ -184,9 +184,9 @@ class Applying:
                 await replica.apply(unseen, self._journal)
             if appended.more:
                 await replica.catch_up(self._journal)
-            handed_over = replica.watched[nonce]
-            if handed_over is not None:
-                return handed_over
+            outcome = replica.watched[nonce]
+            if outcome is not None:
+                return outcome
             if appended.seq is None and appended.more:
                 self._check_kept(appended)
                 return None
@@ -256,14 +256,14 @@ class Applying:
             # Once more where it was suspected since the head was asked for.
             while seq is None or replica.seq < seq or replica.is_forked:
                 seq, suspicions = replica.seq, self._suspicions
-                await self._hold_against_head(read_already)
+                await self._check_head(read_already)
                 if suspicions == self._suspicions:
                     replica.is_forked = False
                 read_already = False
         except (Forked, Trimmed) as cause:
             await self._rebuild(cause)
 
-    async def _hold_against_head(self, read_already: bool) -> None:
+    async def _check_head(self, read_already: bool) -> None:
         """Bring the replica to the journal's end, wherever that is. Raises Forked, Trimmed.
 
         Where it was `read_already` and has not grown since, it is not read again.
@@ -292,8 +292,8 @@ class Applying:
         replica.is_forked = True
         if isinstance(cause, Forked):
             log.warning("%s; rebuilding it from the journal", cause)
-            replica.trail.is_parted = True
-            take_back(replica.watched)
+            replica.trail.has_diverged = True
+            clear_outcomes(replica.watched)
             self.listener.on_fork(replica.id)
         else:
             log.warning(

@@ -1,17 +1,23 @@
-"""How a replica obeys a control in its place: what it names is fetched, then it is applied."""
+"""Applies one control record to a replica: fetches what the control names, then executes it."""
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, Self
 
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.journal.record import Control
-from dualstream.service.replica.controls import ControlOutcome, copy_needed_by, obey, takes_up
-from dualstream.service.replica.quarantine import held_pieces, learn_held
+from dualstream.service.replica.control_outcomes import ControlOutcomes
+from dualstream.service.replica.controls import (
+    ControlOutcome,
+    Subject,
+    apply_to,
+    copy_needed_by,
+    learns_quarantine,
+)
+from dualstream.service.replica.quarantine import Resuming, learn_quarantined, read_quarantine
 from dualstream.service.replica.state import ModelState, UnreadableCopy, read_copy
-
-if TYPE_CHECKING:
-    from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.window_losses import ServedLosses
 
 log = logging.getLogger("dualstream.obeying")
 
@@ -19,8 +25,35 @@ log = logging.getLogger("dualstream.obeying")
 _OTHER_ROWS = ("rollback", "unlearn", "pause")
 
 
-async def apply_control(replica: "Replica", control: Control, journal: Journal) -> ControlOutcome:
-    """Let a replica obey the control that comes next.
+class ControlTarget(Subject, Resuming, Protocol):
+    """The part of a replica that applying a control needs."""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The resolved specification."""
+
+    losses: ServedLosses
+    verdicts: ControlOutcomes
+    refused_controls: int
+    certified_at: float
+    fetched: ModelState | None
+    learned_copy: tuple[ModelState, ServedLosses, int] | None
+
+    @property
+    def state(self) -> ModelState:
+        """The state of the model."""
+
+    def still(self) -> AbstractAsyncContextManager[None]:
+        """While held, no slice of rows is applied."""
+
+    def copied(self) -> Self:
+        """An independent copy."""
+
+
+async def apply_control(
+    replica: ControlTarget, control: Control, journal: Journal
+) -> ControlOutcome:
+    """Let a replica apply_to the control that comes next.
 
     In a thread, as it may take long: a new member learns the retained rows. Raises UnreadableCopy
     and Trimmed, before anything is changed.
@@ -33,17 +66,17 @@ async def apply_control(replica: "Replica", control: Control, journal: Journal) 
             # Gone with the record itself, which was trimmed meanwhile? Raises Trimmed.
             await journal.read(replica.id, replica.incarnation, replica.seq, 1)
             raise
-    if takes_up(replica, control):
-        replica.taken_up = await _take_up(replica, journal)
+    if learns_quarantine(replica, control):
+        replica.learned_copy = await _learn_in_copy(replica, journal)
     async with replica.still():
-        verdict = await asyncio.to_thread(obey, replica, control)
+        verdict = await asyncio.to_thread(apply_to, replica, control)
         replica.seq += 1
         replica.certified_at = float("-inf")
-        _note(replica, control, verdict)
+        _record(replica, control, verdict)
     return verdict
 
 
-def _note(replica: "Replica", control: Control, verdict: ControlOutcome) -> None:
+def _record(replica: ControlTarget, control: Control, verdict: ControlOutcome) -> None:
     """Keep what is beside the state, and count a refusal."""
     replica.verdicts.keep(replica.seq, control, verdict)
     if verdict.refusal is not None:
@@ -59,7 +92,9 @@ def _note(replica: "Replica", control: Control, verdict: ControlOutcome) -> None
         replica.losses.forget()
 
 
-async def _take_up(replica: "Replica", journal: Journal) -> "tuple[Replica, int]":
+async def _learn_in_copy(
+    replica: ControlTarget, journal: Journal
+) -> tuple[ModelState, ServedLosses, int]:
     """A copy of the replica that has learned the rows in quarantine, and how many these were.
 
     It learns them piece by piece. The replica stays as it is meanwhile, and predicts: where the
@@ -67,12 +102,12 @@ async def _take_up(replica: "Replica", journal: Journal) -> "tuple[Replica, int]
     """
     async with replica.still():
         copy, learned = await asyncio.to_thread(replica.copied), 0
-    async for some in held_pieces(replica, journal):
-        learned += await asyncio.to_thread(learn_held, copy, some)
-    return copy, learned
+    async for some in read_quarantine(replica, journal):
+        learned += await asyncio.to_thread(learn_quarantined, copy, some)
+    return copy.state, copy.losses, learned
 
 
-async def fetch_copy(replica: "Replica", digest: str, journal: Journal) -> ModelState:
+async def fetch_copy(replica: ControlTarget, digest: str, journal: Journal) -> ModelState:
     """The state in a copy of the replica's model. Raises UnreadableCopy."""
     data = await journal.copy_get(replica.id, replica.incarnation, digest)
     try:

@@ -42,9 +42,9 @@ from dualstream.service.replica.groups import (
     GROUP_ROWS,
     Appending,
     Group,
-    Line,
-    is_all_there,
+    RequestQueue,
     is_bulk,
+    is_complete,
     next_group,
 )
 from dualstream.service.replica.receipts import (
@@ -59,11 +59,18 @@ from dualstream.solvers import Outcome
 
 log = logging.getLogger("dualstream.committer")
 
-TOLD = (OutcomeUnknown, JournalUnavailable, ModelChanged, UnknownCopy, CursorMoved, NotHeld)
-"""Whoever submitted what fails so is told; there is nothing to look for in a log."""
-FOLLOWING_TURNS = 6
-"""Of the event loop: so many take those who hear that rows are journalled to submit the next."""
-SENDING_TURNS = 2
+EXPECTED_ERRORS = (
+    OutcomeUnknown,
+    JournalUnavailable,
+    ModelChanged,
+    UnknownCopy,
+    CursorMoved,
+    NotHeld,
+)
+"""Whoever submitted what fails so is found; there is nothing to look for in a log."""
+NEXT_REQUEST_ITERATIONS = 6
+"""Of the event loop: so many take those who check_late_append that rows are journalled to submit the next."""
+SEND_ITERATIONS = 2
 """So many take those to be on their way to the store."""
 
 
@@ -84,21 +91,21 @@ class Committer:
         self._listener = listener
         self._on_late: Callable[[Appended], None] | None = None
         self._outside = outside
-        self._waiting: Line = deque()
+        self._waiting: RequestQueue = deque()
         # From the first request that waits until there is none, and what tells of that.
-        self._is_at_work = False
-        self._rests: asyncio.Future[None] | None = None
+        self._is_busy = False
+        self._idle: asyncio.Future[None] | None = None
         self._refusal: str | None = None
         # The group that has its turn, and what works on it where that takes several steps.
         self._group: Group | None = None
-        self._working: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         # While rows in bulk are learned: their end, behind which others may be appended.
-        self._learned_to: Place | None = None
+        self._learning_until: Place | None = None
         self._ahead: Group | None = None
         # Held by whoever moves the replica on: this committer's groups, or `refresh`.
-        self._moving = FifoLock()
-        self._wanting = 0  # how many others wait for it
+        self._advance_lock = FifoLock()
+        self._lock_waiters = 0  # how many others wait for it
 
     def submit(self, request: AnyRequest) -> "asyncio.Future[Receipt]":
         """Park the request; the future resolves when it is durable and applied."""
@@ -108,10 +115,10 @@ class Committer:
             future.set_exception(JournalUnavailable(self._refusal))
             return future
         self._waiting.append((request, future))
-        if not self._is_at_work:
-            self._is_at_work = True
+        if not self._is_busy:
+            self._is_busy = True
             loop.call_soon(self._gather, 0)
-        elif self._learned_to is not None:
+        elif self._learning_until is not None:
             self._append_ahead()
         return future
 
@@ -130,13 +137,13 @@ class Committer:
         try:
             await self._catch_up(seq)
         except Exception as error:
-            self._doubt_after(error)
-            self._tell_failed(error)
+            self._mark_forked_after(error)
+            self._report_failure(error)
             raise
 
     async def _catch_up(self, seq: int | None) -> None:
         replica = self._replica
-        async with self._moving_on():
+        async with self._exclusive():
             if self._refusal is not None:
                 raise JournalUnavailable(self._refusal)
             if seq is not None and replica.seq >= seq and not replica.is_forked:
@@ -145,47 +152,47 @@ class Committer:
             await self._applying.catch_up(seq)
             self._listener.on_advance(before, replica.seq)
 
-    async def see_what_is_lost(self, place: Place) -> None:
+    async def check_place(self, place: Place) -> None:
         """The store does not hold `place`: nobody is served of what it has lost with that."""
         if self._applying.has_lost(place):
-            await self._look()
+            await self._check_against_journal()
 
-    async def _look(self) -> None:
+    async def _check_against_journal(self) -> None:
         """Hold the replica against the journal; where that fails, it is let go of."""
         with contextlib.suppress(JournalError, RecordError):
             await self.refresh()
 
-    def hear(self, appended: Appended) -> None:
+    def check_late_append(self, appended: Appended) -> None:
         """What was answered to a replica in whose place this one was loaded."""
         if self._applying.may_contradict(appended):
             self.suspect()
-            self._looking = asyncio.create_task(self._look())
+            self._checking = asyncio.create_task(self._check_against_journal())
 
     def suspect(self) -> None:
         """Serve nobody before the next `refresh`, which looks where the journal ends."""
         self._applying.suspect()
 
-    def tell_nobody(self) -> None:
-        """Let go of those who were to hear of groups, forks, losses and failures."""
+    def detach_listener(self) -> None:
+        """Let go of those who were to check_late_append of groups, forks, losses and failures."""
         self._listener = self._applying.listener = SILENT
 
-    def refuse(self, why: str, on_late: Callable[[Appended], None] | None = None) -> None:
-        """Take nothing on any more: whoever waits, or comes yet, is told that nothing was done.
+    def refuse(self, reason: str, on_late: Callable[[Appended], None] | None = None) -> None:
+        """Take nothing on any more: whoever waits, or comes yet, is found that nothing was done.
 
         For a replica in whose place another one is loaded. The group that has its turn is brought
         to its end; of one appended behind it nobody hears what came of it, and `on_late` what its
         append was answered.
         """
-        self._refusal, self._on_late = why, on_late
+        self._refusal, self._on_late = reason, on_late
         while self._waiting:
             _, future = self._waiting.popleft()
             if not future.done():
-                future.set_exception(JournalUnavailable(why))
+                future.set_exception(JournalUnavailable(reason))
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits here, and nobody moves the replica."""
-        return not self._is_at_work and not self._moving.is_held
+        return not self._is_busy and not self._advance_lock.is_held
 
     @contextlib.asynccontextmanager
     async def between_groups(self) -> AsyncIterator[None]:
@@ -193,33 +200,33 @@ class Committer:
 
         Raises JournalUnavailable while it is forked: a group may have failed in the midst of a row.
         """
-        async with self._moving_on():
+        async with self._exclusive():
             if self._replica.is_forked:
-                why = f"model {self._replica.id!r} is being rebuilt from its journal"
-                raise JournalUnavailable(why)
+                reason = f"model {self._replica.id!r} is being rebuilt from its journal"
+                raise JournalUnavailable(reason)
             yield
 
     @contextlib.asynccontextmanager
-    async def _moving_on(self) -> AsyncIterator[None]:
+    async def _exclusive(self) -> AsyncIterator[None]:
         """While held, nobody else moves the replica on: it stands between two groups."""
-        self._wanting += 1
+        self._lock_waiters += 1
         try:
-            await self._moving.taken()
+            await self._advance_lock.acquire()
         finally:
-            self._wanting -= 1
+            self._lock_waiters -= 1
         try:
             yield
         finally:
-            self._moving.hand_on()
+            self._advance_lock.release()
 
     async def drain(self) -> None:
         """Wait until all that somebody waits for is answered, and nobody moves the replica."""
         self._waiting = deque(one for one in self._waiting if not one[1].done())
-        while self._is_at_work:
-            self._rests = self._rests or asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._rests])
-        await self._moving.taken()
-        self._moving.hand_on()
+        while self._is_busy:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle])
+        await self._advance_lock.acquire()
+        self._advance_lock.release()
 
     # -- a group's way --------------------------------------------------------------------------
 
@@ -232,21 +239,21 @@ class Committer:
         count = len(self._waiting)
         if known < count < GROUP_ROWS:
             asyncio.get_running_loop().call_soon(self._gather, count)
-        elif self._moving.take():
+        elif self._advance_lock.try_acquire():
             self._begin()
         else:
-            self._moving.wait().add_done_callback(self._begin)
+            self._advance_lock.enqueue().add_done_callback(self._begin)
 
     def _begin(self, _: object = None) -> None:
         """Append the next group, whose turn it is."""
         if not self._waiting:  # whoever drains takes those off the line who have left
-            self._go_on()
+            self._start_next()
             return
         self._group = group = next_group(self._waiting, self._outside)
         group.sent = self._appending.send(group)
-        group.sent.add_done_callback(self._answered)
+        group.sent.add_done_callback(self._on_appended)
 
-    def _answered(self, sent: "asyncio.Future[Appended]") -> None:
+    def _on_appended(self, sent: "asyncio.Future[Appended]") -> None:
         """Learn and answer the group that was appended, at once or by a task."""
         if sent.cancelled():
             return  # the event loop ends
@@ -257,47 +264,47 @@ class Committer:
             others = self._applying.at_once(group, appended)
             if others is not None:
                 self._learn(group, appended, others)
-                self._go_on()
+                self._start_next()
                 return
         elif isinstance(sent.exception(), NotHeld):
             self._has_lost(*group.requests)
-        self._working = asyncio.get_running_loop().create_task(self._work_on(group))
+        self._running = asyncio.get_running_loop().create_task(self._run(group))
 
     def _learn(self, group: Group, appended: Appended, others: Others) -> None:
         """Learn a plain group and answer."""
         replica, requests, before = self._replica, group.requests, self._replica.seq
         try:
-            self._tell_journalled(group, appended)
+            self._notify_journalled(group, appended)
             placed = by_request(requests, appended.placed)
             outcome = self._applying.learn(group, appended, placed, others)
-            self._tell(group, receipts_of(requests, placed, outcome, replica.answers), before)
+            self._resolve(group, receipts_of(requests, placed, outcome, replica.answers), before)
         except Exception as error:
             self._fail(group, error, before)
 
-    def _go_on(self) -> None:
+    def _start_next(self) -> None:
         """The group that had its turn is done, if there was one."""
-        self._moving.hand_on()
+        self._advance_lock.release()
         if self._waiting:
             self._gather(0)
             return
-        self._is_at_work = False
-        if self._rests is not None:
-            self._rests.set_result(None)
-            self._rests = None
+        self._is_busy = False
+        if self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
 
     # -- step by step ----------------------------------------------------------------------------
 
-    async def _work_on(self, group: Group | None) -> None:
+    async def _run(self, group: Group | None) -> None:
         while group is not None:
             await self._finish(group)
             group, self._ahead = self._ahead, None
-        self._working = None
-        self._go_on()
+        self._running = None
+        self._start_next()
 
     async def _finish(self, group: Group) -> None:
         before = self._replica.seq
         try:
-            self._tell(group, await self._commit(group), before)
+            self._resolve(group, await self._commit(group), before)
         except Exception as error:
             self._fail(group, error, before)
 
@@ -310,7 +317,7 @@ class Committer:
             try:
                 appended = await (group.appending or self._journal_group(group))
             except NotHeld:
-                await self._see_what_is_lost(*group.requests)
+                await self._check_held_place(*group.requests)
                 raise
             if group.appending is not None and self._refusal is not None:
                 raise OutcomeUnknown(self._refusal)  # it is journalled, and another replica's now
@@ -324,31 +331,31 @@ class Committer:
                 placed = by_request(requests, appended.placed)
                 if group.rows >= BULK_ROWS and self._applying.is_next(appended):
                     assert appended.seq is not None
-                    self._learned_to = Place(appended.seq, appended.chain)
+                    self._learning_until = Place(appended.seq, appended.chain)
                     self._append_ahead()
-                    await self._let_follow(group)
+                    await self._await_next_request(group)
                 applied = await apply(group, appended, placed)
             except JournalUnavailable as error:  # it is in the journal, all the same
                 raise OutcomeUnknown(str(error)) from error
             finally:
-                self._learned_to = None
+                self._learning_until = None
         finally:
             del self._replica.watched[nonce]
         if appended.shortfall is not None:
             raise NotReplicated(appended.shortfall)
         if isinstance(requests[0], ControlRequest):
             assert not isinstance(applied, Outcome)
-            told = (appended.placed[0], applied, self._replica.verdicts)
-            return [receipt_of_control(requests[0], *told)]
+            found = (appended.placed[0], applied, self._replica.verdicts)
+            return [receipt_of_control(requests[0], *found)]
         assert not isinstance(applied, ControlOutcome)
         return receipts_of(requests, placed, applied, self._replica.answers)
 
     async def _journal_group(self, group: Group) -> Appended:
         appended = await self._appending.until_known(group)
-        self._tell_journalled(group, appended)
+        self._notify_journalled(group, appended)
         return appended
 
-    async def _see_what_is_lost(self, request: AnyRequest) -> None:
+    async def _check_held_place(self, request: AnyRequest) -> None:
         """What it was made of is at a place that the store does not hold."""
         if self._has_lost(request):
             before = self._replica.seq
@@ -362,7 +369,7 @@ class Committer:
 
     async def _journal_ahead(self, group: Group, front: Place) -> Appended:
         appended = await self._journal_group(group)
-        self._applying.look_ahead(appended, front, is_learning=self._learned_to is front)
+        self._applying.look_ahead(appended, front, is_learning=self._learning_until is front)
         if self._on_late is not None:
             self._on_late(appended)
         return appended
@@ -372,17 +379,17 @@ class Committer:
 
         Nobody else moves the replica on before it is learned, too; so it waits for who wants to.
         """
-        if self._learned_to is None or self._ahead is not None or not self._waiting:
+        if self._learning_until is None or self._ahead is not None or not self._waiting:
             return
-        if self._wanting:
+        if self._lock_waiters:
             return
         if is_bulk(self._waiting[0][0]):
             self._ahead = group = next_group(self._waiting, self._outside)
-            group.front = self._learned_to
+            group.front = self._learning_until
             self._replica.watched[group.nonce] = None
-            group.appending = asyncio.create_task(self._journal_ahead(group, self._learned_to))
+            group.appending = asyncio.create_task(self._journal_ahead(group, self._learning_until))
 
-    async def _let_follow(self, group: Group) -> None:
+    async def _await_next_request(self, group: Group) -> None:
         """Let the next rows be sent to the store, which works on them while these are learned.
 
         Who submits them one by one hears only now that these are journalled; learning would keep
@@ -390,48 +397,48 @@ class Committer:
         """
         if not any(isinstance(one, Request) and one.is_followed for one in group.requests):
             return
-        turns = FOLLOWING_TURNS
-        while self._ahead is None and turns:
+        iterations = NEXT_REQUEST_ITERATIONS
+        while self._ahead is None and iterations:
             await asyncio.sleep(0)
-            turns -= 1
-        for _ in range(SENDING_TURNS if self._ahead else 0):
+            iterations -= 1
+        for _ in range(SEND_ITERATIONS if self._ahead else 0):
             await asyncio.sleep(0)
 
-    def _doubt_after(self, error: Exception) -> None:
+    def _mark_forked_after(self, error: Exception) -> None:
         """What nobody has foreseen may have come in the midst of a row: half of it is learned."""
         if not isinstance(error, (JournalError, RecordError)):
             self._replica.is_forked = True
 
     # -- who hears of it -------------------------------------------------------------------------
 
-    def _tell_journalled(self, group: Group, appended: Appended) -> None:
+    def _notify_journalled(self, group: Group, appended: Appended) -> None:
         self._listener.on_group(group.rows, self._outside.clock() - group.began)
         for request in group.requests:
             if isinstance(request, Request) and request.on_journalled is not None:
-                if is_all_there(appended):
+                if is_complete(appended):
                     request.on_journalled()
 
-    def _tell(self, group: Group, receipts: Sequence[Receipt], before: int) -> None:
+    def _resolve(self, group: Group, receipts: Sequence[Receipt], before: int) -> None:
         for future, receipt in zip(group.futures, receipts, strict=True):
             if not future.done():
                 future.set_result(receipt)
         self._listener.on_advance(before, self._replica.seq)
 
-    def _tell_failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         if self._refusal is None:  # else another replica has taken the place of this one
             self._listener.on_failure(error)
 
     def _fail(self, group: Group, error: Exception, before: int) -> None:
-        self._doubt_after(error)
+        self._mark_forked_after(error)
         try:
-            self._tell_failed(error)
+            self._report_failure(error)
             if isinstance(error, NotReplicated):
                 self._listener.on_advance(before, self._replica.seq)
         except Exception:  # whoever hears of it keeps nobody from his turn
             log.exception("model %r: what follows a group that failed", self._replica.id)
         if isinstance(error, RecordError):  # met behind the append
             error.is_journalled = True
-        if not isinstance(error, (*TOLD, NotReplicated)):
+        if not isinstance(error, (*EXPECTED_ERRORS, NotReplicated)):
             failed = len(group.requests)
             log.error("model %r: a group of %d failed", self._replica.id, failed, exc_info=error)
         for future in group.futures:

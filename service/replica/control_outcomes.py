@@ -19,7 +19,7 @@ from dualstream.solvers import CorruptState
 _WITH_FIELDS = ("rollback", "resume", "refit")
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
     """A verdict, and what the control asked for."""
 
     seq: int
@@ -41,12 +41,12 @@ class ControlOutcomes:
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        self._by_seq: dict[int, Told] = {}
+        self._by_seq: dict[int, KeptOutcome] = {}
 
     def __len__(self) -> int:
         return len(self._by_seq)
 
-    def at(self, seq: int) -> Told | None:
+    def at(self, seq: int) -> KeptOutcome | None:
         """Of the control at `seq`, if it is kept."""
         return self._by_seq.get(seq)
 
@@ -62,9 +62,9 @@ class ControlOutcomes:
 
     def keep(self, seq: int, control: Control, verdict: ControlOutcome) -> None:
         fields = _fields_kept(control)
-        self._put(Told(seq, control.kind, verdict.refusal, verdict.rows, fields))
+        self._put(KeptOutcome(seq, control.kind, verdict.refusal, verdict.rows, fields))
 
-    def _put(self, told: Told) -> None:
+    def _put(self, told: KeptOutcome) -> None:
         self._by_seq[told.seq] = told
         while len(self._by_seq) > self._kept:
             del self._by_seq[next(iter(self._by_seq))]
@@ -82,7 +82,7 @@ class ControlOutcomes:
         if "told" not in arrays:
             return
         try:
-            found = msgspec.json.decode(arrays["told"].tobytes(), type=list[Told])
+            found = msgspec.json.decode(arrays["told"].tobytes(), type=list[KeptOutcome])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptState(f"the kept verdicts are damaged: {error}") from error
         for told in found:

@@ -58,10 +58,10 @@ class Subject(Protocol):
     seq: int
     """Of the record before the control."""
 
-    def become(self, digest: str, seq: int) -> None:
+    def restore_copy(self, digest: str, seq: int) -> None:
         """Take on the state of this copy, of some `seq`, which was fetched before."""
 
-    def take_up(self) -> int:
+    def adopt_copy(self) -> int:
         """Take on the state that learned the rows in quarantine, as many as it says."""
 
 
@@ -157,7 +157,7 @@ def check_control(subject: Subject, control: Control) -> None:
         raise _unknown(subject, control, f"{error}, which") from error
 
 
-def obey(subject: Subject, control: Control) -> ControlOutcome:
+def apply_to(subject: Subject, control: Control) -> ControlOutcome:
     """Apply a control that `check_control` let pass, or that this version wrote."""
     kind, order = _read(subject, control)
     try:
@@ -176,7 +176,7 @@ def copy_named_by(control: Control) -> str | None:
     return None if digest is None else str(digest)
 
 
-def stands_alone(control: Control) -> bool:
+def needs_own_run(control: Control) -> bool:
     """Whether what is learned before it must have come to an end where it is obeyed.
 
     Names come into the state in its place, and what cannot be fetched stops the replica before it.
@@ -184,7 +184,7 @@ def stands_alone(control: Control) -> bool:
     return control.kind == "resume" or copy_named_by(control) is not None
 
 
-def takes_up(subject: Subject, control: Control) -> bool:
+def learns_quarantine(subject: Subject, control: Control) -> bool:
     """Whether the rows in quarantine have to be read before the control is obeyed here."""
     if control.kind != "resume" or control.fields["rows"] != "learn":
         return False
@@ -272,16 +272,16 @@ def _member_add(subject: Subject, order: MemberAdd) -> MemberView | None:
     learner = _members_of(subject)
     named = {} if order.name is None else {"name": order.name}
     name = learner.add_member(order.spec | named)
-    _norm_is_another(subject)
+    _reset_norm_history(subject)
     return find_member(learner, name)
 
 
 def _member_remove(subject: Subject, order: MemberRemove) -> None:
     _members_of(subject).remove_member(order.name)
-    _norm_is_another(subject)
+    _reset_norm_history(subject)
 
 
-def _norm_is_another(subject: Subject) -> None:
+def _reset_norm_history(subject: Subject) -> None:
     """Weights have come, gone or been solved for: what their norm was says nothing about it."""
     if subject.guarding is not None:
         subject.guarding.guard.begin_anew(subject.seq + 1, "norm")
@@ -309,7 +309,7 @@ def _unlearn(subject: Subject, order: Unlearn) -> None:
 def _rollback(subject: Subject, order: Rollback) -> None:
     if (why_not := why_no_way_back(subject, order.seq)) is not None:
         raise UnlearningError(why_not)
-    subject.become(order.digest, order.seq)
+    subject.restore_copy(order.digest, order.seq)
 
 
 def _pause(subject: Subject, order: Pause) -> None:
@@ -321,14 +321,14 @@ def _pause(subject: Subject, order: Pause) -> None:
         return
     if (why_not := why_no_way_back(subject, order.seq)) is not None:
         raise UnlearningError(why_not)
-    subject.become(order.digest, order.seq)
+    subject.restore_copy(order.digest, order.seq)
 
 
 def _resume(subject: Subject, order: Resume, arrays: Arrays) -> int:
     if (why_not := why_not_resumed(subject, order.since)) is not None:
         raise PauseError(why_not)
     assert subject.guarding is not None
-    learned = subject.take_up() if order.rows == "learn" else 0
+    learned = subject.adopt_copy() if order.rows == "learn" else 0
     subject.guarding.resume(subject.seq + 1, order.rows == "learn")
     return learned
 
@@ -354,7 +354,7 @@ def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int | None:
     retained = enter_refit(subject.learner, arrays)
     if order.records is not None:
         # Or a guard would take the solution for something wrong, and go back to before it.
-        _norm_is_another(subject)
+        _reset_norm_history(subject)
     return retained
 
 

@@ -15,8 +15,8 @@ from dualstream.service.journal.record import (
     decode_merged,
     holds_control,
 )
-from dualstream.service.replica.first_responses import AskedIn
-from dualstream.service.replica.retained_ids import NOBODY, Named
+from dualstream.service.replica.first_responses import KeyedRequests
+from dualstream.service.replica.retained_ids import NO_IDS, Named
 from dualstream.solvers import Batch, shared_ones
 
 
@@ -31,11 +31,11 @@ class Content(NamedTuple):
 
     names: list[tuple[int, str]]
     records: list[Batch | Control]
-    asked: AskedIn
+    asked: KeyedRequests
     named: Named
 
 
-def content_beyond(
+def content_after(
     seq: int,
     entries: Sequence[Entry],
     dim: int,
@@ -67,8 +67,8 @@ def content_beyond(
             batch = as_batch(block, dim)
             run.append(batch[skipped:] if skipped else batch)
     records += [Batch.concat(run)] if run else []
-    named = Named.within(parts, first_seq) if can_unlearn else NOBODY
-    return Content(names, records, AskedIn(parts, first_seq), named)
+    named = Named.within(parts, first_seq) if can_unlearn else NO_IDS
+    return Content(names, records, KeyedRequests(parts, first_seq), named)
 
 
 def as_batch(rows: Rows, dim: int) -> Batch:
@@ -80,10 +80,10 @@ def as_batch(rows: Rows, dim: int) -> Batch:
     return Batch.of_columns(*columns, dim, classes, rows.served_scores)
 
 
-def parted_at(
-    entries: Sequence[Entry], stands_alone: Callable[[Control], bool]
+def split_at(
+    entries: Sequence[Entry], needs_own_run: Callable[[Control], bool]
 ) -> list[Sequence[Entry]]:
-    """Runs of consecutive entries, in which each control that `stands_alone` does.
+    """Runs of consecutive entries, in which each control that `needs_own_run` does.
 
     A rollback has to: names come into the state in its place, and what cannot be fetched stops the
     replica before it.
@@ -92,7 +92,9 @@ def parted_at(
         n
         for n, entry in enumerate(entries)
         if holds_control(entry.body)
-        and any(isinstance(block, Control) and stands_alone(block) for block in decoded([entry])[1])
+        and any(
+            isinstance(block, Control) and needs_own_run(block) for block in decoded([entry])[1]
+        )
     ]
     if not alone:
         return [entries]

@@ -14,7 +14,14 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from dualstream.service.journal.record import ROW_KINDS, KeyKind, Parts
-from dualstream.service.replica.row_sums import FEW, Column, count, mean, places_where, where_not
+from dualstream.service.replica.row_sums import (
+    MIN_ARRAY_ROWS,
+    Column,
+    count,
+    indices_where,
+    mean,
+    where_not,
+)
 from dualstream.solvers import Batch, CorruptState, Outcome, State
 
 MAX_KEPT_ANSWERS = 1000
@@ -22,11 +29,11 @@ MAX_KEPT_ANSWERS = 1000
 KEPT_ROWS = 100_000
 """Rows of which score and id are kept, in all: of older requests the sums are."""
 
-Cut = TypeVar("Cut", bytes, list[int], list[bytes])
+Joined = TypeVar("Joined", bytes, list[int], list[bytes])
 
 
 @dataclass(slots=True)
-class Asked:
+class KeyedRequest:
     """A request with a key, as it stands in the journal: its rows begin at `first_seq`."""
 
     key: bytes
@@ -80,14 +87,14 @@ class _Columns(NamedTuple):
         return _Columns(_listed(self.scores) or (), _listed(self.losses) or (), rejected, wrong)
 
 
-class AskedIn:
+class KeyedRequests:
     """The requests with a key among the parts of a body, of which the first is at `first_seq`."""
 
     def __init__(self, parts: Parts, first_seq: int) -> None:
         self._parts, self._first_seq = parts, first_seq
         self._has_keys = parts.has_keys
 
-    def within(self, first_seq: int, seq: int, most: int) -> list[Asked]:
+    def within(self, first_seq: int, seq: int, most: int) -> list[KeyedRequest]:
         """The last `most` of those whose rows, one at least, all stand in first_seq .. seq."""
         if not self._has_keys:
             return []
@@ -96,7 +103,7 @@ class AskedIn:
         whole = whole[max(0, len(whole) - most) :]
         chosen = (column[whole].tolist() for column in (starts, stops, begins, ends))
         return [
-            Asked(self._parts.key(start), begin, end - begin, self._ids(start, stop))
+            KeyedRequest(self._parts.key(start), begin, end - begin, self._ids(start, stop))
             for start, stop, begin, end in zip(*chosen, strict=True)
         ]
 
@@ -137,7 +144,9 @@ class FirstResponses:
         answer = self._by_key.get(key)
         return answer if answer is not None and answer.seq == seq else None
 
-    def keep(self, asked: Sequence[Asked], first_seq: int, batch: Batch, outcome: Outcome) -> None:
+    def keep(
+        self, asked: Sequence[KeyedRequest], first_seq: int, batch: Batch, outcome: Outcome
+    ) -> None:
         """Keep the answers to those requests whose rows are all in the batch.
 
         The batch begins at `first_seq`.
@@ -160,20 +169,20 @@ class FirstResponses:
         wrong = None if self._task == "regression" else _are_wrong(batch, outcome)
         rejected = outcome.rejected if outcome.rejected.any() else None
         columns = _Columns(outcome.scores, outcome.losses, rejected, wrong)
-        if len(batch) < FEW * len(whole):
+        if len(batch) < MIN_ARRAY_ROWS * len(whole):
             columns = columns.listed()
         for request in whole:
             begins = request.first_seq - first_seq - known
             self._put(request, begins, columns)
             if outcome.set_aside is not None:
-                self._say_set_aside(request, outcome.set_aside[begins : begins + request.count])
+                self._count_set_aside(request, outcome.set_aside[begins : begins + request.count])
 
-    def _say_set_aside(self, request: Asked, rows: np.ndarray) -> None:
+    def _count_set_aside(self, request: KeyedRequest, rows: np.ndarray) -> None:
         answer = self._by_key.get(request.key)
         if answer is not None and answer.rows is not None:
             answer.rows.set_aside = int(rows.sum())
 
-    def _put(self, request: Asked, begins: int, columns: "_Columns") -> None:
+    def _put(self, request: KeyedRequest, begins: int, columns: "_Columns") -> None:
         """Keep the answer to a request whose rows are those of the columns from `begins` on."""
         ends = begins + request.count
         losses, rejected = columns.losses[begins:ends], None
@@ -191,16 +200,16 @@ class FirstResponses:
             len(losses),
             None if wrong is None else count(wrong),
             mean(losses),
-            AnsweredRows(scores, places_where(rejected), request.ids),
+            AnsweredRows(scores, indices_where(rejected), request.ids),
         )
         before = self._by_key.pop(request.key, None)
         if before is not None and before.rows is not None:
             self._rows -= before.count
         self._by_key[request.key] = answer
         self._rows += answer.count
-        self._let_go()
+        self._evict()
 
-    def _let_go(self) -> None:
+    def _evict(self) -> None:
         while len(self._by_key) > self._kept:
             oldest = self._by_key.pop(next(iter(self._by_key)))
             self._rows -= oldest.count if oldest.rows is not None else 0
@@ -251,13 +260,13 @@ class FirstResponses:
             self._read(state)
         except (KeyError, ValueError, IndexError) as error:
             raise CorruptState(f"the kept answers are damaged: {error!r}") from error
-        self._let_go()
+        self._evict()
 
     def _read(self, state: Mapping[str, np.ndarray]) -> None:
-        keys = _cut(state["keys"].tobytes(), state["key_ends"].tolist())
-        ids = _cut(state["ids"].tobytes(), state["id_ends"].tolist())
-        rejected = _cut(state["rejected"].tolist(), state["rejected_ends"].tolist())
-        ids_of = _cut(ids, state["ids_of"].tolist())
+        keys = _split(state["keys"].tobytes(), state["key_ends"].tolist())
+        ids = _split(state["ids"].tobytes(), state["id_ends"].tolist())
+        rejected = _split(state["rejected"].tolist(), state["rejected_ends"].tolist())
+        ids_of = _split(ids, state["ids_of"].tolist())
         sums = zip(
             *(state[name].tolist() for name in ("seqs", "counts", "learned", "mistakes", "losses")),
             strict=True,
@@ -287,9 +296,9 @@ def _are_wrong(batch: Batch, outcome: Outcome) -> np.ndarray:
     """Which rows were scored on the wrong side."""
     if outcome.predicted is not None:
         named = [*outcome.classes, None]  # a place of -1 is no class
-        told = [named[place] for place in outcome.predicted.tolist()]
+        predicted = [named[place] for place in outcome.predicted.tolist()]
         classes = [batch.classes[int(place)] for place in batch.labels.tolist()]
-        return np.array([a != b for a, b in zip(told, classes, strict=True)], np.bool_)
+        return np.array([a != b for a, b in zip(predicted, classes, strict=True)], np.bool_)
     wrong: np.ndarray = (outcome.scores >= 0) != (batch.labels == 1.0)
     return wrong
 
@@ -311,7 +320,7 @@ def _joined(texts: Sequence[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(texts), np.uint8).copy()
 
 
-def _cut(joined: Cut, ends: Sequence[int]) -> list[Cut]:
+def _split(joined: Joined, ends: Sequence[int]) -> list[Joined]:
     """The items that were joined."""
     if ends and ends[-1] != len(joined):
         raise ValueError(f"{len(joined)} joined items, not {ends[-1]}")

@@ -33,7 +33,7 @@ GROUP_ROWS = 4096
 BULK_ROWS = 1000
 """So many rows take about as long to learn as to append."""
 
-Line = deque[tuple[AnyRequest, "asyncio.Future[Receipt]"]]
+RequestQueue = deque[tuple[AnyRequest, "asyncio.Future[Receipt]"]]
 """Requests that wait for one model, and who waits for each."""
 
 
@@ -52,21 +52,21 @@ class Group(msgspec.Struct):
     """Its append, where that was begun before the group in front of it was learned."""
     front: Place | None = None
     """Where the replica stands then, as long as that is still to come."""
-    asked: Place | None = None
-    """Behind what its append was asked for first."""
+    first_known: Place | None = None
+    """Behind what its append was first_known for first."""
 
 
-def next_group(line: Line, outside: Outside) -> Group:
+def next_group(line: RequestQueue, outside: Outside) -> Group:
     """Take the first requests off the line, on which there is one at least."""
     first, future = line.popleft()
     requests, futures, parts, rows = [first], [future], first.parts, _rows(first)
-    if line and not _is_alone(first):
+    if line and not _forms_own_group(first):
         parts, size = list(parts), _size(first)
         while line:
             following, future = line[0]
             size += _size(following)
             rows += _rows(following)
-            if size > GROUP_BYTES or rows > GROUP_ROWS or _is_alone(following):
+            if size > GROUP_BYTES or rows > GROUP_ROWS or _forms_own_group(following):
                 rows -= _rows(following)
                 break
             line.popleft()
@@ -78,23 +78,23 @@ def next_group(line: Line, outside: Outside) -> Group:
 
 def is_bulk(request: AnyRequest) -> bool:
     """Whether the request alone makes a group of rows in bulk."""
-    return not _is_alone(request) and _rows(request) >= BULK_ROWS
+    return not _forms_own_group(request) and _rows(request) >= BULK_ROWS
 
 
-def is_guarded(group: Group) -> bool:
+def is_repeatable(group: Group) -> bool:
     """Whether all of it has a key, or moves a cursor: it cannot be journalled twice."""
     first = group.requests[0]
     if isinstance(first, Request) and first.cursor is not None:
         return True
-    return all([_is_guarded(request) for request in group.requests])
+    return all([_is_repeatable(request) for request in group.requests])
 
 
-def _is_guarded(request: AnyRequest) -> bool:
+def _is_repeatable(request: AnyRequest) -> bool:
     return request.key is not None or all([part.key is not None for part in request.parts])
 
 
-def is_all_there(appended: Appended) -> bool:
-    """Whether all of it is durable as asked, and stands under its own keys."""
+def is_complete(appended: Appended) -> bool:
+    """Whether all of it is durable as first_known, and stands under its own keys."""
     return appended.shortfall is None and not any(placed.conflict for placed in appended.placed)
 
 
@@ -113,7 +113,7 @@ def own_entry(group: Group, appended: Appended) -> Entry:
     return Entry(appended.first_seq, appended.seq, group.nonce, appended.chain, 0, body)
 
 
-def _is_alone(request: AnyRequest) -> bool:
+def _forms_own_group(request: AnyRequest) -> bool:
     """Whether the request is a group of its own."""
     return isinstance(request, ControlRequest) or request.cursor is not None
 
@@ -157,8 +157,8 @@ class Appending:
             place = Place(replica.seq, replica.chain)
             if group.front is not None and group.front.seq > place.seq:
                 place = group.front
-            repeats = group.asked if cursor is None else None
-            group.asked = repeats or place
+            repeats = group.first_known if cursor is None else None
+            group.first_known = repeats or place
             request = AppendRequest(
                 replica.id,
                 replica.incarnation,
@@ -192,9 +192,9 @@ class Appending:
             try:
                 return await (self.send(group) if sent is None else sent)
             except NonceForgotten:
-                if not is_guarded(group):
+                if not is_repeatable(group):
                     raise
-                sent = group.asked = None  # it is asked for as if for the first time
+                sent = group.first_known = None  # it is first_known for as if for the first time
                 continue
             except OutcomeUnknown as error:
                 unknown = error

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dualstream.solvers import QUANTITIES, CorruptState, State, check_arrays
+from dualstream.solvers import (
+    QUANTITIES,
+    Batch,
+    CorruptState,
+    Learner,
+    Outcome,
+    State,
+    check_arrays,
+    guard_of,
+)
 
 if TYPE_CHECKING:
-    from dualstream.solvers.evaluation.guard.monitor import Trip
-
-
-from dualstream.solvers import Batch, Learner, Outcome, guard_of
-
-if TYPE_CHECKING:
-    from dualstream.solvers.evaluation.guard.monitor import Guard
+    from dualstream.solvers.evaluation.guard.monitor import Guard, Trip
 
 PAUSED = "learning is paused since seq {}: resume the model first"
 
@@ -61,7 +64,7 @@ class Guarding:
             self.guard.count(outcomes[-1])
             first_seq += len(piece)
             batch = batch[len(piece) :]
-            self._look(subject.learner, first_seq - 1)
+            self._check_guard(subject.learner, first_seq - 1)
             if not len(batch):
                 return Outcome.joined(outcomes)
         like = subject.learner.learn(batch[:0])
@@ -69,7 +72,7 @@ class Guarding:
         self.pauses.set_aside(len(batch), len(batch.values))
         return Outcome.joined(outcomes)
 
-    def _look(self, learner: Learner, seq: int) -> None:
+    def _check_guard(self, learner: Learner, seq: int) -> None:
         trips = self.guard.look(learner, seq)
         if not trips:
             return
@@ -105,17 +108,17 @@ class Guarding:
         calm = max(first, self.guard.calm_seq)
         return calm if held is None else min(held, calm)
 
-    def resume(self, seq: int, takes_up: bool) -> None:
+    def resume(self, seq: int, learns_quarantine: bool) -> None:
         """The control that ends the pause stands at `seq`.
 
         Who lets rows in quarantine be learned after all takes them for good: they are no history to
         hold others against, and it begins anew.
         """
-        if takes_up:
+        if learns_quarantine:
             self.guard.begin_anew(seq)
         else:
             self.guard.calm(seq)
-        self.pauses.resume(seq, takes_up)
+        self.pauses.resume(seq, learns_quarantine)
 
     def state(self) -> State:
         """As arrays."""
@@ -166,7 +169,7 @@ class Pauses:
         self.counts = dict.fromkeys(QUANTITIES, 0)
         self.trips: deque[Tripped] = deque(maxlen=KEPT)
         # From where to where rows in quarantine were learned after all.
-        self._taken_up: deque[tuple[int, int]] = deque(maxlen=KEPT)
+        self._learned_spans: deque[tuple[int, int]] = deque(maxlen=KEPT)
 
     @property
     def is_paused(self) -> bool:
@@ -203,10 +206,10 @@ class Pauses:
         self.held_from = max(self.held_from, learned_through)
         self.is_settled = True
 
-    def resume(self, seq: int, takes_up: bool) -> None:
+    def resume(self, seq: int, learns_quarantine: bool) -> None:
         """The control that ends the pause stands at `seq`."""
-        if takes_up:
-            self._taken_up.append((self.held_from, seq))
+        if learns_quarantine:
+            self._learned_spans.append((self.held_from, seq))
         self.since, self.held_from, self.is_settled = 0, 0, True
         self.held_bytes = 0
 
@@ -216,7 +219,7 @@ class Pauses:
         Those still there, and those that are learned once more by who begins from a snapshot as
         old as this one. None where there are none.
         """
-        needed = [first for first, seq in self._taken_up if oldest_snapshot < seq]
+        needed = [first for first, seq in self._learned_spans if oldest_snapshot < seq]
         if self.is_paused:
             needed.append(self.held_from)
         return min(needed, default=None)
@@ -224,7 +227,7 @@ class Pauses:
     @property
     def has_taken_up(self) -> bool:
         """Whether rows in quarantine were ever learned after all."""
-        return bool(self._taken_up)
+        return bool(self._learned_spans)
 
     def state(self) -> State:
         """As arrays, the oldest first."""
@@ -236,7 +239,7 @@ class Pauses:
             "counts": np.array(list(self.counts.values()), np.int64),
             "trips": np.array(trips, np.int64).reshape(-1, 4),
             "values": np.array([(t.value, t.limit) for t in self.trips]).reshape(-1, 2),
-            "taken_up": np.array(list(self._taken_up), np.int64).reshape(-1, 2),
+            "taken_up": np.array(list(self._learned_spans), np.int64).reshape(-1, 2),
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -246,13 +249,13 @@ class Pauses:
             return
         check_arrays(state, {"pause": (3,), "counts": (len(QUANTITIES),)})
         try:
-            trips, values, taken_up = (state[name] for name in ("trips", "values", "taken_up"))
+            trips, values, spans = (state[name] for name in ("trips", "values", "taken_up"))
             for (rows, seq, quantity, paused), (value, limit) in zip(
                 trips.tolist(), values.tolist(), strict=True
             ):
                 one = Tripped(QUANTITIES[quantity], rows, seq, value, limit, bool(paused))
                 self.trips.append(one)
-            self._taken_up.extend((int(first), int(seq)) for first, seq in taken_up.tolist())
+            self._learned_spans.extend((int(first), int(seq)) for first, seq in spans.tolist())
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise CorruptState(f"the pauses are damaged: {error!r}") from error
         since, held_from, is_settled = state["pause"].tolist()

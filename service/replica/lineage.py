@@ -35,14 +35,14 @@ class Lineage:
     is counted twice.
     """
 
-    __slots__ = ("_chains", "_kept", "_parted_before", "_seqs", "is_parted")
+    __slots__ = ("_chains", "_kept", "_uncertain_before", "_seqs", "has_diverged")
 
     def __init__(self, kept: int | None = KEPT) -> None:
         self._kept = kept
         self._seqs, self._chains = array("Q"), array("Q")
         # Of what lies before it nobody knows whether it is on the path that is the journal's.
-        self._parted_before = 0
-        self.is_parted = False
+        self._uncertain_before = 0
+        self.has_diverged = False
         """Whether the journal is known not to go on from here."""
 
     @property
@@ -63,42 +63,42 @@ class Lineage:
     def begin(self, seq: int, chain: str) -> None:
         """The replica stands at `seq` with `chain`, and nothing is known of what came before."""
         del self._seqs[:], self._chains[:]
-        self.pass_by(seq, chain)
+        self.add(seq, chain)
 
-    def pass_by(self, seq: int, chain: str) -> None:
+    def add(self, seq: int, chain: str) -> None:
         """The replica stands at `seq` with `chain`, after an entry."""
         while self._seqs and self._seqs[-1] >= seq:
             del self._seqs[-1], self._chains[-1]
         self._seqs.append(seq)
         self._chains.append(int(chain[:16], 16))
         if self._kept is not None and len(self._seqs) > 2 * self._kept:
-            self._cut(self._kept)
+            self._trim(self._kept)
 
-    def pass_entries(self, entries: Sequence[Entry]) -> None:
+    def add_entries(self, entries: Sequence[Entry]) -> None:
         """The replica has applied these entries."""
         if self._kept is not None:
             entries = entries[-self._kept :]
         for entry in entries[:1]:
-            self.pass_by(entry.seq, entry.chain)
+            self.add(entry.seq, entry.chain)
         self._seqs.extend([entry.seq for entry in entries[1:]])
         self._chains.extend([int(entry.chain[:16], 16) for entry in entries[1:]])
         if self._kept is not None and len(self._seqs) > 2 * self._kept:
-            self._cut(self._kept)
+            self._trim(self._kept)
 
-    def came_by(self, seq: int, chain: str) -> bool:
+    def includes(self, seq: int, chain: str) -> bool:
         """Whether an entry ended there, or lies further back than is remembered.
 
         Not where the paths parted further back than that: what was before may have been lost.
         """
         if seq < self._seqs[0]:
-            return seq >= self._parted_before
+            return seq >= self._uncertain_before
         return self.holds(seq, chain)
 
     def holds(self, seq: int, chain: str) -> bool:
         """Whether it is remembered that an entry ended there."""
         return self._holds(seq, int(chain[:16], 16))
 
-    def has_come_by(self, chain: str) -> bool:
+    def holds_chain(self, chain: str) -> bool:
         """Whether it is remembered that an entry, whichever, ended with this chain."""
         return int(chain[:16], 16) in self._chains
 
@@ -106,18 +106,18 @@ class Lineage:
         """How many entries end after `seq`, as far back as is remembered."""
         return len(self._seqs) - bisect_right(self._seqs, seq)
 
-    def give_way_to(self, other: Self) -> Lost:
+    def replace_with(self, other: Self) -> Lost:
         """Be the last part of `other`, the journal's from some place on; what of this one it lost.
 
         The next one that this gives way to loses only what was applied from here on.
         """
         lost = self.lost_in(other)
         self._seqs, self._chains = other._seqs[:], other._chains[:]
-        self.is_parted = False
-        self._parted_before = self._seqs[0]
+        self.has_diverged = False
+        self._uncertain_before = self._seqs[0]
         if self._kept is not None:
             self._kept = KEPT
-            self._cut(KEPT)
+            self._trim(KEPT)
         return lost
 
     def lost_in(self, other: Self) -> Lost:
@@ -126,7 +126,7 @@ class Lineage:
         for seq, chain in zip(reversed(self._seqs), reversed(self._chains), strict=True):
             if other._holds(seq, chain):
                 return Lost(end - seq, seq, True)
-        if other._seqs[0] > end and not self.is_parted:
+        if other._seqs[0] > end and not self.has_diverged:
             return Lost(0, end, True)  # it was overtaken, and nothing says that it parted before
         # The paths part before both are known: the record at the first such place is lost.
         kept = min(max(self._seqs[0], other._seqs[0]), end) - 1
@@ -142,7 +142,7 @@ class Lineage:
         place = bisect_right(self._seqs, seq) - 1
         return place >= 0 and self._seqs[place] == seq and self._chains[place] == chain
 
-    def _cut(self, kept: int) -> None:
+    def _trim(self, kept: int) -> None:
         if len(self._seqs) > kept:
             del self._seqs[:-kept], self._chains[:-kept]
 
@@ -173,7 +173,7 @@ def may_contradict(appended: Appended, place: Place, trail: Lineage) -> bool:
             return True
     if appended.seq is None or appended.first_seq is None:
         is_all = not appended.entries and not appended.more
-        return is_all and not trail.has_come_by(appended.chain)
+        return is_all and not trail.holds_chain(appended.chain)
     if appended.seq <= place.seq:
         return not trail.holds(appended.seq, appended.chain)
     if appended.first_seq == place.seq + 1:

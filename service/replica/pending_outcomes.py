@@ -14,7 +14,7 @@ Applied = Outcome | ControlOutcome
 """What became of one group: of its rows, or of its control."""
 
 
-def hand_over(
+def record_outcomes(
     watched: dict[bytes, Applied | None],
     entries: Sequence[Entry],
     done: Sequence[tuple[int, Applied]],
@@ -27,7 +27,7 @@ def hand_over(
                 watched[entry.nonce] = found
 
 
-def take_back(watched: dict[bytes, Applied | None]) -> None:
+def clear_outcomes(watched: dict[bytes, Applied | None]) -> None:
     """Nothing is kept for any committer: it came of a state that is thrown away."""
     watched.update(dict.fromkeys(watched))
 

@@ -20,7 +20,7 @@ from dualstream.service.replica.window_losses import ServedLosses
 from dualstream.solvers import CorruptState, check_arrays, width_of
 
 
-class PlacedState:
+class PositionedState:
     """What spec and journal make of a model up to some seq.
 
     kept_answers   to so many requests with a key the answers are kept, beside the state
@@ -34,7 +34,7 @@ class PlacedState:
     # Of most these stay so: an object of up to 30 attributes of its own is there sooner.
     fetched: ModelState | None = None
     """What the next control makes the state: that of the copy that it names ..."""
-    taken_up: "tuple[PlacedState, int] | None" = None
+    learned_copy: tuple[ModelState, ServedLosses, int] | None = None
     """... or of one that has learned the rows in quarantine, so many of them."""
     names_since = 0
     """Names that were told by records up to this one may be missing from the state."""
@@ -58,14 +58,14 @@ class PlacedState:
 
     def _begin(self) -> None:
         """Be before the first record."""
-        self._hold(ModelState.new(self.spec))
+        self._use_state(ModelState.new(self.spec))
         self.answers = FirstResponses(self.spec["task"], self._kept_answers)
         self.verdicts = ControlOutcomes(self._kept_answers)
         self.losses = ServedLosses(self.spec)
         self.restored_seq = 0
         self._begin_at(0, first_chain(self.incarnation))
 
-    def _hold(self, state: ModelState) -> None:
+    def _use_state(self, state: ModelState) -> None:
         self.learner = state.learner
         self.progress = state.progress
         self.names = state.names
@@ -81,20 +81,20 @@ class PlacedState:
         parts = self.learner, self.progress, self.names, self.retained
         return ModelState(*parts, *counts, self.guarding)
 
-    def _stand_at(self, seq: int, chain: str) -> None:
+    def _set_place(self, seq: int, chain: str) -> None:
         self.seq = seq
         self.chain = chain
-        self.trail.pass_by(seq, chain)
+        self.trail.add(seq, chain)
 
     def _begin_at(self, seq: int, chain: str) -> None:
         self.seq = seq
         self.chain = chain
         self.trail.begin(seq, chain)
 
-    def _take_over(self, other: Self) -> None:
+    def _replace_state(self, other: Self) -> None:
         self.incarnation = other.incarnation
         self.spec = other.spec
-        self._hold(other.state)
+        self._use_state(other.state)
         self.names_since = other.seq
         self.answers, self.verdicts = other.answers, other.verdicts
         self.losses = other.losses
@@ -103,7 +103,7 @@ class PlacedState:
 
     # -- obeying controls -------------------------------------------------------------------------
 
-    def become(self, digest: str, seq: int) -> None:
+    def restore_copy(self, digest: str, seq: int) -> None:
         """Take on the state at `seq` that was fetched; first answers stay, names are told anew.
 
         So do a pause of learning and what tripped the guard.
@@ -112,16 +112,15 @@ class PlacedState:
         assert state is not None
         if self.guarding is not None and state.guarding is not None:
             state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
-        self._hold(state)
+        self._use_state(state)
         self.names_since = self.seq + 1
 
-    def take_up(self) -> int:
+    def adopt_copy(self) -> int:
         """Take on the state with the rows in quarantine; how many of them were learned."""
-        taken, self.taken_up = self.taken_up, None
+        taken, self.learned_copy = self.learned_copy, None
         assert taken is not None
-        other, learned = taken
-        self._hold(other.state)
-        self.losses = other.losses
+        state, self.losses, learned = taken
+        self._use_state(state)
         return learned
 
     def copied(self) -> Self:
@@ -129,7 +128,7 @@ class PlacedState:
         other = copy(self)
         state = ModelState.new(self.spec)
         state.restore(by_part(self.state.arrays()))
-        other._hold(state)
+        other._use_state(state)
         other.losses = ServedLosses(self.spec)
         other.losses.restore(self.losses.state())
         return other
@@ -161,7 +160,7 @@ class PlacedState:
             raise CorruptState(f"it is of seq {seq} with chain {chain}")
         state, parts = self.state, by_part(arrays)
         state.restore(parts)
-        self._hold(state)
+        self._use_state(state)
         self.answers.restore(parts["answers"])
         self.losses.restore(parts["served"])
         self.verdicts.restore(parts["verdicts"])

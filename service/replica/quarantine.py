@@ -28,7 +28,7 @@ class Paused(Protocol):
     guarding: Guarding | None
 
 
-class HeldRows(NamedTuple):
+class QuarantinedRows(NamedTuple):
     """Consecutive rows of the quarantine; the first stands at `first_seq`."""
 
     first_seq: int
@@ -40,7 +40,7 @@ class HeldRows(NamedTuple):
     """Rows with an id, of all that was read."""
 
 
-async def held_pieces(paused: Paused, journal: Journal) -> AsyncIterator[Sequence[Entry]]:
+async def read_quarantine(paused: Paused, journal: Journal) -> AsyncIterator[Sequence[Entry]]:
     """The entries that hold the quarantine, in their order, as many at once as a read brings.
 
     Raises Trimmed; Forked, at the end at the latest, where the journal holds others than those
@@ -73,11 +73,11 @@ class Resuming(Paused, Protocol):
         """Learn and count rows, of which the first stands at `first_seq`."""
 
 
-def learn_held(resuming: Resuming, entries: Sequence[Entry]) -> int:
+def learn_quarantined(resuming: Resuming, entries: Sequence[Entry]) -> int:
     """Learn those rows in quarantine that are in these entries; how many were learned."""
     assert resuming.guarding is not None
     learned = 0
-    for some in rows_held(entries, resuming.guarding.pauses.held_from, resuming.seq):
+    for some in quarantined_rows(entries, resuming.guarding.pauses.held_from, resuming.seq):
         resuming.names.keep(some.rows.names)
         batch = as_batch(some.rows, resuming.dim)[some.begin : some.end]
         first_seq = some.first_seq + some.begin
@@ -87,7 +87,7 @@ def learn_held(resuming: Resuming, entries: Sequence[Entry]) -> int:
     return learned
 
 
-def rows_held(entries: Sequence[Entry], after: int, until: int) -> Iterator[HeldRows]:
+def quarantined_rows(entries: Sequence[Entry], after: int, until: int) -> Iterator[QuarantinedRows]:
     """The rows at after + 1 .. until, in their order; controls between them are passed over."""
     parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
     seq = entries[0].first_seq
@@ -98,4 +98,4 @@ def rows_held(entries: Sequence[Entry], after: int, until: int) -> Iterator[Held
             continue
         begin, end = max(0, after + 1 - first), min(len(block), until + 1 - first)
         if begin < end:
-            yield HeldRows(first, block, begin, end, named)
+            yield QuarantinedRows(first, block, begin, end, named)

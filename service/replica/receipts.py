@@ -9,10 +9,10 @@ from dualstream.service.codecs import ListedRows, Rows, as_batch
 from dualstream.service.journal.protocol import OutcomeUnknown, Placed
 from dualstream.service.replica.control_outcomes import ControlOutcomes
 from dualstream.service.replica.controls import ControlOutcome
-from dualstream.service.replica.first_responses import Answer, Asked, FirstResponses
+from dualstream.service.replica.first_responses import Answer, FirstResponses, KeyedRequest
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Request
-from dualstream.service.replica.retained_ids import NOBODY, Named, names_a_row
-from dualstream.service.replica.row_sums import FEW, Column
+from dualstream.service.replica.retained_ids import NO_IDS, Named, names_a_row
+from dualstream.service.replica.row_sums import MIN_ARRAY_ROWS, Column
 from dualstream.solvers import Batch, Outcome
 
 
@@ -75,8 +75,8 @@ class New(NamedTuple):
 
     batch: Batch
     names: Sequence[tuple[int, str]] = ()
-    asked: Sequence[Asked] = ()
-    named: Named = NOBODY
+    asked: Sequence[KeyedRequest] = ()
+    named: Named = NO_IDS
 
 
 def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -> New:
@@ -85,22 +85,22 @@ def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -
     if len(requests) == 1 and len(first.parts) == 1 and first.parts[0].key is None:
         assert isinstance(first, Request)
         return New(as_batch((first.rows,)), first.names)  # without a key nothing is left out
-    found = _Found()
+    found = _NewRows()
     for request, places in zip(requests, placed, strict=True):
         assert isinstance(request, Request)
         found.add(request, places)
-    named = Named.of(found.named) if found.named else NOBODY
+    named = Named.of(found.named) if found.named else NO_IDS
     return New(as_batch(found.rows), found.names, found.asked, named)
 
 
-class _Found:
+class _NewRows:
     """What a group brings into the journal: its rows, their names and ids, its keyed requests."""
 
     def __init__(self) -> None:
         self.rows: list[Rows] = []
         self.named: list[tuple[int, bytes]] = []
         self.names: list[tuple[int, str]] = []
-        self.asked: list[Asked] = []
+        self.asked: list[KeyedRequest] = []
 
     def add(self, request: Request, placed: Sequence[Placed]) -> None:
         if len(placed) == 1 and is_left(placed[0]):
@@ -134,7 +134,7 @@ class _Found:
 
     def _ask(self, request: Request, key: bytes, placed: Sequence[Placed]) -> None:
         if len(placed) == 1:
-            self.asked.append(Asked(key, placed[0].first_seq, placed[0].count))
+            self.asked.append(KeyedRequest(key, placed[0].first_seq, placed[0].count))
             return
         kept = [
             (part, place)
@@ -144,7 +144,7 @@ class _Found:
         if kept:
             ids = tuple(part.key for part, _ in kept if part.key is not None and part.key != key)
             count = sum(part.count for part, _ in kept)
-            self.asked.append(Asked(key, kept[0][1].first_seq, count, ids))
+            self.asked.append(KeyedRequest(key, kept[0][1].first_seq, count, ids))
 
 
 def receipts_of(
@@ -164,7 +164,7 @@ def receipts_of(
     predicted: list[str | None] | None = None
     if outcome is not None:
         scores, losses, rejected = outcome.scores, outcome.losses, outcome.rejected
-        if len(scores) < FEW * len(requests):
+        if len(scores) < MIN_ARRAY_ROWS * len(requests):
             scores, losses, rejected = scores.tolist(), losses.tolist(), rejected.tolist()
         if outcome.predicted is not None:
             places = outcome.predicted.tolist()

@@ -7,10 +7,11 @@ it is taken. The journal is kept for the older of two, so that either of them is
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dualstream.service.journal.protocol import (
     Base,
+    Entry,
     Journal,
     ModelChanged,
     ModelRecord,
@@ -19,10 +20,8 @@ from dualstream.service.journal.protocol import (
     Trimmed,
 )
 from dualstream.service.journal.record import RecordError
+from dualstream.service.replica.lineage import Lineage
 from dualstream.solvers import CorruptState
-
-if TYPE_CHECKING:
-    from dualstream.service.replica.replica import Replica
 
 log = logging.getLogger("dualstream.recovery")
 
@@ -38,8 +37,33 @@ class NoBase(RecordError):
     """The journal is no longer whole, and no snapshot is good that it goes on from."""
 
 
+class Recovering(Protocol):
+    """The part of a replica that recovery needs."""
+
+    id: str
+    incarnation: str
+    seq: int
+    chain: str
+    trail: Lineage
+
+    def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
+        """Take the state of a snapshot. Raises CorruptState."""
+
+    def start_over(self) -> None:
+        """Return to the state before the first record."""
+
+    def check_head(self, record: ModelRecord) -> None:
+        """Raise Forked when the journal's head contradicts the replica."""
+
+    async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
+        """Apply entries. Raises Forked."""
+
+    async def catch_up(self, journal: Journal, until: int | None = None) -> None:
+        """Apply everything after the replica's position. Raises Forked, Trimmed."""
+
+
 async def recover(
-    replica: "Replica", journal: Journal, adopts: bool = False, base: Base | None = None
+    replica: Recovering, journal: Journal, adopts: bool = False, base: Base | None = None
 ) -> None:
     """Bring a replica that holds nothing yet to the journal's end, as it is now or in `base`.
 
@@ -76,7 +100,7 @@ async def recover(
         tried = places
 
 
-async def _from_base(replica: "Replica", base: Base, journal: Journal) -> bool:
+async def _from_base(replica: Recovering, base: Base, journal: Journal) -> bool:
     """To where the journal ended when `base` was read, or beyond.
 
     False, and at the beginning, if it does not lead there: why, whoever looks again will say.
@@ -86,7 +110,7 @@ async def _from_base(replica: "Replica", base: Base, journal: Journal) -> bool:
         return False
     try:
         if base.snapshot is None:
-            replica.trail.pass_by(replica.seq, replica.chain)
+            replica.trail.add(replica.seq, replica.chain)
         else:
             replica.restore(base.snapshot)
             begins_at = replica.seq
@@ -103,7 +127,7 @@ async def _from_base(replica: "Replica", base: Base, journal: Journal) -> bool:
     return True
 
 
-def _leads_there(replica: "Replica", begins_at: int, head: ModelRecord) -> bool:
+def _leads_there(replica: Recovering, begins_at: int, head: ModelRecord) -> bool:
     """Whether a replica that began at some seq has come to the journal's head, or beyond it.
 
     Entries show that they follow from a snapshot; without any, it has to stand at the head.
@@ -114,7 +138,7 @@ def _leads_there(replica: "Replica", begins_at: int, head: ModelRecord) -> bool:
 
 
 async def _from_a_snapshot(
-    replica: "Replica",
+    replica: Recovering,
     journal: Journal,
     head: ModelRecord | None,
     refused: list[str],
@@ -141,7 +165,7 @@ async def _from_a_snapshot(
     return False
 
 
-async def _replay(replica: "Replica", journal: Journal, head: ModelRecord | None) -> None:
+async def _replay(replica: Recovering, journal: Journal, head: ModelRecord | None) -> None:
     """From the beginning; anew where entries were lost between two reads.
 
     Raises NoBase, Trimmed, ModelChanged.
@@ -156,16 +180,16 @@ async def _replay(replica: "Replica", journal: Journal, head: ModelRecord | None
         raise NoBase(str(error)) from error
 
 
-async def _replay_once(replica: "Replica", journal: Journal, head: ModelRecord | None) -> None:
+async def _replay_once(replica: Recovering, journal: Journal, head: ModelRecord | None) -> None:
     """Raises Forked, Trimmed, ModelChanged."""
-    replica.trail.pass_by(replica.seq, replica.chain)
+    replica.trail.add(replica.seq, replica.chain)
     await replica.catch_up(journal)
     if head is not None:
         await _come_to(head, replica, 0, journal)
 
 
 async def _go_on_from(
-    replica: "Replica", snapshot: Snapshot, journal: Journal, head: ModelRecord | None
+    replica: Recovering, snapshot: Snapshot, journal: Journal, head: ModelRecord | None
 ) -> None:
     """To the journal's end from a restored snapshot.
 
@@ -179,7 +203,7 @@ async def _go_on_from(
 
 
 async def _come_to(
-    head: ModelRecord | None, replica: "Replica", begins_at: int, journal: Journal
+    head: ModelRecord | None, replica: Recovering, begins_at: int, journal: Journal
 ) -> None:
     """See that what was read leads to `head`, or else to what is the head now.
 

@@ -26,14 +26,19 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import Control, CorruptRecord
 from dualstream.service.replica.apply_control import apply_control
-from dualstream.service.replica.controls import ControlOutcome, check_control, stands_alone
-from dualstream.service.replica.entries import Content, content_beyond, parted_at
-from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, Asked, AskedIn
+from dualstream.service.replica.controls import ControlOutcome, check_control, needs_own_run
+from dualstream.service.replica.entries import Content, content_after, split_at
+from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, KeyedRequest, KeyedRequests
 from dualstream.service.replica.lineage import Lineage, Lost, follows
-from dualstream.service.replica.pending_outcomes import Applied, hand_over, take_back, within
-from dualstream.service.replica.positioned_state import PlacedState
+from dualstream.service.replica.pending_outcomes import (
+    Applied,
+    clear_outcomes,
+    record_outcomes,
+    within,
+)
+from dualstream.service.replica.positioned_state import PositionedState
 from dualstream.service.replica.recovery import Forked, recover
-from dualstream.service.replica.retained_ids import NOBODY, Named
+from dualstream.service.replica.retained_ids import NO_IDS, Named
 from dualstream.solvers import (
     AsServed,
     Batch,
@@ -53,7 +58,7 @@ MEASURED_ROWS = 8
 READ_BYTES = 1024 * 1024
 
 
-class Replica(PlacedState):
+class Replica(PositionedState):
     """A model's state that is moved on along the journal, and served.
 
     s_per_row   about what learning a row takes, as far as it is known, in seconds
@@ -82,7 +87,7 @@ class Replica(PlacedState):
         self.watched: dict[bytes, Applied | None] = {}
         self.member_certificates: dict[str, Certificate] = {}
         self._outside = outside
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._s_per_row = s_per_row
 
     @property
@@ -95,7 +100,7 @@ class Replica(PlacedState):
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
         """While held, no slice is applied: what is read belongs to one `seq`."""
-        async with self._turn:
+        async with self._lock:
             yield
 
     @contextlib.asynccontextmanager
@@ -116,7 +121,7 @@ class Replica(PlacedState):
 
     def leads_on_from(self, place: Place) -> bool:
         """Whether it has come by this place, and nothing shows that the journal has lost that."""
-        return not self.is_forked and self.trail.came_by(place.seq, place.chain)
+        return not self.is_forked and self.trail.includes(place.seq, place.chain)
 
     async def predict(self, batch: Batch) -> tuple[np.ndarray, int, str]:
         """Scores of the rows, and the seq and chain of the state that gave them.
@@ -146,8 +151,8 @@ class Replica(PlacedState):
         chain: str,
         batch: Batch,
         names: Sequence[tuple[int, str]] = (),
-        asked: Sequence[Asked] = (),
-        named: Named = NOBODY,
+        asked: Sequence[KeyedRequest] = (),
+        named: Named = NO_IDS,
     ) -> Outcome:
         """Learn what this process appended itself; the entry ends at `seq` with `chain`.
 
@@ -165,7 +170,7 @@ class Replica(PlacedState):
         chain: str,
         batch: Batch,
         names: Sequence[tuple[int, str]],
-        asked: Sequence[Asked],
+        asked: Sequence[KeyedRequest],
         named: Named,
     ) -> Outcome:
         """As `apply_own`, of rows that are learned at once."""
@@ -180,7 +185,7 @@ class Replica(PlacedState):
         seq: int,
         chain: str,
         batch: Batch,
-        asked: Sequence[Asked],
+        asked: Sequence[KeyedRequest],
         named: Named,
         outcome: Outcome,
     ) -> None:
@@ -189,11 +194,11 @@ class Replica(PlacedState):
         if asked:
             self.answers.keep(asked, first_seq, batch, outcome)
         self.retained.keep(named, batch, first_seq, outcome)
-        self._stand_at(seq, chain)
+        self._set_place(seq, chain)
 
     def learns_at_once(self, rows: int) -> bool:
         """Whether so many rows are learned in one turn of the event loop, and now."""
-        return rows * self._s_per_row <= INLINE_S and not self._turn.locked()
+        return rows * self._s_per_row <= INLINE_S and not self._lock.locked()
 
     async def apply_own_control(
         self, seq: int, chain: str, control: Control, journal: Journal
@@ -203,7 +208,7 @@ class Replica(PlacedState):
         Raises UnreadableCopy and Trimmed, before anything is changed.
         """
         verdict = await apply_control(self, control, journal)
-        self._stand_at(seq, chain)
+        self._set_place(seq, chain)
         return verdict
 
     async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
@@ -214,7 +219,7 @@ class Replica(PlacedState):
         UnreadableCopy and Trimmed for a rollback, standing at an entry's end before it.
         """
         self.check_order(entries)
-        for some in parted_at(entries, stands_alone):
+        for some in split_at(entries, needs_own_run):
             await self.apply_run(some, journal)
 
     def rows_of(self, entries: Sequence[Entry]) -> Content | None:
@@ -222,7 +227,7 @@ class Replica(PlacedState):
 
         Raises CorruptRecord, UnknownRecord, which name the entry.
         """
-        content = self._beyond(entries)
+        content = self._content_after(entries)
         if any(isinstance(record, Control) for record in content.records):
             return None
         return content
@@ -238,7 +243,7 @@ class Replica(PlacedState):
             assert isinstance(record, Batch)
             first_seq, outcome = self.seq + 1, self._learn_slice(record)
             done.append((first_seq, self._kept(record, outcome, content.asked, content.named)))
-        self._pass_entries(entries, done)
+        self._advance_past(entries, done)
         last = within(done, entries[-1].first_seq, entries[-1].seq)
         assert isinstance(last, Outcome)
         return last
@@ -260,9 +265,9 @@ class Replica(PlacedState):
                 )
             seq = entry.seq
 
-    def pass_by(self, entry: Entry) -> None:
+    def skip(self, entry: Entry) -> None:
         """Leave out an entry: stand behind it as if it changed nothing."""
-        self._stand_at(entry.seq, entry.chain)
+        self._set_place(entry.seq, entry.chain)
 
     async def apply_part(self, entry: Entry, until: int) -> None:
         """Learn the rows of the next entry up to `until`, which lies in its midst.
@@ -275,7 +280,7 @@ class Replica(PlacedState):
 
     async def learn_part(self, entry: Entry, until: int) -> None:
         """As `apply_part`, of an entry that is known to follow."""
-        names, (record,), _, named = self._beyond([entry])
+        names, (record,), _, named = self._content_after([entry])
         assert isinstance(record, Batch)  # a control has no midst
         self.names.keep(names)
         first_seq, rows = self.seq + 1, record[: until - self.seq]
@@ -283,7 +288,7 @@ class Replica(PlacedState):
 
     async def apply_run(self, entries: Sequence[Entry], journal: Journal) -> None:
         """Apply entries that are known to follow: a rollback alone, or others."""
-        names, records, asked, named = self._beyond(entries)
+        names, records, asked, named = self._content_after(entries)
         self.names.keep(names)
         done: list[tuple[int, Applied]] = []
         for record in records:
@@ -293,9 +298,9 @@ class Replica(PlacedState):
             else:
                 outcome = await self._learn(record)
                 done.append((first_seq, self._kept(record, outcome, asked, named)))
-        self._pass_entries(entries, done)
+        self._advance_past(entries, done)
 
-    def _kept(self, rows: Batch, outcome: Outcome, asked: AskedIn, named: Named) -> Outcome:
+    def _kept(self, rows: Batch, outcome: Outcome, asked: KeyedRequests, named: Named) -> Outcome:
         """The outcome of rows that were just learned, beside which answers and ids are kept."""
         first_seq = self.seq + 1 - len(rows)
         whole = asked.within(first_seq, self.seq, self._kept_answers)
@@ -303,29 +308,29 @@ class Replica(PlacedState):
         self.retained.keep(named, rows, first_seq, outcome)
         return outcome
 
-    def _pass_entries(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
+    def _advance_past(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
         """Stand behind entries that were applied."""
         self.seq, self.chain = entries[-1].seq, entries[-1].chain
-        self.trail.pass_entries(entries)
-        hand_over(self.watched, entries, done)
+        self.trail.add_entries(entries)
+        record_outcomes(self.watched, entries, done)
 
-    def _beyond(self, entries: Sequence[Entry]) -> Content:
+    def _content_after(self, entries: Sequence[Entry]) -> Content:
         """What the next entries hold beyond this replica. Raises CorruptRecord, UnknownRecord."""
         check, can_unlearn = partial(check_control, self), self.retained.why_not is None
-        return content_beyond(self.seq, entries, self.dim, check, can_unlearn)
+        return content_after(self.seq, entries, self.dim, check, can_unlearn)
 
     async def _learn(self, batch: Batch) -> Outcome:
         rows = len(batch)
         if rows * self._s_per_row <= INLINE_S:
-            if self._turn.locked():
-                async with self._turn:
+            if self._lock.locked():
+                async with self._lock:
                     return self._learn_slice(batch)
             return self._learn_slice(batch)  # all in this turn of the event loop
         outcomes = []
         done = 0
         while done < rows:
             step = max(1, int(SLICE_S / self._s_per_row))
-            async with self._turn:
+            async with self._lock:
                 piece = batch[done : done + step]
                 outcomes.append(await run_in_thread(self._learn_slice, piece))
             done += step
@@ -377,7 +382,7 @@ class Replica(PlacedState):
                 if size_of(entries) > READ_BYTES // 2 and not is_last:
                     self._applying = entries
                     # Left to its end where these cannot be applied.
-                    ahead = background_task(self._read_behind(journal, entries))
+                    ahead = background_task(self._read_ahead(journal, entries))
                     # In one turn of the event loop it asks, in the next one that is sent: the store
                     # is at work while these are applied, which leaves the loop no turn.
                     await asyncio.sleep(0)
@@ -389,7 +394,7 @@ class Replica(PlacedState):
                 return
             entries = await (ahead or self._read(journal, self.seq))
 
-    async def _read_behind(self, journal: Journal, some: Sequence[Entry]) -> Sequence[Entry]:
+    async def _read_ahead(self, journal: Journal, some: Sequence[Entry]) -> Sequence[Entry]:
         """What comes behind entries that are applied meanwhile; nobody is served if it does not."""
         found, last = await self._read(journal, end_of(some)), some[-1]
         if found and self._applying is some and not follows(found[0], last.chain):
@@ -426,9 +431,9 @@ class Replica(PlacedState):
         fresh.watched = self.watched
         fresh.trail = Lineage(kept=None)
         await fresh.load(journal, base=Base(record))
-        async with self._turn:
-            lost = self.trail.give_way_to(fresh.trail)
-            self._take_over(fresh)
+        async with self._lock:
+            lost = self.trail.replace_with(fresh.trail)
+            self._replace_state(fresh)
             self.certified_at = float("-inf")
             self._s_per_row = fresh.s_per_row
         self.is_forked = False
@@ -436,7 +441,7 @@ class Replica(PlacedState):
 
     def start_over(self) -> None:
         """Be before the first record."""
-        take_back(self.watched)
+        clear_outcomes(self.watched)
         if self.is_forked:
             self.is_forked = False
         self._begin()

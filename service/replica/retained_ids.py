@@ -27,7 +27,7 @@ from dualstream.solvers import (
     why_not_unlearn,
 )
 
-REMEMBERED = 1000
+MAX_UNLEARNED_IDS = 1000
 """Unlearned ids of a model that are known as such."""
 DIGEST_BYTES = 16
 
@@ -56,13 +56,13 @@ class Named:
     def within(cls, parts: Parts, first_seq: int) -> "Named":
         """Of parts of which the first stands at `first_seq`."""
         if not parts.has_keys:
-            return NOBODY
+            return NO_IDS
         numbers = np.flatnonzero(np.isin(parts.key_kinds, ROW_KINDS))
         seqs = first_seq + np.cumsum(parts.counts) - parts.counts
         return cls(seqs[numbers], lambda number: parts.key(int(numbers[number])))
 
 
-NOBODY = Named.of(())
+NO_IDS = Named.of(())
 
 
 def names_a_row(key: bytes | None) -> bool:
@@ -173,7 +173,7 @@ class RetainedIds:
         self._close_up(digest)
         self._unlearned.pop(digest, None)
         self._unlearned[digest] = seq
-        while len(self._unlearned) > REMEMBERED:
+        while len(self._unlearned) > MAX_UNLEARNED_IDS:
             del self._unlearned[next(iter(self._unlearned))]
 
     def _close_up(self, digest: bytes) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-FEW = 64
+MIN_ARRAY_ROWS = 64
 """Fewer rows than that are told as lists."""
 
 Column = Sequence[Any] | np.ndarray
 
 
-def places_where(flags: Column | None) -> list[int]:
+def indices_where(flags: Column | None) -> list[int]:
     """The places of the flags that are set."""
     if flags is None:
         return []

@@ -28,7 +28,7 @@ from dualstream.solvers import (
 
 Arrays = Mapping[str, np.ndarray]
 Parts = defaultdict[str, dict[str, np.ndarray]]
-WHOLE = "."
+NO_PART = "."
 """The part of the arrays that are of none."""
 
 
@@ -63,7 +63,7 @@ class ModelState:
         if self.guarding is not None:
             self.guarding.restore(parts["guard"], parts["pauses"])
         # Snapshots from before there were controls have no count of them.
-        counts = {"refused_controls": np.array(0)} | parts[WHOLE]
+        counts = {"refused_controls": np.array(0)} | parts[NO_PART]
         check_arrays(counts, {"rejected": (), "refused_controls": ()})
         self.rejected = int(counts["rejected"])
         self.refused_controls = int(counts["refused_controls"])
@@ -83,7 +83,7 @@ class ModelState:
 
 SHORT_BYTES = 1 << 20
 """Of a state, that are encoded in a millisecond or two."""
-BESIDE = ("answers.", "served.", "verdicts.", "held.")
+NOT_IN_STATE = ("answers.", "served.", "verdicts.", "held.")
 """Parts of a snapshot that are no part of the state."""
 
 
@@ -110,7 +110,7 @@ class Captured:
 
     def as_copy(self) -> Snapshot:
         """The state alone, without the answers kept beside it: equal states give equal bytes."""
-        state = {name: a for name, a in self.arrays.items() if not name.startswith(BESIDE)}
+        state = {name: a for name, a in self.arrays.items() if not name.startswith(NOT_IN_STATE)}
         return Snapshot(self.seq, self.chain, dump(state, self.header))
 
     def state_digest(self) -> str:
@@ -118,7 +118,7 @@ class Captured:
 
         Of learner, metrics, names and counts, in sha256; not of the answers kept beside them.
         """
-        state = {name: a for name, a in self.arrays.items() if not name.startswith(BESIDE)}
+        state = {name: a for name, a in self.arrays.items() if not name.startswith(NOT_IN_STATE)}
         return hashlib.sha256(dump(state, {})).hexdigest()
 
 
@@ -181,5 +181,5 @@ def by_part(arrays: Arrays) -> Parts:
         if dot:
             parts[part][own] = array
         else:
-            parts[WHOLE][name] = array
+            parts[NO_PART][name] = array
     return parts

@@ -91,7 +91,7 @@ class Notes:
         replica, told = model.replica, f"{worker.name} tells of {model.record.id} {found.place}"
         if not model.committer.is_idle or replica.is_forked:
             return  # it may be half way through some rows
-        if not replica.trail.came_by(found.place.seq, found.place.chain):
+        if not replica.trail.includes(found.place.seq, found.place.chain):
             self.problems.append(f"{told}, and stands at {replica.place}")
         elif found.place == replica.place and not model.references._is_ending:
             losses = replica.losses.last(len(replica.losses))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dualstream.service.journal.record import Control, decode_merged
-from dualstream.service.replica.controls import ControlOutcome, copy_named_by, obey
+from dualstream.service.replica.controls import ControlOutcome, apply_to, copy_named_by
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.guard import Guarding
 from dualstream.service.replica.retained_ids import Named, RetainedIds
@@ -115,7 +115,7 @@ class Truth:
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
-    def take_up(self) -> int:
+    def adopt_copy(self) -> int:
         """Learn all rows behind those that were good, in their order."""
         assert self.guarding is not None
         learned, after = 0, self.guarding.pauses.held_from
@@ -127,7 +127,7 @@ class Truth:
             learned += len(held) - int(np.count_nonzero(outcome.rejected))
         return learned
 
-    def become(self, digest: str, seq: int) -> None:
+    def restore_copy(self, digest: str, seq: int) -> None:
         """Take on the state of a copy."""
         if seq > self.seq:
             self.problems.append(f"{self.id}: seq {self.seq} went back to {seq}, still to come")
@@ -141,7 +141,7 @@ class Truth:
         self._has = set(self._had.get(seq, ()))
 
     def _obey(self, control: Control) -> None:
-        verdict = obey(self, control)
+        verdict = apply_to(self, control)
         digest = copy_named_by(control)
         if digest is not None and verdict.refusal is None and control.fields.get("version") is None:
             self.made_here.add(digest)

@@ -31,7 +31,7 @@ def trail_of(entries: Sequence[Entry]) -> Lineage:
     trail = Lineage()
     trail.begin(START.seq, START.chain)
     for entry in entries:
-        trail.pass_by(entry.seq, entry.chain)
+        trail.add(entry.seq, entry.chain)
     return trail
 
 

@@ -184,7 +184,7 @@ def test_replica_in_the_midst_of_an_entry_applies_the_rest(store):
         (entry,) = await bench.journal.read("m", bench.record.incarnation, 0)
         for stand in range(1, 8):
             bench.replica.seq = stand
-            _, records, *_ = bench.replica._beyond([entry])
+            _, records, *_ = bench.replica._content_after([entry])
             sizes = [len(r) if isinstance(r, Batch) else r.kind for r in records]
             left = [1, 1, "member_add", 1, 1, 1, "promote", 1][stand:]
             assert sizes == _summed(left)

@@ -100,7 +100,7 @@ def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
 
     async def scenario(bench: Bench) -> None:
         def on_late(appended: Any) -> None:
-            loaded[0].hear(appended)
+            loaded[0].check_late_append(appended)
             shown.append(loaded[0]._replica.is_forked)
 
         async def succeeded(_: Applying) -> None:

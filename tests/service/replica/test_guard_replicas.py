@@ -15,7 +15,7 @@ import dualstream.service.replica.quarantine
 from dualstream.service.jobs.guard_rollback import _last_good
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.replica.controls import Pause, Resume, Rollback
-from dualstream.service.replica.quarantine import learn_held
+from dualstream.service.replica.quarantine import learn_quarantined
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch, guard_of, make_learner, resolve_spec
@@ -192,9 +192,9 @@ def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
 
     def learn_piece(copy: Replica, entries: Any) -> int:
         pieces.append(len(entries))
-        return learn_held(copy, entries)
+        return learn_quarantined(copy, entries)
 
-    monkeypatch.setattr(dualstream.service.replica.apply_control, "learn_held", learn_piece)
+    monkeypatch.setattr(dualstream.service.replica.apply_control, "learn_quarantined", learn_piece)
 
     async def scenario(kept: Kept) -> None:
         pauses = await until_paused(kept)

@@ -35,7 +35,7 @@ def _fresh_nonce(true: Any, self: Appending, group: Any) -> Any:
 
 def _anew(true: Any, self: Appending, group: Any) -> Any:
     """What is asked for again does not tell where it was asked for first."""
-    group.asked = None
+    group.first_known = None
     return true(self, group)
 
 
@@ -207,8 +207,8 @@ BUGS = {
     "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),
     "appended ahead and told of what is gone": Bug(
         [
-            (dualstream.service.replica.replica, "take_back", nothing),
-            (dualstream.service.replica.apply, "take_back", nothing),
+            (dualstream.service.replica.replica, "clear_outcomes", nothing),
+            (dualstream.service.replica.apply, "clear_outcomes", nothing),
         ]
     ),
 }

@@ -115,7 +115,7 @@ async def _anothers(true: Any, *given: Any) -> bool:
 
 
 BUGS = {
-    "rollback keeps the metrics": Bug([(Replica, "become", _kept_metrics)]),
+    "rollback keeps the metrics": Bug([(Replica, "restore_copy", _kept_metrics)]),
     "rollback by one too many": Bug(
         [(dualstream.service.models.versions, "state_at", _one_too_few)]
     ),
@@ -130,7 +130,7 @@ BUGS = {
     "rollback of another pause": Bug([(Store, "append", _pauses_whatever_was_lost)]),
     "refit of what was lost": Bug([(Lineage, "came_by", _from_anywhere)]),
     "quarantine learned twice": Bug(
-        [(dualstream.service.replica.quarantine, "rows_held", _held_twice)]
+        [(dualstream.service.replica.quarantine, "quarantined_rows", _held_twice)]
     ),
     "quarantine trimmed away": Bug([(Model, "_may_go", _whatever_is_held)]),
     "weights entered behind a control": Bug(

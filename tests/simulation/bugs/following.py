@@ -120,16 +120,16 @@ async def _replayed_once(true: Any, *given: Any) -> None:
 
 def _joined(true: Any, self: Lineage, seq: int, chain: str) -> None:
     """A replica is taken to have come from where it stood to where a snapshot stands."""
-    self.pass_by(seq, chain)
+    self.add(seq, chain)
 
 
 def _parted_for_sure(true: Any, self: Lineage, other: Lineage) -> Any:
     """Who was overtaken by the trimming counts what it cannot see as lost."""
-    is_parted, self.is_parted = self.is_parted, True
+    has_diverged, self.has_diverged = self.has_diverged, True
     try:
         return true(self, other)
     finally:
-        self.is_parted = is_parted
+        self.has_diverged = has_diverged
 
 
 def _wherever_it_is(true: Any, record: Any) -> None:
@@ -164,7 +164,7 @@ BUGS = {
     "acknowledged though others stand there": Bug([(Applying, "_check_kept", _by_its_seq)]),
     "no chain check": Bug([(Replica, "apply", _any_chain)]),
     "no chain check at once": Bug([(Replica, "check_order", nothing)]),
-    "control applied out of place": Bug([(Replica, "_beyond", _controls_first)]),
+    "control applied out of place": Bug([(Replica, "_content_after", _controls_first)]),
     "no chain check where nothing is new": Bug([(Applying, "apply", _only_new)]),
     "fork served until it is rebuilt": Bug(
         [
@@ -176,7 +176,7 @@ BUGS = {
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
-    "rebuild keeps the old metrics": Bug([(Replica, "_take_over", _old_progress)]),
+    "rebuild keeps the old metrics": Bug([(Replica, "_replace_state", _old_progress)]),
     "snapshot that does not lead on": Bug(
         [
             (dualstream.service.replica.recovery, "_go_on_from", _any_snapshot),
@@ -197,8 +197,8 @@ BUGS = {
     "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
     "let go and goes on": Bug([(Committer, "refuse", nothing)]),
     "head behind it served on": Bug([(Committer, "suspect", nothing)]),
-    "half a row kept": Bug([(Committer, "_doubt_after", nothing)]),
-    "page read ahead not looked at": Bug([(Replica, "_read_behind", _read_and_kept)]),
+    "half a row kept": Bug([(Committer, "_mark_forked_after", nothing)]),
+    "page read ahead not looked at": Bug([(Replica, "_read_ahead", _read_and_kept)]),
     "reference of whatever has its seq": Bug([(References, "find", _by_seq_alone)]),
     "reference of what is lost meanwhile": Bug([(Replica, "leads_on_from", _led_on)]),
     "rebuilt to anywhere": Bug([(dualstream.service.replica.replica, "Base", _wherever_it_is)]),
