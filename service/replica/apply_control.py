@@ -1,4 +1,4 @@
-"""Applies one control record to a replica: fetches what the control names, then executes it."""
+"""Apply one control record to a replica: fetch what the control names, then execute it."""
 
 import asyncio
 import logging
@@ -21,12 +21,12 @@ from dualstream.service.replica.window_losses import ServedLosses
 
 log = logging.getLogger("dualstream.obeying")
 
-# Kinds of controls after which the retained rows are others than the last that were learned.
+# Kinds of controls that change which rows are retained.
 _OTHER_ROWS = ("rollback", "unlearn", "pause")
 
 
 class ControlTarget(Subject, Resuming, Protocol):
-    """The part of a replica that applying a control needs."""
+    """What `apply_control` needs of a replica."""
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -41,29 +41,29 @@ class ControlTarget(Subject, Resuming, Protocol):
 
     @property
     def state(self) -> ModelState:
-        """The state of the model."""
+        """The model's state."""
 
     def still(self) -> AbstractAsyncContextManager[None]:
-        """While held, no slice of rows is applied."""
+        """While entered, no rows are applied."""
 
     def copied(self) -> Self:
-        """An independent copy."""
+        """Return an independent copy."""
 
 
 async def apply_control(
     replica: ControlTarget, control: Control, journal: Journal
 ) -> ControlOutcome:
-    """Let a replica apply_to the control that comes next.
+    """Apply the control that comes next in the journal.
 
-    In a thread, as it may take long: a new member learns the retained rows. Raises UnreadableCopy
-    and Trimmed, before anything is changed.
+    It runs in a thread because it may take long: a new member learns all retained rows. Raises
+    UnreadableCopy and Trimmed; nothing has changed then.
     """
     digest = copy_needed_by(replica, control)
     if digest is not None:
         try:
             replica.fetched = await fetch_copy(replica, digest, journal)
         except UnreadableCopy:
-            # Gone with the record itself, which was trimmed meanwhile? Raises Trimmed.
+            # If the control record itself was trimmed, the copy went with it: this raises Trimmed.
             await journal.read(replica.id, replica.incarnation, replica.seq, 1)
             raise
     if learns_quarantine(replica, control):
@@ -77,12 +77,12 @@ async def apply_control(
 
 
 def _record(replica: ControlTarget, control: Control, verdict: ControlOutcome) -> None:
-    """Keep what is beside the state, and count a refusal."""
+    """Keep the outcome, which is not part of the state, and count a refusal."""
     replica.verdicts.keep(replica.seq, control, verdict)
     if verdict.refusal is not None:
         replica.refused_controls += 1
         log.warning(
-            "model %r: %s at seq %d is refused: %s",
+            "model %r: control %s at seq %d was refused: %s",
             replica.id,
             control.kind,
             replica.seq,
@@ -95,10 +95,10 @@ def _record(replica: ControlTarget, control: Control, verdict: ControlOutcome) -
 async def _learn_in_copy(
     replica: ControlTarget, journal: Journal
 ) -> tuple[ModelState, ServedLosses, int]:
-    """A copy of the replica that has learned the rows in quarantine, and how many these were.
+    """Learn the quarantined rows in a copy of the state. Return the copy and the number of rows.
 
-    It learns them piece by piece. The replica stays as it is meanwhile, and predicts: where the
-    journal cannot be read to their end, nothing has changed.
+    The replica keeps its state and serves predictions. If the journal cannot be read to the end of
+    the quarantine, nothing has changed.
     """
     async with replica.still():
         copy, learned = await asyncio.to_thread(replica.copied), 0
@@ -108,7 +108,7 @@ async def _learn_in_copy(
 
 
 async def fetch_copy(replica: ControlTarget, digest: str, journal: Journal) -> ModelState:
-    """The state in a copy of the replica's model. Raises UnreadableCopy."""
+    """Read the state copy with this digest. Raises UnreadableCopy."""
     data = await journal.copy_get(replica.id, replica.incarnation, digest)
     try:
         state, *_ = await asyncio.to_thread(

@@ -1,15 +1,14 @@
-"""Group commit: what waits for one model goes into one append, one apply, many answers.
+"""Group commit: waiting requests of one model share one append and one apply.
 
-Requests keep their order. A control is a group of its own, so that it is answered for itself.
-No timer and no added delay: while an append is on its way the next group gathers behind it. Rows in
-bulk behind rows in bulk are appended while those in front of them are learned.
+Requests keep their order. A control forms its own group, because it gets its own outcome. There is
+no timer: while an append is in flight, the next group collects behind it. A bulk group of rows is
+appended while the bulk group before it is learned.
 
-A group goes its way by callbacks as long as all is plain: few rows that follow at once are
-appended, learned and answered without a task. Of many models each group may be of one row, and a
-task would take as long again.
+Small groups run as callbacks without a task. With many models a group often holds one row, and a
+task costs as much time again.
 
-Here is whose turn it is, and who hears what came of it. What a group is, how it comes into the
-journal and how the replica learns it are rooms of their own: groups.py, appending.py, applying.py.
+This module decides the order of groups and resolves their futures. `groups.py` forms groups and
+appends them; `apply.py` applies them to the replica.
 """
 
 import asyncio
@@ -67,11 +66,11 @@ EXPECTED_ERRORS = (
     CursorMoved,
     NotHeld,
 )
-"""Whoever submitted what fails so is found; there is nothing to look for in a log."""
+"""The caller receives these errors. They need no log entry."""
 NEXT_REQUEST_ITERATIONS = 6
-"""Of the event loop: so many take those who check_late_append that rows are journalled to submit the next."""
+"""Event-loop iterations that a client needs to submit its next rows after `on_journalled`."""
 SEND_ITERATIONS = 2
-"""So many take those to be on their way to the store."""
+"""Event-loop iterations until an append is sent to the store."""
 
 
 class Committer:
@@ -92,23 +91,23 @@ class Committer:
         self._on_late: Callable[[Appended], None] | None = None
         self._outside = outside
         self._waiting: RequestQueue = deque()
-        # From the first request that waits until there is none, and what tells of that.
+        # Busy from the first waiting request until none waits. `_idle` resolves then.
         self._is_busy = False
         self._idle: asyncio.Future[None] | None = None
         self._refusal: str | None = None
-        # The group that has its turn, and what works on it where that takes several steps.
+        # The current group, and the task that works on it if the group needs several steps.
         self._group: Group | None = None
         self._running: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
-        # While rows in bulk are learned: their end, behind which others may be appended.
+        # The end of the bulk rows that are being learned. The next group may be appended after it.
         self._learning_until: Place | None = None
         self._ahead: Group | None = None
-        # Held by whoever moves the replica on: this committer's groups, or `refresh`.
+        # Held while the replica advances: by this committer's groups or by `refresh`.
         self._advance_lock = FifoLock()
-        self._lock_waiters = 0  # how many others wait for it
+        self._lock_waiters = 0  # callers of `_exclusive` that wait for the lock
 
     def submit(self, request: AnyRequest) -> "asyncio.Future[Receipt]":
-        """Park the request; the future resolves when it is durable and applied."""
+        """Queue the request. The future resolves when the request is durable and applied."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         if self._refusal is not None:
@@ -123,13 +122,13 @@ class Committer:
         return future
 
     async def refresh(self, seq: int | None = None) -> None:
-        """Bring the replica to the journal's end, after the group that is under way.
+        """Bring the replica to the journal's end, after the current group.
 
-        It goes on when its caller leaves: an entry half applied would be applied again. With `seq`,
-        no further than the read that reaches it, and nothing is asked of the store where the
-        replica has reached it by then.
+        A refresh continues when its caller is cancelled: a half-applied entry would be applied
+        again later. With `seq`, it stops at the read that reaches `seq`, and asks the store nothing
+        if the replica is already there.
 
-        Raises JournalUnavailable, also once it refuses; ModelChanged, UnknownModel.
+        Raises JournalUnavailable, also after `refuse`; ModelChanged, UnknownModel.
         """
         await run_to_completion(self._refresh(seq))
 
@@ -153,35 +152,35 @@ class Committer:
             self._listener.on_advance(before, replica.seq)
 
     async def check_place(self, place: Place) -> None:
-        """The store does not hold `place`: nobody is served of what it has lost with that."""
+        """The store does not hold `place`. Stop serving and check, if the replica applied it."""
         if self._applying.has_lost(place):
             await self._check_against_journal()
 
     async def _check_against_journal(self) -> None:
-        """Hold the replica against the journal; where that fails, it is let go of."""
+        """Refresh. If that fails, the replica's owner evicts it."""
         with contextlib.suppress(JournalError, RecordError):
             await self.refresh()
 
     def check_late_append(self, appended: Appended) -> None:
-        """What was answered to a replica in whose place this one was loaded."""
+        """Check the answer to an append of the replica that this one succeeded."""
         if self._applying.may_contradict(appended):
             self.suspect()
             self._checking = asyncio.create_task(self._check_against_journal())
 
     def suspect(self) -> None:
-        """Serve nobody before the next `refresh`, which looks where the journal ends."""
+        """Stop serving until the next `refresh` has read the journal's head."""
         self._applying.suspect()
 
     def detach_listener(self) -> None:
-        """Let go of those who were to check_late_append of groups, forks, losses and failures."""
+        """Stop notifying the listener."""
         self._listener = self._applying.listener = SILENT
 
     def refuse(self, reason: str, on_late: Callable[[Appended], None] | None = None) -> None:
-        """Take nothing on any more: whoever waits, or comes yet, is found that nothing was done.
+        """Accept no more requests, and fail those that wait: nothing of them was journalled.
 
-        For a replica in whose place another one is loaded. The group that has its turn is brought
-        to its end; of one appended behind it nobody hears what came of it, and `on_late` what its
-        append was answered.
+        Used when another replica of the model is loaded in place of this one. The current group
+        finishes. For a group appended ahead of it the outcome is unknown; `on_late` receives the
+        append's answer.
         """
         self._refusal, self._on_late = reason, on_late
         while self._waiting:
@@ -191,14 +190,15 @@ class Committer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits here, and nobody moves the replica."""
+        """Does no request wait, and does nothing advance the replica?"""
         return not self._is_busy and not self._advance_lock.is_held
 
     @contextlib.asynccontextmanager
     async def between_groups(self) -> AsyncIterator[None]:
-        """While held, nobody moves the replica on: its state is that of where it stands.
+        """While entered, nothing advances the replica: its state belongs to its log position.
 
-        Raises JournalUnavailable while it is forked: a group may have failed in the midst of a row.
+        Raises JournalUnavailable while the replica is forked: a group may have failed in the middle
+        of a row.
         """
         async with self._exclusive():
             if self._replica.is_forked:
@@ -208,7 +208,7 @@ class Committer:
 
     @contextlib.asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
-        """While held, nobody else moves the replica on: it stands between two groups."""
+        """While entered, the caller alone may advance the replica, which is between two groups."""
         self._lock_waiters += 1
         try:
             await self._advance_lock.acquire()
@@ -220,7 +220,7 @@ class Committer:
             self._advance_lock.release()
 
     async def drain(self) -> None:
-        """Wait until all that somebody waits for is answered, and nobody moves the replica."""
+        """Wait until every request is answered and nothing advances the replica."""
         self._waiting = deque(one for one in self._waiting if not one[1].done())
         while self._is_busy:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
@@ -228,13 +228,13 @@ class Committer:
         await self._advance_lock.acquire()
         self._advance_lock.release()
 
-    # -- a group's way --------------------------------------------------------------------------
+    # -- one group, from append to responses ----------------------------------------------------
 
     def _gather(self, known: int) -> None:
-        """Begin the next group once a turn of the event loop has brought no more than `known`.
+        """Start the next group once an event-loop iteration added no requests to the `known` ones.
 
-        Requests that arrived together are handled one after the other, and without this the first
-        one would be a group of its own. Nobody waits for a request that is not there yet.
+        Requests that arrive together are handled one after the other. Without this check the first
+        of them forms a group of its own. There is no wait for requests that have not arrived.
         """
         count = len(self._waiting)
         if known < count < GROUP_ROWS:
@@ -245,8 +245,8 @@ class Committer:
             self._advance_lock.enqueue().add_done_callback(self._begin)
 
     def _begin(self, _: object = None) -> None:
-        """Append the next group, whose turn it is."""
-        if not self._waiting:  # whoever drains takes those off the line who have left
+        """Append the next group. The caller holds the lock."""
+        if not self._waiting:  # `drain` removed the cancelled requests
             self._start_next()
             return
         self._group = group = next_group(self._waiting, self._outside)
@@ -254,9 +254,9 @@ class Committer:
         group.sent.add_done_callback(self._on_appended)
 
     def _on_appended(self, sent: "asyncio.Future[Appended]") -> None:
-        """Learn and answer the group that was appended, at once or by a task."""
+        """Learn and answer the appended group: now if possible, else in a task."""
         if sent.cancelled():
-            return  # the event loop ends
+            return  # the event loop is closing
         group, self._group = self._group, None
         assert group is not None
         if sent.exception() is None:
@@ -271,7 +271,7 @@ class Committer:
         self._running = asyncio.get_running_loop().create_task(self._run(group))
 
     def _learn(self, group: Group, appended: Appended, others: Others) -> None:
-        """Learn a plain group and answer."""
+        """Learn a small group and resolve its futures."""
         replica, requests, before = self._replica, group.requests, self._replica.seq
         try:
             self._notify_journalled(group, appended)
@@ -282,7 +282,7 @@ class Committer:
             self._fail(group, error, before)
 
     def _start_next(self) -> None:
-        """The group that had its turn is done, if there was one."""
+        """Release the lock after the current group, and start the next one if requests wait."""
         self._advance_lock.release()
         if self._waiting:
             self._gather(0)
@@ -309,7 +309,7 @@ class Committer:
             self._fail(group, error, before)
 
     async def _commit(self, group: Group) -> list[Receipt]:
-        """Append the group, unless that is under way, and apply it."""
+        """Append the group, unless its append is in flight already, and apply it."""
         requests, nonce = group.requests, group.nonce
         front, group.front = group.front, None
         self._replica.watched.setdefault(nonce)
@@ -320,11 +320,14 @@ class Committer:
                 await self._check_held_place(*group.requests)
                 raise
             if group.appending is not None and self._refusal is not None:
-                raise OutcomeUnknown(self._refusal)  # it is journalled, and another replica's now
+                raise OutcomeUnknown(
+                    self._refusal
+                )  # journalled, but applied by the replica that succeeded this one
             apply = self._applying.apply
             try:
                 if group.appending is not None and self._applying.place != front:
-                    # The one in front of it failed, or has met a fork: what is known is another.
+                    # The group before it failed or met a fork, so the append was based on a
+                    # position that the replica does not have.
                     self._applying.doubt(appended)
                     appended = await self._appending.until_known(group)
                     apply = self._applying.apply_again
@@ -335,7 +338,7 @@ class Committer:
                     self._append_ahead()
                     await self._await_next_request(group)
                 applied = await apply(group, appended, placed)
-            except JournalUnavailable as error:  # it is in the journal, all the same
+            except JournalUnavailable as error:  # the group is in the journal nevertheless
                 raise OutcomeUnknown(str(error)) from error
             finally:
                 self._learning_until = None
@@ -356,10 +359,10 @@ class Committer:
         return appended
 
     async def _check_held_place(self, request: AnyRequest) -> None:
-        """What it was made of is at a place that the store does not hold."""
+        """The store does not hold the log position that the request is based on."""
         if self._has_lost(request):
             before = self._replica.seq
-            with contextlib.suppress(JournalError):  # it is let go of, then
+            with contextlib.suppress(JournalError):  # the owner evicts the replica
                 await self._applying.catch_up(None)
                 self._listener.on_advance(before, self._replica.seq)
 
@@ -375,9 +378,10 @@ class Committer:
         return appended
 
     def _append_ahead(self) -> None:
-        """Append the next group, if it is one in bulk, while the one before it is learned.
+        """Append the next bulk group while the one before it is learned.
 
-        Nobody else moves the replica on before it is learned, too; so it waits for who wants to.
+        Nothing may advance the replica between the two groups. So no group is appended ahead while
+        a caller of `_exclusive` waits for the lock.
         """
         if self._learning_until is None or self._ahead is not None or not self._waiting:
             return
@@ -390,10 +394,11 @@ class Committer:
             group.appending = asyncio.create_task(self._journal_ahead(group, self._learning_until))
 
     async def _await_next_request(self, group: Group) -> None:
-        """Let the next rows be sent to the store, which works on them while these are learned.
+        """Give clients a few event-loop iterations to send their next rows to the store.
 
-        Who submits them one by one hears only now that these are journalled; learning would keep
-        the event loop from him, and the store would have nothing to do meanwhile.
+        A client that sends rows one chunk after the other learns only now that its rows are
+        journalled. Learning blocks the event loop; without this pause the store has nothing to do
+        during learning.
         """
         if not any(isinstance(one, Request) and one.is_followed for one in group.requests):
             return
@@ -405,11 +410,11 @@ class Committer:
             await asyncio.sleep(0)
 
     def _mark_forked_after(self, error: Exception) -> None:
-        """What nobody has foreseen may have come in the midst of a row: half of it is learned."""
+        """Mark the replica as forked after an unexpected error: half of a row may be learned."""
         if not isinstance(error, (JournalError, RecordError)):
             self._replica.is_forked = True
 
-    # -- who hears of it -------------------------------------------------------------------------
+    # -- responses and the listener -------------------------------------------------------------
 
     def _notify_journalled(self, group: Group, appended: Appended) -> None:
         self._listener.on_group(group.rows, self._outside.clock() - group.began)
@@ -425,7 +430,7 @@ class Committer:
         self._listener.on_advance(before, self._replica.seq)
 
     def _report_failure(self, error: Exception) -> None:
-        if self._refusal is None:  # else another replica has taken the place of this one
+        if self._refusal is None:  # otherwise another replica has succeeded this one
             self._listener.on_failure(error)
 
     def _fail(self, group: Group, error: Exception, before: int) -> None:
@@ -434,13 +439,15 @@ class Committer:
             self._report_failure(error)
             if isinstance(error, NotReplicated):
                 self._listener.on_advance(before, self._replica.seq)
-        except Exception:  # whoever hears of it keeps nobody from his turn
-            log.exception("model %r: what follows a group that failed", self._replica.id)
-        if isinstance(error, RecordError):  # met behind the append
+        except Exception:  # an error in the listener must not block the next group
+            log.exception("model %r: the listener failed after a failed group", self._replica.id)
+        if isinstance(error, RecordError):  # the error happened after the append
             error.is_journalled = True
         if not isinstance(error, (*EXPECTED_ERRORS, NotReplicated)):
             failed = len(group.requests)
-            log.error("model %r: a group of %d failed", self._replica.id, failed, exc_info=error)
+            log.error(
+                "model %r: %d grouped requests failed", self._replica.id, failed, exc_info=error
+            )
         for future in group.futures:
             if not future.done():
                 future.set_exception(error)

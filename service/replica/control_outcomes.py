@@ -1,8 +1,8 @@
-"""What became of a model's last controls, to be told again when their requests are repeated.
+"""Outcomes of a model's last controls, for repeated requests.
 
-Kept beside the state, as first answers are, and carried along by snapshots: so whichever worker a
-repetition meets knows whether the control was done or refused, and so does whoever asked for one
-that his replica has come past by a snapshot.
+They are bookkeeping next to the state, as first responses are, and snapshots carry them. So every
+worker can answer a repeated control request. So can a replica that passed its own control by
+loading a snapshot.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from dualstream.service.journal.record import Control
 from dualstream.service.replica.controls import ControlOutcome
 from dualstream.solvers import CorruptState
 
-# Those whose fields are part of what is told, or say whose the control is.
+# Kinds whose fields are part of the answer, or identify the control.
 _WITH_FIELDS = ("rollback", "resume", "refit")
 
 
 class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """A verdict, and what the control asked for."""
+    """Outcome of a control, with the fields of the control."""
 
     seq: int
     kind: str
@@ -30,12 +30,12 @@ class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def verdict(self) -> ControlOutcome:
-        """Without the member that was added or promoted, which has gone on since."""
+        """The outcome, without the added or promoted member: that member has changed since."""
         return ControlOutcome(self.refusal, rows=self.rows)
 
 
 class ControlOutcomes:
-    """Those of the last controls, by their seqs; `kept` of them."""
+    """Outcomes of the last `kept` controls, by seq."""
 
     __slots__ = ("_by_seq", "_kept")
 
@@ -47,13 +47,13 @@ class ControlOutcomes:
         return len(self._by_seq)
 
     def at(self, seq: int) -> KeptOutcome | None:
-        """Of the control at `seq`, if it is kept."""
+        """Return the outcome of the control at `seq`, if it is kept."""
         return self._by_seq.get(seq)
 
     def of(self, seq: int, control: Control) -> ControlOutcome | None:
-        """What became of this control, appended at `seq`, if it is kept.
+        """Return the outcome of this control, appended at `seq`, if it is kept.
 
-        Another one stands there where the journal has lost this one since.
+        If the journal lost the control, another one may have its seq: then None.
         """
         told = self.at(seq)
         if told is None or (told.kind, told.fields) != (control.kind, _fields_kept(control)):
@@ -70,21 +70,21 @@ class ControlOutcomes:
             del self._by_seq[next(iter(self._by_seq))]
 
     def state(self) -> dict[str, np.ndarray]:
-        """As arrays; none where nothing is kept."""
+        """Return the outcomes as arrays; no arrays if no outcome is kept."""
         if not self._by_seq:
             return {}
         told = msgspec.json.encode(list(self._by_seq.values()), order="sorted")
         return {"told": np.frombuffer(told, np.uint8).copy()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Hold these; none where there are none. Raises CorruptState."""
+        """Restore from arrays; without arrays no outcome is kept. Raises CorruptState."""
         self._by_seq.clear()
         if "told" not in arrays:
             return
         try:
             found = msgspec.json.decode(arrays["told"].tobytes(), type=list[KeptOutcome])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptState(f"the kept verdicts are damaged: {error}") from error
+            raise CorruptState(f"the kept control outcomes are damaged: {error}") from error
         for told in found:
             self._put(told)
 

@@ -1,7 +1,7 @@
-"""A model's learning under its guard: rows are learned up to where it trips, and set aside behind.
+"""Guard of a learning model: learn rows up to a trip, then quarantine the rest.
 
-Nothing waits for the rollback that follows a trip: from the very row that trips on, every replica
-sets rows aside, whenever the control comes that takes the state back.
+A trip pauses every replica at the same row. It does not wait for the rollback control: from the
+tripping row on, every replica quarantines rows, however late that control is journalled.
 """
 
 from collections import deque
@@ -29,12 +29,12 @@ PAUSED = "learning is paused since seq {}: resume the model first"
 
 
 class Learning(Protocol):
-    """What learns: a replica."""
+    """The part of a replica that a guard needs."""
 
     learner: Learner
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
-        """Learn and count rows, of which the first stands at `first_seq`."""
+        """Learn and count rows; the first is at `first_seq`."""
 
 
 class Guarding:
@@ -47,16 +47,19 @@ class Guarding:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Guarding | None":
-        """For the model of a resolved specification; None where it asks for no guard."""
+        """Create the guard of a resolved specification; None if it has no guard."""
         guard = guard_of(spec)
         return None if guard is None else cls(guard, spec["guard"]["mode"] == "pause")
 
     def only_warn(self) -> None:
-        """Trip, but never pause."""
+        """Record trips but never pause."""
         self._pauses_learning = False
 
     def learn(self, subject: Learning, batch: Batch, first_seq: int) -> Outcome:
-        """Learn the rows up to where learning pauses, and set the others aside."""
+        """Learn the rows before a pause and quarantine the others.
+
+        The batch is split at the guard's checks, so a trip is at the same row for every replica.
+        """
         outcomes: list[Outcome] = []
         while not self.pauses.is_paused:
             piece = batch[: self.guard.rows_to_look]
@@ -82,9 +85,10 @@ class Guarding:
                 self.guard.begin_anew(seq, trip.quantity)
 
     def take_over(self, past: "Guarding", copy_seq: int, seq: int) -> "Guarding":
-        """What guards a state of the `past` once it was gone back to, by the control at `seq`.
+        """Return the guard of a restored state, keeping the present pause and trips.
 
-        copy_seq  where that state was
+        `past` guarded the state that was restored from `copy_seq` by the control at `seq`. Pause
+        and trips are not rolled back.
         """
         pauses = self.pauses
         if pauses.is_paused:
@@ -96,11 +100,12 @@ class Guarding:
         return past
 
     def kept_after(self, oldest_snapshot: int, first: int = 0) -> int | None:
-        """The record after which the journal has to be kept; None where it need not be.
+        """Seq after which the journal must be kept; None if it need not be kept.
 
-        For rows in quarantine, see Pauses; and for those behind the last good look, down to the
-        record `first`, while nothing is wrong yet. Whoever trims the journal may come to it after
-        a trip that his replica has not seen, and the rollback that names the first of these rows.
+        Entries are kept for quarantined rows, see `Pauses.kept_after`. A guard that pauses also
+        keeps entries after its last good check, but not before the record `first`. The reason: a
+        worker may trim the journal before its replica has seen a trip, and the rollback of that
+        trip needs those entries.
         """
         held = self.pauses.kept_after(oldest_snapshot)
         if not self._pauses_learning:
@@ -109,10 +114,10 @@ class Guarding:
         return calm if held is None else min(held, calm)
 
     def resume(self, seq: int, learns_quarantine: bool) -> None:
-        """The control that ends the pause stands at `seq`.
+        """End the pause by the control at `seq`.
 
-        Who lets rows in quarantine be learned after all takes them for good: they are no history to
-        hold others against, and it begins anew.
+        If the quarantined rows are learned, the guard starts a new history: the user accepted those
+        rows, and the old history trips on them again.
         """
         if learns_quarantine:
             self.guard.begin_anew(seq)
@@ -121,27 +126,27 @@ class Guarding:
         self.pauses.resume(seq, learns_quarantine)
 
     def state(self) -> State:
-        """As arrays."""
+        """Return guard and pauses as arrays."""
         arrays = {f"guard.{name}": array for name, array in self.guard.state().items()}
         return arrays | {f"pauses.{name}": array for name, array in self.pauses.state().items()}
 
     def restore(self, guard: Mapping[str, np.ndarray], pauses: Mapping[str, np.ndarray]) -> None:
-        """Be in this state. Raises CorruptState, and is of no use then."""
+        """Restore from arrays. Raises CorruptState; the object is unusable then."""
         self.guard.restore(guard)
         self.pauses.restore(pauses)
         if self.pauses.is_paused and self.pauses.held_from > self.pauses.since:
-            raise CorruptState("the quarantine begins behind its pause")
+            raise CorruptState("the quarantine begins after its pause")
 
 
 FEATURE_BYTES, ROW_BYTES = 16, 32
 """What a row in quarantine counts, by its features: about what it takes in memory."""
 KEPT = 64
-"""So many of the last trips are told, and as many spans of rows taken up are known."""
+"""Number of trips, and of spans of learned quarantines, that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tripped:
-    """A breaker that has tripped; see Trip."""
+    """A trip of the guard; see `Trip`."""
 
     quantity: str
     rows: int
@@ -149,16 +154,16 @@ class Tripped:
     value: float
     limit: float
     paused: bool
-    """Whether learning paused there."""
+    """Did learning pause at this trip?"""
 
 
 class Pauses:
-    """The trips of one model, and its pause.
+    """Trips of one model, and its current pause.
 
-    since       the record at which learning paused; 0 while it goes on
-    held_from   rows behind this record are in quarantine
-    is_settled  whether the state has gone back to a good one, or there was none to go back to
-    held_bytes  of the rows that were set aside; beside the state, as a bound of doors alone
+    since       seq at which learning paused; 0 if it is not paused
+    held_from   rows after this seq are quarantined
+    is_settled  the state was rolled back, or there was no good state to roll back to
+    held_bytes  estimated size of the quarantine; not part of the state, it only limits admission
     """
 
     def __init__(self) -> None:
@@ -168,7 +173,7 @@ class Pauses:
         self.held_bytes = 0
         self.counts = dict.fromkeys(QUANTITIES, 0)
         self.trips: deque[Tripped] = deque(maxlen=KEPT)
-        # From where to where rows in quarantine were learned after all.
+        # Spans of quarantined rows that were learned by a resume.
         self._learned_spans: deque[tuple[int, int]] = deque(maxlen=KEPT)
 
     @property
@@ -177,16 +182,16 @@ class Pauses:
 
     @property
     def needs_rollback(self) -> bool:
-        """Whether the state is still the one that tripped the breaker."""
+        """Is the state still the one that tripped the guard?"""
         return self.is_paused and not self.is_settled
 
     @property
     def learned_through(self) -> int:
-        """Of a pause: the record up to which the state has rows that are in it."""
+        """During a pause: the last seq whose rows are in the state."""
         return self.since if self.needs_rollback else self.held_from
 
     def trip(self, trips: Iterable["Trip"], pauses: bool) -> None:
-        """Note them; with `pauses` learning does from their record on, the same for all."""
+        """Record trips; with `pauses`, learning stops at their seq."""
         for one in trips:
             self.counts[one.quantity] += 1
             self.trips.append(
@@ -198,26 +203,26 @@ class Pauses:
                 self.since, self.is_settled = one.seq, False
 
     def set_aside(self, rows: int, features: int) -> None:
-        """Count rows that come while learning pauses."""
+        """Count rows that arrive during a pause."""
         self.held_bytes += ROW_BYTES * rows + FEATURE_BYTES * features
 
     def settle(self, learned_through: int) -> None:
-        """The state is one of all rows up to that record that are not in quarantine."""
+        """Record that the state holds all rows up to `learned_through` that are not quarantined."""
         self.held_from = max(self.held_from, learned_through)
         self.is_settled = True
 
     def resume(self, seq: int, learns_quarantine: bool) -> None:
-        """The control that ends the pause stands at `seq`."""
+        """End the pause by the control at `seq`."""
         if learns_quarantine:
             self._learned_spans.append((self.held_from, seq))
         self.since, self.held_from, self.is_settled = 0, 0, True
         self.held_bytes = 0
 
     def kept_after(self, oldest_snapshot: int) -> int | None:
-        """The record after which the journal has to be kept for rows in quarantine.
+        """Seq after which the journal must be kept for quarantined rows, or None.
 
-        Those still there, and those that are learned once more by who begins from a snapshot as
-        old as this one. None where there are none.
+        These are the rows in quarantine now. They are also rows of ended quarantines that a replica
+        must learn again if it starts from a snapshot as old as `oldest_snapshot`.
         """
         needed = [first for first, seq in self._learned_spans if oldest_snapshot < seq]
         if self.is_paused:
@@ -226,11 +231,11 @@ class Pauses:
 
     @property
     def has_taken_up(self) -> bool:
-        """Whether rows in quarantine were ever learned after all."""
+        """Were quarantined rows ever learned?"""
         return bool(self._learned_spans)
 
     def state(self) -> State:
-        """As arrays, the oldest first."""
+        """Return the pauses as arrays, oldest first."""
         trips = [
             (one.rows, one.seq, QUANTITIES.index(one.quantity), one.paused) for one in self.trips
         ]
@@ -243,7 +248,7 @@ class Pauses:
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Hold these; without arrays nothing has happened yet. Raises CorruptState."""
+        """Restore from arrays; without arrays nothing has tripped. Raises CorruptState."""
         self.__init__()  # type: ignore[misc]
         if not state:
             return

@@ -1,7 +1,7 @@
-"""What became of entries, for a committer that waits for one.
+"""Outcomes of appended entries that a committer waits for, by nonce.
 
-An entry that a committer appended may reach its replica among others that were read, or by a
-rebuilding: whoever applies it so leaves the outcome under the nonce of the append.
+An appended entry may reach its replica among entries read from the journal, or during a rebuild.
+The code that applies it stores the outcome under the nonce of the append.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dualstream.service.replica.controls import ControlOutcome
 from dualstream.solvers import Outcome
 
 Applied = Outcome | ControlOutcome
-"""What became of one group: of its rows, or of its control."""
+"""Outcome of one group: of its rows or of its control."""
 
 
 def record_outcomes(
@@ -19,7 +19,7 @@ def record_outcomes(
     entries: Sequence[Entry],
     done: Sequence[tuple[int, Applied]],
 ) -> None:
-    """Keep what a committer waits for; `done` holds what was applied, by its first seq."""
+    """Store the outcomes of watched entries. `done` holds what was applied, by first seq."""
     for entry in entries:
         if entry.nonce in watched:
             found = within(done, entry.first_seq, entry.seq)
@@ -28,12 +28,12 @@ def record_outcomes(
 
 
 def clear_outcomes(watched: dict[bytes, Applied | None]) -> None:
-    """Nothing is kept for any committer: it came of a state that is thrown away."""
+    """Clear all outcomes: they belong to a state that is discarded."""
     watched.update(dict.fromkeys(watched))
 
 
 def within(done: Sequence[tuple[int, Applied]], first_seq: int, seq: int) -> Applied | None:
-    """What became of the records first_seq .. seq, all rows or one control; None where unknown."""
+    """Outcome of the records first_seq .. seq: all rows, or one control. None if it is unknown."""
     outcomes = []
     for begins, applied in done:
         if isinstance(applied, ControlOutcome):

@@ -1,8 +1,8 @@
-"""One model in memory: what its journal says, applied in the journal's order.
+"""Replica: one model in memory, kept up to date by applying its journal in order.
 
-The state (learner, progressive metrics, counts) is a pure function of spec and journal. What this
-process appended itself and an entry read from the store go through the same learning and the same
-controls; where one entry ends and the next begins leaves no trace in the state.
+The state (learner, progressive metrics, counts) is a pure function of spec and journal. Entries
+that this process appended and entries read from the store go through the same learning and the same
+controls. The boundaries between entries leave no trace in the state.
 """
 
 import asyncio
@@ -48,27 +48,28 @@ from dualstream.solvers import (
     certificates_of_members,
 )
 
-# A batch expected to take less runs in the event loop: a thread costs some 80 us to reach, and then
-# the two hand each other the interpreter's lock.
+# A shorter batch runs in the event loop: starting a thread costs about 80 us, and then two threads
+# pass the interpreter's lock to each other.
 INLINE_S = 0.004
-# Longer ones are cut, so that a prediction never waits much longer than this for its turn.
+# A longer batch is split into slices of this time, so that a prediction waits for one slice at
+# most.
 SLICE_S = 0.002
 MEASURED_ROWS = 8
-"""Fewer tell too little of what a row takes."""
+"""A smaller batch gives no useful estimate of the time per row."""
 READ_BYTES = 1024 * 1024
 
 
 class Replica(PositionedState):
-    """A model's state that is moved on along the journal, and served.
+    """State of a model that follows the journal and serves requests.
 
-    s_per_row   about what learning a row takes, as far as it is known, in seconds
-    spec        instead of the model's own
+    s_per_row   first estimate of the time to learn a row, in seconds
+    spec        used instead of the model's own spec
     """
 
     is_forked = False
-    """Nobody is served: the journal does not lead here, or may not. Whoever moves it on sees."""
+    """The journal does not continue from here, or may not. The replica serves nothing until the next check."""
     _applying: Sequence[Entry] = ()
-    """Entries behind which the next ones are being read."""
+    """Entries that are being applied while the next ones are read."""
     certificate: Certificate | None = None
     certified_at = float("-inf")
 
@@ -82,8 +83,8 @@ class Replica(PositionedState):
     ) -> None:
         super().__init__(record, kept_answers, spec)
         self._as_served: AsServed | None = as_served(self.spec)
-        # Outcomes that a committer waits for, by the nonce of its append, should the entry reach
-        # this replica by another way than the committer's own hands.
+        # Outcomes that a committer waits for, by the nonce of its append. Filled if the entry
+        # reaches this replica in another way than from the committer.
         self.watched: dict[bytes, Applied | None] = {}
         self.member_certificates: dict[str, Certificate] = {}
         self._outside = outside
@@ -92,22 +93,22 @@ class Replica(PositionedState):
 
     @property
     def s_per_row(self) -> float:
-        """About what learning a row takes, in seconds."""
+        """Estimated time to learn a row, in seconds."""
         return self._s_per_row
 
     # -- reading ---------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
-        """While held, no slice is applied: what is read belongs to one `seq`."""
+        """While entered, no slice is applied: everything read belongs to one `seq`."""
         async with self._lock:
             yield
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """As `still`, for what a client is told. Raises JournalUnavailable while it is forked.
+        """As `still`, for responses to clients. Raises JournalUnavailable while the replica is forked.
 
-        Whoever asked the catalog before the fork was known may come here after.
+        The check belongs here because a request may find the model before the fork is known.
         """
         async with self.still():
             if self.is_forked:
@@ -116,25 +117,26 @@ class Replica(PositionedState):
 
     @property
     def place(self) -> Place:
-        """Where it stands, between two groups."""
+        """The log position. Valid between two groups."""
         return Place(self.seq, self.chain)
 
     def leads_on_from(self, place: Place) -> bool:
-        """Whether it has come by this place, and nothing shows that the journal has lost that."""
+        """Did the replica apply up to this position, with no sign that the journal lost it?"""
         return not self.is_forked and self.trail.includes(place.seq, place.chain)
 
     async def predict(self, batch: Batch) -> tuple[np.ndarray, int, str]:
-        """Scores of the rows, and the seq and chain of the state that gave them.
+        """Return scores, and the seq and chain of the state that gave them.
 
-        Raises JournalUnavailable while it is forked.
+        Raises JournalUnavailable while the replica is forked.
         """
         async with self.serving():
             return self.learner.predict(batch), self.seq, self.chain
 
     async def certify(self, max_age_s: float = 0.0) -> Certificate | None:
-        """The certificate of the served weights, at most `max_age_s` old; None without a dual.
+        """Return the certificate of the served weights, at most `max_age_s` old; None without a dual.
 
-        Those of members are computed with it. Raises JournalUnavailable while it is forked.
+        Computes the certificates of the members, too. Raises JournalUnavailable while the replica
+        is forked.
         """
         async with self.serving():
             if self._outside.clock() - self.certified_at > max_age_s:
@@ -154,9 +156,9 @@ class Replica(PositionedState):
         asked: Sequence[KeyedRequest] = (),
         named: Named = NO_IDS,
     ) -> Outcome:
-        """Learn what this process appended itself; the entry ends at `seq` with `chain`.
+        """Learn rows that this process appended; the entry ends at `seq` with `chain`.
 
-        `asked` are the requests with a key in it, `named` the rows with an id.
+        `asked` are its requests with a key, `named` its rows with an id.
         """
         if names:
             self.names.keep(names)
@@ -173,7 +175,7 @@ class Replica(PositionedState):
         asked: Sequence[KeyedRequest],
         named: Named,
     ) -> Outcome:
-        """As `apply_own`, of rows that are learned at once."""
+        """As `apply_own`, for rows that are learned in this event-loop iteration."""
         if names:
             self.names.keep(names)
         outcome = self._learn_slice(batch)
@@ -189,7 +191,7 @@ class Replica(PositionedState):
         named: Named,
         outcome: Outcome,
     ) -> None:
-        """Stand behind rows that were learned, beside which their names and answers are kept."""
+        """Advance past learned rows and keep their first responses and ids."""
         first_seq = seq + 1 - len(batch)
         if asked:
             self.answers.keep(asked, first_seq, batch, outcome)
@@ -197,33 +199,33 @@ class Replica(PositionedState):
         self._set_place(seq, chain)
 
     def learns_at_once(self, rows: int) -> bool:
-        """Whether so many rows are learned in one turn of the event loop, and now."""
+        """Can this number of rows be learned in this event-loop iteration?"""
         return rows * self._s_per_row <= INLINE_S and not self._lock.locked()
 
     async def apply_own_control(
         self, seq: int, chain: str, control: Control, journal: Journal
     ) -> ControlOutcome:
-        """Obey the control that this process appended itself, an entry of its own at `seq`.
+        """Apply a control that this process appended; its entry is at `seq`.
 
-        Raises UnreadableCopy and Trimmed, before anything is changed.
+        Raises UnreadableCopy and Trimmed; nothing has changed then.
         """
         verdict = await apply_control(self, control, journal)
         self._set_place(seq, chain)
         return verdict
 
     async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
-        """Apply entries read from the journal, skipping records already applied.
+        """Apply entries read from the journal. Records already applied are skipped.
 
-        Raises Forked, and CorruptRecord for an entry out of its place, before anything is applied;
-        CorruptRecord, UnknownRecord for what is of a later version (both name the entry) and
-        UnreadableCopy and Trimmed for a rollback, standing at an entry's end before it.
+        Raises Forked, and CorruptRecord for an entry with a wrong seq, before anything is applied.
+        Raises CorruptRecord, UnknownRecord (both name the entry), and UnreadableCopy and Trimmed
+        for a rollback; the replica is then at the end of the entry before it.
         """
         self.check_order(entries)
         for some in split_at(entries, needs_own_run):
             await self.apply_run(some, journal)
 
     def rows_of(self, entries: Sequence[Entry]) -> Content | None:
-        """What entries that are known to follow hold; None where a control is in it.
+        """Decode entries that are known to follow; None if they hold a control.
 
         Raises CorruptRecord, UnknownRecord, which name the entry.
         """
@@ -233,9 +235,9 @@ class Replica(PositionedState):
         return content
 
     def learn_entries(self, entries: Sequence[Entry], content: Content) -> Outcome:
-        """Apply entries of the rows that `rows_of` has found; what became of the last one.
+        """Apply entries decoded by `rows_of`. Return the outcome of the last one.
 
-        To be called where all their rows are learned at once.
+        Call it only if all rows can be learned in this event-loop iteration.
         """
         self.names.keep(content.names)
         done: list[tuple[int, Applied]] = []
@@ -260,34 +262,34 @@ class Replica(PositionedState):
                 )
             if entry.first_seq != seq + 1:
                 raise CorruptRecord(
-                    f"the entry at seq {entry.seq} begins at seq {entry.first_seq}, "
+                    f"the entry at seq {entry.seq} begins at seq {entry.first_seq}, but "
                     f"the one before it ends at seq {seq}"
                 )
             seq = entry.seq
 
     def skip(self, entry: Entry) -> None:
-        """Leave out an entry: stand behind it as if it changed nothing."""
+        """Advance past an entry without applying it."""
         self._set_place(entry.seq, entry.chain)
 
     async def apply_part(self, entry: Entry, until: int) -> None:
-        """Learn the rows of the next entry up to `until`, which lies in its midst.
+        """Learn the rows of the next entry up to `until`, which lies inside the entry.
 
-        It stands there with the chain from before the entry. Raises Forked.
+        The replica keeps the chain from before the entry. Raises Forked.
         """
         if not follows(entry, self.chain) or entry.first_seq > self.seq + 1:
             raise Forked(f"model {self.id!r}: the journal does not follow from seq {self.seq}")
         await self.learn_part(entry, until)
 
     async def learn_part(self, entry: Entry, until: int) -> None:
-        """As `apply_part`, of an entry that is known to follow."""
+        """As `apply_part`, for an entry that is known to follow."""
         names, (record,), _, named = self._content_after([entry])
-        assert isinstance(record, Batch)  # a control has no midst
+        assert isinstance(record, Batch)  # a control is one record
         self.names.keep(names)
         first_seq, rows = self.seq + 1, record[: until - self.seq]
         self.retained.keep(named, rows, first_seq, await self._learn(rows))
 
     async def apply_run(self, entries: Sequence[Entry], journal: Journal) -> None:
-        """Apply entries that are known to follow: a rollback alone, or others."""
+        """Apply a run of entries that are known to follow; see `split_at`."""
         names, records, asked, named = self._content_after(entries)
         self.names.keep(names)
         done: list[tuple[int, Applied]] = []
@@ -301,7 +303,7 @@ class Replica(PositionedState):
         self._advance_past(entries, done)
 
     def _kept(self, rows: Batch, outcome: Outcome, asked: KeyedRequests, named: Named) -> Outcome:
-        """The outcome of rows that were just learned, beside which answers and ids are kept."""
+        """Keep first responses and ids of rows that were just learned. Return `outcome`."""
         first_seq = self.seq + 1 - len(rows)
         whole = asked.within(first_seq, self.seq, self._kept_answers)
         self.answers.keep(whole, first_seq, rows, outcome)
@@ -309,13 +311,13 @@ class Replica(PositionedState):
         return outcome
 
     def _advance_past(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
-        """Stand behind entries that were applied."""
+        """Advance past entries that were applied."""
         self.seq, self.chain = entries[-1].seq, entries[-1].chain
         self.trail.add_entries(entries)
         record_outcomes(self.watched, entries, done)
 
     def _content_after(self, entries: Sequence[Entry]) -> Content:
-        """What the next entries hold beyond this replica. Raises CorruptRecord, UnknownRecord."""
+        """Decode the part of entries after this replica. Raises CorruptRecord, UnknownRecord."""
         check, can_unlearn = partial(check_control, self), self.retained.why_not is None
         return content_after(self.seq, entries, self.dim, check, can_unlearn)
 
@@ -325,7 +327,7 @@ class Replica(PositionedState):
             if self._lock.locked():
                 async with self._lock:
                     return self._learn_slice(batch)
-            return self._learn_slice(batch)  # all in this turn of the event loop
+            return self._learn_slice(batch)  # no await before the slice
         outcomes = []
         done = 0
         while done < rows:
@@ -337,8 +339,8 @@ class Replica(PositionedState):
         return Outcome.joined(outcomes)
 
     def _learn_slice(self, batch: Batch) -> Outcome:
-        # Work, not time: a model that once waited for the core would be taken for a slow one, and
-        # the next ones be learned in a thread and leave snapshots, which keep the core busy.
+        # CPU time, not elapsed time: one wait for a core makes a model look slow. Its next batches
+        # then run in a thread, and it leaves snapshots when evicted, and both keep the cores busy.
         is_measured = len(batch) >= MEASURED_ROWS
         began = self._outside.effort() if is_measured else 0.0
         if self.guarding is None:
@@ -347,13 +349,13 @@ class Replica(PositionedState):
             outcome = self.guarding.learn(self, batch, self.seq + 1)
         self.seq += len(batch)
         if is_measured:
-            # Sets only where batches are cut, which the state cannot tell.
+            # This decides only where batches are split, which does not change the state.
             spent = (self._outside.effort() - began) / len(batch)
             self._s_per_row += 0.2 * (spent - self._s_per_row)
         return outcome
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
-        """Learn and count rows, of which the first stands at `first_seq`."""
+        """Learn and count rows; the first is at `first_seq`."""
         outcome = self.learner.learn(batch)
         if self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
@@ -368,10 +370,10 @@ class Replica(PositionedState):
     # -- the journal -----------------------------------------------------------------------------
 
     async def catch_up(self, journal: Journal, until: int | None = None) -> None:
-        """Apply all that the journal holds beyond this replica. Raises Forked.
+        """Apply everything in the journal after this replica. Raises Forked.
 
-        With `until`, nothing is read any more once the replica has reached that seq. Where there
-        is much to read, the next entries are read while these are parsed and applied.
+        With `until`, reading stops once the replica reaches that seq. If there is much to read, the
+        next entries are read while these are applied.
         """
         entries = await self._read(journal, self.seq)
         while entries:
@@ -381,10 +383,11 @@ class Replica(PositionedState):
             try:
                 if size_of(entries) > READ_BYTES // 2 and not is_last:
                     self._applying = entries
-                    # Left to its end where these cannot be applied.
+                    # A background task, because it must finish even if these entries cannot be
+                    # applied.
                     ahead = background_task(self._read_ahead(journal, entries))
-                    # In one turn of the event loop it asks, in the next one that is sent: the store
-                    # is at work while these are applied, which leaves the loop no turn.
+                    # The read starts in one event-loop iteration and is sent in the next. Then the
+                    # store works while the entries are applied, which blocks the loop.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 await self.apply(entries, journal)
@@ -395,7 +398,10 @@ class Replica(PositionedState):
             entries = await (ahead or self._read(journal, self.seq))
 
     async def _read_ahead(self, journal: Journal, some: Sequence[Entry]) -> Sequence[Entry]:
-        """What comes behind entries that are applied meanwhile; nobody is served if it does not."""
+        """Read the entries after `some` while those are applied.
+
+        If the new entries do not follow, the replica stops serving at once.
+        """
         found, last = await self._read(journal, end_of(some)), some[-1]
         if found and self._applying is some and not follows(found[0], last.chain):
             self.is_forked = True
@@ -405,26 +411,23 @@ class Replica(PositionedState):
         return await journal.read(self.id, self.incarnation, after, READ_BYTES)
 
     def check_head(self, record: ModelRecord) -> None:
-        """Raise Forked when the journal ends before this replica, or at its seq otherwise."""
+        """Raise Forked if the journal ends before this replica, or at its seq with another chain."""
         if (record.seq, record.chain) == (self.seq, self.chain) or record.seq > self.seq:
             return
         raise Forked(
-            f"model {self.id!r}: the journal ends at seq {record.seq} with {record.chain}, "
-            f"this replica stands at seq {self.seq}"
+            f"model {self.id!r}: the journal ends at seq {record.seq} with chain {record.chain}, "
+            f"this replica is at seq {self.seq}"
         )
 
     async def load(self, journal: Journal, adopts: bool = False, base: Base | None = None) -> None:
-        """Come from before the first record to the journal's end; see `recover`.
-
-        Raises NoBase.
-        """
+        """Bring an empty replica to the journal's end; see `recover`. Raises NoBase."""
         await recover(self, journal, adopts, base)
 
     async def rebuild(self, record: ModelRecord, journal: Journal) -> Lost:
-        """Throw the state away and take the journal's; what of it the journal had lost.
+        """Discard the state and load it from the journal. Return what the journal had lost.
 
-        As the journal is where its head was `record`, or later. Nobody is served from here
-        meanwhile.
+        The new state is that of the journal at `record` or later. The replica serves nothing until
+        then.
         """
         self.is_forked = True
         fresh = Replica(record, self._kept_answers, self._outside, self._s_per_row)
@@ -440,12 +443,12 @@ class Replica(PositionedState):
         return lost
 
     def start_over(self) -> None:
-        """Be before the first record."""
+        """Return to the state before the first record."""
         clear_outcomes(self.watched)
         if self.is_forked:
             self.is_forked = False
         self._begin()
 
     def forget_what_served(self) -> None:
-        """Count all rows with its own scores: another spec than this one served them."""
+        """Count every row with this spec's own scores, because another spec served the rows."""
         self._as_served = None

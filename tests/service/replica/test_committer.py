@@ -526,7 +526,7 @@ def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypat
             return await get(model)
 
         monkeypatch.setattr(journal, "get", lose_and_get)
-        with pytest.raises(OutcomeUnknown, match="has lost what it had appended"):
+        with pytest.raises(OutcomeUnknown, match="has lost this append"):
             await bench.committer.submit(request("two"))
         assert not left and bench.replica.seq == 2
         bench.acknowledged.pop()  # what was lost
@@ -555,7 +555,7 @@ def test_nor_are_they_by_who_is_read_for_them(tmp_path, monkeypatch):
             return await get(*given)
 
         monkeypatch.setattr(journal, "snapshot_get", lose_and_get)
-        with pytest.raises(OutcomeUnknown, match="has lost what it had appended"):
+        with pytest.raises(OutcomeUnknown, match="has lost this append"):
             await bench.committer.submit(request("three"))
         assert not left and bench.replica.restored_seq == 3
 

@@ -311,7 +311,7 @@ def test_control_that_cannot_be_done_is_refused_by_all_alike(store, caplog):
         assert (await bench.order(Demote())).verdict.refusal == "no member is promoted"
         assert (await bench.order(MemberRemove("a"))).verdict.refusal is None
         assert bench.replica.refused_controls == 3 and bench.replica.rejected == 0
-        assert "member_add at seq 4 is refused: there is a member 'a' already" in caplog.text
+        assert "member_add at seq 4 was refused: there is a member 'a' already" in caplog.text
 
     run(store, scenario)
 

@@ -127,7 +127,7 @@ def begin_later(entry: dict) -> None:
     [
         (flip("body", 300), "at seq 8: the part at byte 0 has another checksum"),
         (cut, "at seq 8: "),
-        (emptied, "at seq 8: 0 records where there have to be 4"),
+        (emptied, "at seq 8: 0 records instead of 4"),
         (of_later_version, "at seq 8: record version 2"),
         (begin_earlier, "begins at seq 3, the one before it ends at seq 4"),
         (begin_later, "begins at seq 6, the one before it ends at seq 4"),
