@@ -83,8 +83,8 @@ class Applying:
         """Return the argument `others` for `learn` if the group can be learned now, else None.
 
         A group can be learned now if it is small, holds rows, and follows the replica's position.
-        After None the caller uses `apply`. A contradiction marks the replica as forked immediately,
-        so that it stops serving before `apply` gets its turn.
+        After None the caller uses `apply` in a task. An answer that contradicts the replica marks it
+        as forked here already, because requests may be served before the task runs.
         """
         replica, seq = self._replica, appended.seq
         is_of_rows = not isinstance(group.requests[0], ControlRequest)
@@ -102,9 +102,9 @@ class Applying:
     def look_ahead(self, appended: Appended, front: Place, is_learning: bool) -> None:
         """Check the answer to an append made after `front`, long before the group is applied.
 
-        A fork must stop serving when its evidence arrives, not when the group is applied. While the
-        replica `is_learning` the rows up to `front`, it is between two log positions. The append of
-        those rows already returned where they end, so the answer is compared with `front`.
+        The replica must stop serving when evidence of a fork arrives, not when the group is
+        applied. While the replica `is_learning` the rows up to `front`, it is inside an entry. The
+        append of that entry returned where it ends, so the answer is compared with `front`.
         """
         replica = self._replica
         if (is_learning and replica.seq <= front.seq) or self.place == front:
@@ -124,13 +124,13 @@ class Applying:
         this replica and the append were not returned.
         """
         replica = self._replica
-        is_told = appended.entries or (appended.first_seq or 0) <= replica.seq + 1
-        if not is_told or replica.seq != replica.trail.end:
+        is_linked = appended.entries or (appended.first_seq or 0) <= replica.seq + 1
+        if not is_linked or replica.seq != replica.trail.end:
             return True
         return may_contradict(appended, self.place, replica.trail)
 
     def has_lost(self, place: Place) -> bool:
-        """The store does not hold `place`. Return whether this replica may be forked.
+        """The store does not hold `place`: return whether this replica may be forked.
 
         If the replica applied an entry that ends at `place`, it stops serving until the head is
         read: the store may have lost that entry, or only have trimmed it.
@@ -140,7 +140,10 @@ class Applying:
         return self._replica.is_forked
 
     def suspect(self) -> None:
-        """Stop serving until the head is read. A head that was requested earlier is no proof."""
+        """Stop serving until the head is read again.
+
+        A head that was requested earlier may predate the loss and does not clear the suspicion.
+        """
         self._suspicions += 1
         self._replica.is_forked = True
 
@@ -295,16 +298,15 @@ class Applying:
                 await replica.catch_up(self._journal)
             if replica.seq >= record.seq:
                 return
-            # The store lost this head before the read. The next head shows whether the replica has
-            # it.
+            # The store lost this head before the read. Compare with the head it has now.
         problem = f"the journal ends at seq {replica.seq}, before its head"
         raise Forked(f"model {replica.id!r}: {problem}")
 
     async def _rebuild(self, cause: Forked | Trimmed) -> None:
         """Discard the replica's state and rebuild it from the journal. Raises ModelChanged.
 
-        A replica behind the trimmed part may also be forked, so it does not serve until it is
-        rebuilt either.
+        A replica that needs trimmed entries may be forked as well. So it, too, stops serving until
+        it is rebuilt.
         """
         replica = self._replica
         replica.is_forked = True
@@ -325,7 +327,6 @@ class Applying:
         if record.incarnation != replica.incarnation:
             raise ModelChanged(replica.id) from None
         lost = await replica.rebuild(record, self._journal)
-        replica.is_forked = (
-            suspicions != self._suspicions
-        )  # whoever suspected it reads the head again
+        # Whatever suspected the replica during the rebuild also requests a read of the head.
+        replica.is_forked = suspicions != self._suspicions
         self.listener.on_loss(lost)

@@ -128,7 +128,7 @@ class Committer:
         again later. With `seq`, it stops at the read that reaches `seq`, and asks the store nothing
         if the replica is already there.
 
-        Raises JournalUnavailable, also after `refuse`; ModelChanged, UnknownModel.
+        Raises JournalUnavailable (also after `refuse`), ModelChanged, UnknownModel.
         """
         await run_to_completion(self._refresh(seq))
 
@@ -152,17 +152,17 @@ class Committer:
             self._listener.on_advance(before, replica.seq)
 
     async def check_place(self, place: Place) -> None:
-        """The store does not hold `place`. Stop serving and check, if the replica applied it."""
+        """The store does not hold `place`: if the replica applied it, read the head and rebuild."""
         if self._applying.has_lost(place):
             await self._check_against_journal()
 
     async def _check_against_journal(self) -> None:
-        """Refresh. If that fails, the replica's owner evicts it."""
+        """Refresh. After a failure the listener evicts the replica, so the error is dropped."""
         with contextlib.suppress(JournalError, RecordError):
             await self.refresh()
 
     def check_late_append(self, appended: Appended) -> None:
-        """Check the answer to an append of the replica that this one succeeded."""
+        """Check the answer to an append that was made by the replica which this one replaces."""
         if self._applying.may_contradict(appended):
             self.suspect()
             self._checking = asyncio.create_task(self._check_against_journal())
@@ -178,9 +178,8 @@ class Committer:
     def refuse(self, reason: str, on_late: Callable[[Appended], None] | None = None) -> None:
         """Accept no more requests, and fail those that wait: nothing of them was journalled.
 
-        Used when another replica of the model is loaded in place of this one. The current group
-        finishes. For a group appended ahead of it the outcome is unknown; `on_late` receives the
-        append's answer.
+        Called when another replica of the model replaces this one. The current group finishes. The
+        outcome of a group appended ahead of it is unknown; `on_late` receives its append's answer.
         """
         self._refusal, self._on_late = reason, on_late
         while self._waiting:
@@ -320,9 +319,8 @@ class Committer:
                 await self._check_held_place(*group.requests)
                 raise
             if group.appending is not None and self._refusal is not None:
-                raise OutcomeUnknown(
-                    self._refusal
-                )  # journalled, but applied by the replica that succeeded this one
+                # The group is journalled, but the replica that replaces this one applies it.
+                raise OutcomeUnknown(self._refusal)
             apply = self._applying.apply
             try:
                 if group.appending is not None and self._applying.place != front:
@@ -359,10 +357,10 @@ class Committer:
         return appended
 
     async def _check_held_place(self, request: AnyRequest) -> None:
-        """The store does not hold the log position that the request is based on."""
+        """The store does not hold the request's log position: catch up if that may be a fork."""
         if self._has_lost(request):
             before = self._replica.seq
-            with contextlib.suppress(JournalError):  # the owner evicts the replica
+            with contextlib.suppress(JournalError):  # the listener evicts the replica
                 await self._applying.catch_up(None)
                 self._listener.on_advance(before, self._replica.seq)
 
@@ -430,7 +428,7 @@ class Committer:
         self._listener.on_advance(before, self._replica.seq)
 
     def _report_failure(self, error: Exception) -> None:
-        if self._refusal is None:  # otherwise another replica has succeeded this one
+        if self._refusal is None:  # otherwise another replica has replaced this one
             self._listener.on_failure(error)
 
     def _fail(self, group: Group, error: Exception, before: int) -> None:

@@ -349,8 +349,8 @@ def _refit(subject: Subject, order: Refit, arrays: Arrays) -> int | None:
     since = subject.retained.unlearned_seq
     if order.seq < since:
         raise RefitError(
-            f"a sample was unlearned at seq {since}, and the refit used the state at seq {order.seq}, "
-            "which still had that sample"
+            f"a sample was unlearned at seq {since}; the refit is of seq {order.seq}, "
+            "where the model still had that sample"
         )
     if order.records is not None:
         _check_follows(subject, order.seq, order.records, int(arrays["rows"][0]))

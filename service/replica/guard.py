@@ -139,7 +139,7 @@ class Guarding:
 
 
 FEATURE_BYTES, ROW_BYTES = 16, 32
-"""What a row in quarantine counts, by its features: about what it takes in memory."""
+"""Estimated memory of a quarantined row: per feature, and per row."""
 KEPT = 64
 """Number of trips, and of spans of learned quarantines, that are remembered."""
 

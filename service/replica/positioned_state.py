@@ -36,7 +36,7 @@ class PositionedState:
     fetched: ModelState | None = None
     """State of the copy that the next control restores."""
     learned_copy: tuple[ModelState, ServedLosses, int] | None = None
-    """State and losses after learning the quarantined rows, and the number of rows."""
+    """State and losses after learning the quarantined rows, and the rows' number."""
     names_since = 0
     """Feature names journalled up to this seq may be missing from the state."""
 

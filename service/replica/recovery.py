@@ -185,7 +185,7 @@ async def _replay(replica: Recovering, journal: Journal, head: ModelRecord | Non
 
 
 async def _replay_once(replica: Recovering, journal: Journal, head: ModelRecord | None) -> None:
-    """Raises Forked, Trimmed, ModelChanged."""
+    """Apply the whole journal. Raises Forked, Trimmed, ModelChanged."""
     replica.trail.add(replica.seq, replica.chain)
     await replica.catch_up(journal)
     if head is not None:

@@ -67,7 +67,7 @@ class Replica(PositionedState):
     """
 
     is_forked = False
-    """The journal does not continue from here, or may not. The replica serves nothing until the next check."""
+    """The journal may not continue from here. Nothing is served until that is checked."""
     _applying: Sequence[Entry] = ()
     """Entries that are being applied while the next ones are read."""
     certificate: Certificate | None = None
@@ -106,9 +106,10 @@ class Replica(PositionedState):
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """As `still`, for responses to clients. Raises JournalUnavailable while the replica is forked.
+        """As `still`, for responses to clients.
 
-        The check belongs here because a request may find the model before the fork is known.
+        Raises JournalUnavailable while the replica is forked. The check belongs here because a
+        request may find the model before the fork is known.
         """
         async with self.still():
             if self.is_forked:
@@ -133,10 +134,10 @@ class Replica(PositionedState):
             return self.learner.predict(batch), self.seq, self.chain
 
     async def certify(self, max_age_s: float = 0.0) -> Certificate | None:
-        """Return the certificate of the served weights, at most `max_age_s` old; None without a dual.
+        """Return the certificate of the served weights, at most `max_age_s` old.
 
-        Computes the certificates of the members, too. Raises JournalUnavailable while the replica
-        is forked.
+        None without a dual. Computes the certificates of the members, too. Raises
+        JournalUnavailable while the replica is forked.
         """
         async with self.serving():
             if self._outside.clock() - self.certified_at > max_age_s:
@@ -411,7 +412,7 @@ class Replica(PositionedState):
         return await journal.read(self.id, self.incarnation, after, READ_BYTES)
 
     def check_head(self, record: ModelRecord) -> None:
-        """Raise Forked if the journal ends before this replica, or at its seq with another chain."""
+        """Raise Forked if the journal ends before this replica, or here with another chain."""
         if (record.seq, record.chain) == (self.seq, self.chain) or record.seq > self.seq:
             return
         raise Forked(

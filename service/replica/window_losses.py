@@ -1,9 +1,8 @@
-"""The losses that the rows of a model's window had as they were served, before each was learned.
+"""Losses of the window's rows as served, that is before each row was learned.
 
-Kept beside the state, as first answers are, and carried along by snapshots: they are what the
-regret of the stream is measured by, and nothing else depends on them. Rows enter as they enter the
-learner's ring, so that the last of them are those of its last rows; where that changes in another
-way (a rollback, an unlearned sample) all are forgotten.
+They are the basis of the stream's regret, and nothing else depends on them. They are bookkeeping
+next to the state, and snapshots carry them. Rows enter together with the learner's window. If the
+window changes in another way (rollback, unlearn), all losses are dropped.
 """
 
 from collections.abc import Mapping
@@ -20,14 +19,14 @@ _NO_LOSSES = np.empty(0)
 
 
 class ServedLosses:
-    """Of the last rows that entered the window; none of a model without a reference."""
+    """Losses of the window's last rows; empty for a model without a reference optimum."""
 
     __slots__ = ("_entered", "_capacity", "_ring")
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._capacity = _capacity_of(spec)
         self._ring = _NO_LOSSES
-        # Rows that entered since the ring was made; number n stands at n mod its length.
+        # Rows added since the ring was created; row n is at index n mod its length.
         self._entered = 0
 
     def __len__(self) -> int:
@@ -35,11 +34,11 @@ class ServedLosses:
 
     @property
     def bytes_held(self) -> int:
-        """What it takes of memory."""
+        """Memory in bytes."""
         return getsizeof(self._ring)
 
     def keep(self, batch: Batch, outcome: Outcome) -> None:
-        """Keep those of the rows that were learned and have a weight."""
+        """Add the losses of rows that were learned and have a weight."""
         most, losses = self._capacity, outcome.losses
         if not most:
             return
@@ -52,7 +51,7 @@ class ServedLosses:
                 self._ring[entered % len(self._ring)] = losses[0]
                 self._entered = entered + 1
             return
-        # Where all of the last rows enter, those before them are not kept anyway.
+        # If all of the last rows enter, earlier rows fall out anyway.
         enters = batch.weights[-most:] > 0.0
         enters &= ~outcome.rejected[-most:]
         if np.count_nonzero(enters) < len(enters):
@@ -74,7 +73,7 @@ class ServedLosses:
         self._ring[: max(0, len(kept) - up_to_end)] = kept[up_to_end:]
 
     def _grow(self, more: int) -> None:
-        """As long as not all that will ever be kept fits, rows stand where they came."""
+        """Enlarge the ring if needed. Until it has its final length, no row is overwritten."""
         length = len(self._ring)
         if length == self._capacity or self._entered + more <= length:
             return
@@ -88,21 +87,21 @@ class ServedLosses:
         self._entered = len(kept)
 
     def last(self, count: int) -> np.ndarray:
-        """(count,): the last ones, the oldest first; `count` is at most len(self)."""
+        """Return the last `count` losses, oldest first; `count` is at most len(self)."""
         numbers = np.arange(self._entered - count, self._entered)
         losses: np.ndarray = self._ring[numbers % max(1, len(self._ring))]
         return losses
 
     def forget(self) -> None:
-        """Know none."""
+        """Drop all losses."""
         self._ring, self._entered = _NO_LOSSES, 0
 
     def state(self) -> dict[str, np.ndarray]:
-        """As arrays."""
+        """Return the losses as arrays."""
         return {"losses": self.last(len(self))} if self._capacity else {}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Hold these; none where there are none. Raises CorruptState."""
+        """Restore from arrays; without arrays there are none. Raises CorruptState."""
         self.forget()
         losses = arrays.get("losses", np.empty(0))
         if losses.ndim != 1 or losses.dtype != np.float64:
@@ -113,7 +112,7 @@ class ServedLosses:
 
 @worked_out_once
 def _capacity_of(spec: Mapping[str, Any]) -> int:
-    """How many are kept: of as many rows as a reference would be about."""
+    """Number of rows whose losses are kept: the rows that a reference optimum covers."""
     if why_no_reference(spec) is not None:
         return 0
     window = spec["window"]
