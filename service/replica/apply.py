@@ -83,8 +83,8 @@ class Applying:
         """Return the argument `others` for `learn` if the group can be learned now, else None.
 
         A group can be learned now if it is small, holds rows, and follows the replica's position.
-        After None the caller uses `apply` in a task. An answer that contradicts the replica marks it
-        as forked here already, because requests may be served before the task runs.
+        After None the caller uses `apply` in a task. Requests may be served before the task runs,
+        so an answer that contradicts the replica marks it as forked here.
         """
         replica, seq = self._replica, appended.seq
         is_of_rows = not isinstance(group.requests[0], ControlRequest)

@@ -84,7 +84,7 @@ def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_
     assert trail_of(mine).replace_with(after) == Lost(60 - 39, 39, False)
 
 
-@pytest.mark.parametrize(("is_parted", "lost"), [(False, 0), (True, 1)])
+@pytest.mark.parametrize(("has_diverged", "lost"), [(False, 0), (True, 1)])
 def test_of_what_was_overtaken_something_is_lost_only_where_it_is_known_to_have_parted(
     has_diverged, lost
 ):
