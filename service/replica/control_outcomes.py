@@ -55,17 +55,20 @@ class ControlOutcomes:
 
         If the journal lost the control, another one may have its seq: then None.
         """
-        told = self.at(seq)
-        if told is None or (told.kind, told.fields) != (control.kind, _fields_kept(control)):
+        outcome = self.at(seq)
+        if outcome is None or (outcome.kind, outcome.fields) != (
+            control.kind,
+            _fields_kept(control),
+        ):
             return None
-        return told.verdict
+        return outcome.verdict
 
     def keep(self, seq: int, control: Control, verdict: ControlOutcome) -> None:
         fields = _fields_kept(control)
         self._put(KeptOutcome(seq, control.kind, verdict.refusal, verdict.rows, fields))
 
-    def _put(self, told: KeptOutcome) -> None:
-        self._by_seq[told.seq] = told
+    def _put(self, outcome: KeptOutcome) -> None:
+        self._by_seq[outcome.seq] = outcome
         while len(self._by_seq) > self._kept:
             del self._by_seq[next(iter(self._by_seq))]
 
@@ -73,8 +76,8 @@ class ControlOutcomes:
         """Return the outcomes as arrays; no arrays if no outcome is kept."""
         if not self._by_seq:
             return {}
-        told = msgspec.json.encode(list(self._by_seq.values()), order="sorted")
-        return {"told": np.frombuffer(told, np.uint8).copy()}
+        outcome = msgspec.json.encode(list(self._by_seq.values()), order="sorted")
+        return {"told": np.frombuffer(outcome, np.uint8).copy()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Restore from arrays; without arrays no outcome is kept. Raises CorruptState."""
@@ -85,8 +88,8 @@ class ControlOutcomes:
             found = msgspec.json.decode(arrays["told"].tobytes(), type=list[KeptOutcome])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptState(f"the kept control outcomes are damaged: {error}") from error
-        for told in found:
-            self._put(told)
+        for outcome in found:
+            self._put(outcome)
 
 
 def _fields_kept(control: Control) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def why_no_way_back(subject: Subject, seq: int) -> str | None:
     records will get their seqs.
     """
     if seq > subject.seq:
-        return f"there is no way back to seq {seq} from seq {subject.seq}, before it"
+        return f"cannot go back to seq {seq}: the model is only at seq {subject.seq}"
     return why_forgotten(subject, seq)
 
 
@@ -233,7 +233,7 @@ def why_forgotten(subject: Subject, seq: int) -> str | None:
     since = subject.retained.unlearned_seq
     if seq >= since:
         return None
-    return f"a sample was unlearned at seq {since}: there is no way back to seq {seq}, before it"
+    return f"cannot go back to seq {seq}: a sample was unlearned at seq {since}"
 
 
 def find_member(learner: MemberLearner, name: str) -> MemberView | None:
@@ -318,7 +318,7 @@ def _rollback(subject: Subject, order: Rollback) -> None:
 def _pause(subject: Subject, order: Pause) -> None:
     guarding = subject.guarding
     if guarding is None or guarding.pauses.since != order.since or guarding.pauses.is_settled:
-        raise PauseError(f"no rollback is due of a pause since seq {order.since}")
+        raise PauseError(f"no pause since seq {order.since} awaits a rollback")
     if order.digest is None or order.seq is None:
         guarding.pauses.settle(order.since)
         return

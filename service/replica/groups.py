@@ -56,20 +56,20 @@ class Group(msgspec.Struct):
     """Log position that the first append of this group was based on."""
 
 
-def next_group(line: RequestQueue, outside: Outside) -> Group:
+def next_group(queue: RequestQueue, outside: Outside) -> Group:
     """Remove the next group from a queue that is not empty."""
-    first, future = line.popleft()
+    first, future = queue.popleft()
     requests, futures, parts, rows = [first], [future], first.parts, _rows(first)
-    if line and not _forms_own_group(first):
+    if queue and not _forms_own_group(first):
         parts, size = list(parts), _size(first)
-        while line:
-            following, future = line[0]
+        while queue:
+            following, future = queue[0]
             size += _size(following)
             rows += _rows(following)
             if size > GROUP_BYTES or rows > GROUP_ROWS or _forms_own_group(following):
                 rows -= _rows(following)
                 break
-            line.popleft()
+            queue.popleft()
             requests.append(following)
             futures.append(future)
             parts += following.parts
@@ -104,8 +104,8 @@ def is_complete(appended: Appended) -> bool:
 def is_whole(group: Group, appended: Appended) -> bool:
     """Did the append make one entry of these rows that follows the returned entries?"""
     is_of_rows = not isinstance(group.requests[0], ControlRequest)
-    is_told = appended.seq is not None and not appended.more
-    return is_of_rows and is_told and not any(map(is_left, appended.placed))
+    is_linked = appended.seq is not None and not appended.more
+    return is_of_rows and is_linked and not any(map(is_left, appended.placed))
 
 
 def own_entry(group: Group, appended: Appended) -> Entry:

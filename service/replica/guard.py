@@ -107,11 +107,11 @@ class Guarding:
         worker may trim the journal before its replica has seen a trip, and the rollback of that
         trip needs those entries.
         """
-        held = self.pauses.kept_after(oldest_snapshot)
+        kept = self.pauses.kept_after(oldest_snapshot)
         if not self._pauses_learning:
-            return held
+            return kept
         calm = max(first, self.guard.calm_seq)
-        return calm if held is None else min(held, calm)
+        return calm if kept is None else min(kept, calm)
 
     def resume(self, seq: int, learns_quarantine: bool) -> None:
         """End the pause by the control at `seq`.
@@ -158,7 +158,7 @@ class Tripped:
 
 
 class Pauses:
-    """Trips of one model, and its current pause.
+    """Trips of trip model, and its current pause.
 
     since       seq at which learning paused; 0 if it is not paused
     held_from   rows after this seq are quarantined
@@ -182,7 +182,7 @@ class Pauses:
 
     @property
     def needs_rollback(self) -> bool:
-        """Is the state still the one that tripped the guard?"""
+        """Is the state still the trip that tripped the guard?"""
         return self.is_paused and not self.is_settled
 
     @property
@@ -192,15 +192,15 @@ class Pauses:
 
     def trip(self, trips: Iterable["Trip"], pauses: bool) -> None:
         """Record trips; with `pauses`, learning stops at their seq."""
-        for one in trips:
-            self.counts[one.quantity] += 1
+        for trip in trips:
+            self.counts[trip.quantity] += 1
             self.trips.append(
-                Tripped(one.quantity, one.rows, one.seq, one.value, one.limit, pauses)
+                Tripped(trip.quantity, trip.rows, trip.seq, trip.value, trip.limit, pauses)
             )
             if pauses:
-                calm = one.calm_seq
+                calm = trip.calm_seq
                 self.held_from = min(calm, self.held_from) if self.is_paused else calm
-                self.since, self.is_settled = one.seq, False
+                self.since, self.is_settled = trip.seq, False
 
     def set_aside(self, rows: int, features: int) -> None:
         """Count rows that arrive during a pause."""
@@ -237,7 +237,8 @@ class Pauses:
     def state(self) -> State:
         """Return the pauses as arrays, oldest first."""
         trips = [
-            (one.rows, one.seq, QUANTITIES.index(one.quantity), one.paused) for one in self.trips
+            (trip.rows, trip.seq, QUANTITIES.index(trip.quantity), trip.paused)
+            for trip in self.trips
         ]
         return {
             "pause": np.array([self.since, self.held_from, self.is_settled], np.int64),
@@ -258,8 +259,8 @@ class Pauses:
             for (rows, seq, quantity, paused), (value, limit) in zip(
                 trips.tolist(), values.tolist(), strict=True
             ):
-                one = Tripped(QUANTITIES[quantity], rows, seq, value, limit, bool(paused))
-                self.trips.append(one)
+                trip = Tripped(QUANTITIES[quantity], rows, seq, value, limit, bool(paused))
+                self.trips.append(trip)
             self._learned_spans.extend((int(first), int(seq)) for first, seq in spans.tolist())
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise CorruptState(f"the pauses are damaged: {error!r}") from error
