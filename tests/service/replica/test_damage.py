@@ -129,8 +129,8 @@ def begin_later(entry: dict) -> None:
         (cut, "at seq 8: "),
         (emptied, "at seq 8: 0 records instead of 4"),
         (of_later_version, "at seq 8: record version 2"),
-        (begin_earlier, "begins at seq 3, the one before it ends at seq 4"),
-        (begin_later, "begins at seq 6, the one before it ends at seq 4"),
+        (begin_earlier, "begins at seq 3, but the one before it ends at seq 4"),
+        (begin_later, "begins at seq 6, but the one before it ends at seq 4"),
         (flip("nonce", 5), "the journal at seq 8 does not follow from seq 4"),
         (flip("chain", 1), "the journal at seq 8 does not follow from seq 4"),
     ],
@@ -196,7 +196,7 @@ def test_a_damaged_head_is_found_before_anything_is_appended_to_it(
     late = serve(store=store)
     for answer in (late.get("/models/m"), learn(late, 4, 5)):
         told = assert_problem(answer, 503, "unreadable-journal")
-        assert "ends at seq 4 with not" in told["detail"] and "outcome" not in told
+        assert "ends at seq 4 with chain not" in told["detail"] and "outcome" not in told
     assert client.get("/models/m").json()["seq"] == 4
     # Who holds it appends, and comes to know.
     told = assert_problem(learn(client, 4, 5), 503, "unreadable-journal")
