@@ -128,7 +128,7 @@ BUGS = {
         ]
     ),
     "rollback of another pause": Bug([(Store, "append", _pauses_whatever_was_lost)]),
-    "refit of what was lost": Bug([(Lineage, "came_by", _from_anywhere)]),
+    "refit of what was lost": Bug([(Lineage, "includes", _from_anywhere)]),
     "quarantine learned twice": Bug(
         [(dualstream.service.replica.quarantine, "quarantined_rows", _held_twice)]
     ),

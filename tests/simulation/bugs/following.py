@@ -169,10 +169,10 @@ BUGS = {
     "fork served until it is rebuilt": Bug(
         [
             (Applying, "_rebuild", _served_meanwhile),
-            (dualstream.service.replica.apply, "parts_at", nothing),
+            (dualstream.service.replica.apply, "contradicts", nothing),
         ]
     ),
-    "fork served for one more turn": Bug([(dualstream.service.replica.apply, "parts_at", nothing)]),
+    "fork served for one more turn": Bug([(dualstream.service.replica.apply, "contradicts", nothing)]),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
@@ -194,7 +194,7 @@ BUGS = {
     "entries gone between two reads": Bug(
         [(dualstream.service.replica.recovery, "_replay", _replayed_once)]
     ),
-    "head lost before it is read": Bug([(Applying, "_hold_against_head", _looked_once)]),
+    "head lost before it is read": Bug([(Applying, "_check_head", _looked_once)]),
     "let go and goes on": Bug([(Committer, "refuse", nothing)]),
     "head behind it served on": Bug([(Committer, "suspect", nothing)]),
     "half a row kept": Bug([(Committer, "_mark_forked_after", nothing)]),
