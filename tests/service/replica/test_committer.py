@@ -507,7 +507,7 @@ def test_snapshot_that_fails_does_not_stop_the_committer(tmp_path, caplog):
 
 
 def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypatch):
-    """Others stand in the journal where they stood."""
+    """Other rows took their positions in the journal."""
 
     async def scenario(bench: Bench) -> None:
         journal = bench.faulty.journal
@@ -535,7 +535,7 @@ def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypat
 
 
 def test_nor_are_they_by_who_is_read_for_them(tmp_path, monkeypatch):
-    """The snapshot that it begins from is of others that stand where they stood."""
+    """The snapshot that the replica loads is of other rows at the same positions."""
 
     async def scenario(bench: Bench) -> None:
         journal, where = bench.faulty.journal, ("m", bench.replica.incarnation)

@@ -1,4 +1,4 @@
-"""Held by one at a time, in their order, whoever leaves meanwhile."""
+"""FIFO lock: one holder at a time, in order of arrival, also when waiters are cancelled."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def test_those_who_wait_have_it_in_their_order_and_nobody_comes_between():
         waiting[1].cancel()
         await asyncio.sleep(0)
         lock.release()
-        assert not lock.try_acquire()  # it is a's, who does not know yet
+        assert not lock.try_acquire()  # a holds it and has not run yet
         await asyncio.wait(waiting)
         assert not lock.is_held and lock.try_acquire()
 

@@ -1,7 +1,7 @@
-"""Learning under a guard, held against a model that learns row by row and keeps every state.
+"""Learning under a guard, compared with a model that learns row by row and keeps every state.
 
-Whoever applies the journal, in whatever pieces, from its beginning or from any snapshot, comes to
-the same bits; and what is learned is what a reader of the rules would learn by hand.
+Any split of the journal, from its beginning or from any snapshot, gives the same bits. What is
+learned is what a manual application of the rules learns.
 """
 
 import random
@@ -118,7 +118,7 @@ async def live_through(kept: Kept, seed: int) -> tuple[int, int]:
             assert receipt.set_aside == sum(set_aside)
             by_hand.agrees(kept.replica)
             pauses = kept.replica.guarding.pauses
-            if pauses.is_paused:  # whoever has not heard of it leaves the quarantine in the journal
+            if pauses.is_paused:  # a worker that has not seen it leaves the quarantine in the journal
                 assert laggard.guarding.kept_after(laggard.seq) <= pauses.held_from
             if pauses.needs_rollback and rng.random() < 0.5:
                 trips += 1
@@ -226,7 +226,7 @@ def test_rows_that_a_state_has_are_not_learned_from_the_quarantine_once_more(tmp
     async def scenario(kept: Kept) -> None:
         pauses = await until_paused(kept)
         held_from = pauses.held_from
-        tripped = kept.replica.capture().as_copy()  # as nobody has gone back yet
+        tripped = kept.replica.capture().as_copy()  # as no rollback was done yet
         await order(kept, await rollback_of(kept))
         assert kept.replica.learner.samples == held_from < pauses.since
         digest = await kept.journal.copy_put(*kept.where, tripped.data)

@@ -1,4 +1,4 @@
-"""What a fork has cost is found from where both have come by."""
+"""Lineage: the cost of a fork follows from the positions of both sides."""
 
 import random
 from hashlib import sha1
@@ -79,7 +79,7 @@ def test_a_loss_that_began_before_all_that_is_known_is_told_as_the_least_it_can_
     short = Lineage(4)
     short.add_entries(mine)
     assert short.replace_with(trail_of(theirs, None)) == Lost(60 - 53, 53, False)
-    # When the journal was read from a snapshot that stands behind the fork
+    # The journal was read from a snapshot after the fork.
     after = trail_of(theirs[20:], None, first=theirs[19])
     assert trail_of(mine).replace_with(after) == Lost(60 - 39, 39, False)
 
@@ -158,7 +158,7 @@ def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
         away.setattr(client.app._catalog.journal, "read", refuse)
         assert learn(client, 60, 65).json()["error"].startswith("planted")
     for _ in range(2):
-        # Whoever waited to move the forked replica on, as its follower does, is refused, ...
+        # A waiter for the forked replica's lock, such as its follower, is refused, ...
         with pytest.raises(JournalUnavailable, match="is being read from its journal anew"):
             client.portal.call(forked.refresh)
         assert client.get("/models/m").json()["seq"] == 15  # ... and the next request loads it
