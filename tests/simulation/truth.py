@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Truth:
-    """Its state and all that is told of each record, by seq."""
+    """State of one learner over the final journal, and the expected response for each record."""
 
     def __init__(self, log: Log, kind: models.Kind) -> None:
         self.id = log.id
@@ -128,7 +128,7 @@ class Truth:
         return learned
 
     def restore_copy(self, digest: str, seq: int) -> None:
-        """Take on the state of a copy."""
+        """Replace the state by a copy."""
         if seq > self.seq:
             self.problems.append(f"{self.id}: seq {self.seq} went back to {seq}, still to come")
         data = self._log.ever_stored[digest]

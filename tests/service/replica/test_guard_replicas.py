@@ -118,7 +118,7 @@ async def live_through(kept: Kept, seed: int) -> tuple[int, int]:
             assert receipt.set_aside == sum(set_aside)
             by_hand.agrees(kept.replica)
             pauses = kept.replica.guarding.pauses
-            if pauses.is_paused:  # a worker that has not seen it leaves the quarantine in the journal
+            if pauses.is_paused:  # a worker that lags keeps its entries
                 assert laggard.guarding.kept_after(laggard.seq) <= pauses.held_from
             if pauses.needs_rollback and rng.random() < 0.5:
                 trips += 1

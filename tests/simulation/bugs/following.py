@@ -1,4 +1,4 @@
-"""Slips of whoever follows a journal: forks, rebuilding, where it ends, and what was lost of it."""
+"""Faults of followers of a journal: forks, rebuilds, the journal's end, counted losses."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -49,7 +49,7 @@ async def _only_new(true: Any, self: Applying, group: Any, appended: Any, *given
 
 
 async def _looked_once(true: Any, self: Applying, read_already: bool) -> None:
-    """What the head tells of and a read does not find is left to the next refresh."""
+    """Records that the head has but a read does not find are left to the next refresh."""
     replica = self._replica
     record = await self._journal.get(replica.id)
     if record.incarnation != replica.incarnation:
@@ -114,7 +114,7 @@ def _anywhere(true: Any, *given: Any) -> bool:
 
 
 async def _replayed_once(true: Any, *given: Any) -> None:
-    """Entries that vanish between two reads of a journal fail whoever reads it."""
+    """Entries that vanish between two reads of a journal fail its reader."""
     await dualstream.service.replica.recovery._replay_once(*given)
 
 
@@ -133,17 +133,17 @@ def _parted_for_sure(true: Any, self: Lineage, other: Lineage) -> Any:
 
 
 def _wherever_it_is(true: Any, record: Any) -> None:
-    """A rebuilding ends where its reads do, whatever it was told of the head before."""
+    """A rebuild stops where its reads stop, even before the head that was read earlier."""
 
 
 def _by_its_seq(true: Any, self: Applying, appended: Any) -> None:
-    """Whatever stands where an entry stood is taken for that."""
+    """An entry is identified by its seq alone."""
     if any(placed.seq > self._replica.seq for placed in appended.placed):
         true(self, appended)
 
 
 async def _by_seq_alone(true: Any, self: References) -> Any:
-    """The optimum of a window is kept for whatever stands at its seq."""
+    """The optimum of a window is kept for any window that ends at its seq."""
     model = self._whose()
     found = None if model is None else model.job(References).found
     return found if found and found.place.seq == model.replica.seq else await true(self)
@@ -172,7 +172,9 @@ BUGS = {
             (dualstream.service.replica.apply, "contradicts", nothing),
         ]
     ),
-    "fork served for one more turn": Bug([(dualstream.service.replica.apply, "contradicts", nothing)]),
+    "fork served for one more turn": Bug(
+        [(dualstream.service.replica.apply, "contradicts", nothing)]
+    ),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug([(Replica, "rebuild", _unwatched)]),
