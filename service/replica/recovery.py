@@ -1,6 +1,6 @@
 """Load a replica from a snapshot, or from the beginning of the journal.
 
-A snapshot that is damaged, or taken after entries that the journal has lost, is rejected, and the
+A snapshot that is damaged, or that holds entries which the journal has lost, is rejected. Then the
 one before it is tried. The journal is kept for the older of two snapshots, so either one is enough.
 """
 

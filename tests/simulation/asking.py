@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Worker
 
 MISREADS_EVERY, MISREAD = 5, 0.3
-"""In so many schedules one, and there so often a load, has to do with a damaged head."""
+"""One schedule of N has damaged heads, which this share of its loads read."""
 UNREADABLE_S = 0.01
 """A model that could not be read is left alone so long."""
 
@@ -84,7 +84,7 @@ def _check_loaded(worker: "Worker", model: Model, bad: Misread) -> None:
     if model.record is bad.told and bad.is_all_there_was:
         log, told = bad.log, bad.told
         worker.world.notes.problems.append(
-            f"{worker.name} holds {log.id} at {log.seq} {log.chain[:8]}, and was told that the "
+            f"{worker.name} holds {log.id} at {log.seq} {log.chain[:8]}, and read that the "
             f"journal ends at {told.seq} {told.chain[:8]}"
         )
 

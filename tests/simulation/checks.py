@@ -84,7 +84,7 @@ def _undone(world: "World") -> Iterator[str]:
     undone = {tag for tag, is_undone in world.notes.undone.items() if is_undone}
     for log in [*world.store.gone, *world.store.logs.values()]:
         for tag in undone & tags_in([*log.whole, *log.cut]):
-            yield f"{log.id}: the rows {tag} are journalled, of which nothing was said to be done"
+            yield f"{log.id}: the rows {tag} are journalled, but all responses deny it"
 
 
 def _history(log: Log, truth: Truth, acked: Sequence[Acked]) -> list[str]:
@@ -178,17 +178,19 @@ def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
             return [f"{log.id}: the control acknowledged at seq {placed.seq} is not there"]
         told, true = receipt.verdict, truth.verdicts[placed.seq]
         if told is None:
-            return [f"{log.id}: nothing was told of what became of the control at {placed.seq}"]
+            return [f"{log.id}: no outcome was returned for the control at {placed.seq}"]
         if (told.refusal, told.rows) != (true.refusal, true.rows):
-            return [f"{log.id}: at seq {placed.seq} {told!r} was told, it is {true!r}"]
+            return [
+                f"{log.id}: at seq {placed.seq} the response was {told!r}, the truth is {true!r}"
+            ]
         return []
     if placed.count != acked.request.part.count:
         return [f"{log.id}: {placed} for {acked.request.part.count} rows"]
     place = slice(placed.first_seq - 1, placed.seq)
     if receipt.scores is not None and not _same(receipt.scores, truth.scores[place]):
-        return [f"{log.id}: other scores were told for {placed}"]
+        return [f"{log.id}: the response has other scores for {placed}"]
     if receipt.losses is not None and not _same(receipt.losses, truth.losses[place]):
-        return [f"{log.id}: other losses were told for {placed}"]
+        return [f"{log.id}: the response has other losses for {placed}"]
     return []
 
 

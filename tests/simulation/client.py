@@ -195,7 +195,9 @@ class Client:
                 is_first = self._world.uses[model_id, key] == 1
                 # The key still shows that it was done, though the store has forgotten the outcome.
                 if receipt.placed.duplicate and is_first and not self._world.store.most_nonces:
-                    problem = f"{model_id}: {receipt.placed} under {key}, which nobody else used"
+                    problem = (
+                        f"{model_id}: {receipt.placed} under {key}, which no other request used"
+                    )
                     self._world.notes.problems.append(problem)
                 acked = Acked(model_id, incarnation, tag, request, receipt, began)
                 self._world.notes.acked.append(acked)

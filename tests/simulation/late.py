@@ -136,7 +136,7 @@ async def label_both(worker: "Worker", model_id: str, tags: tuple[int, int]) -> 
     missed = [*told.unknown, *told.expired]
     is_behind = any(at > seq for _, at in left)
     if len(told.journalled) != count or count + len(left) + len(missed) != 2 or is_behind:
-        problem = f"{worker.name} tells of the labels {tags} up to {seq}: {told}"
+        problem = f"{worker.name} reports the labels {tags} up to {seq}: {told}"
         worker.world.notes.problems.append(problem)
 
 

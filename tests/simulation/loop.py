@@ -69,7 +69,7 @@ class Scheduler:
             elif events:
                 self._pass_time()
             else:
-                raise Stuck("nobody can go on")
+                raise Stuck("no task can continue")
 
     def _pass_time(self) -> None:
         self.now, _, callback, args = heapq.heappop(self._events)

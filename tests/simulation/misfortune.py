@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 LAG_S = 0.04
 """A call that something is aimed at may be on its way so long."""
 FAILS_EVERY, FAILS = 23, 0.1
-"""In one of so many schedules this share of what is learned fails in the midst of a row."""
+"""One schedule of N has this share of learned slices fail in the middle of a row."""
 MAKING_S = 0.02
 """A refit or a rollback is made in about that time."""
 AIMED, HITS, MAX_HITS = 0.5, 0.8, 3
-"""In so many schedules something is aimed at calls, at so many of these, and at no more."""
+"""Share of schedules with failures aimed at calls, share of these calls, and the maximum."""
 
 LearnRows = Callable[[Replica, Batch, int], Outcome]
 

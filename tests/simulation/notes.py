@@ -84,15 +84,17 @@ class Notes:
             return
         entry = log.leading_to(replica.chain, placed.seq)
         if entry is not None and request.part.body not in entry.body:
-            self.problems.append(f"{worker.name} acknowledged {placed}, others stand there")
+            self.problems.append(
+                f"{worker.name} acknowledged {placed}, but other records are there"
+            )
 
     def saw_reference(self, worker: "Worker", model: Model, found: Found) -> None:
         """An optimum is of a window that the replica has had, and of that where it still stands."""
-        replica, told = model.replica, f"{worker.name} tells of {model.record.id} {found.place}"
+        replica, told = model.replica, f"{worker.name} reports {model.record.id} {found.place}"
         if not model.committer.is_idle or replica.is_forked:
             return  # it may be half way through some rows
         if not replica.trail.includes(found.place.seq, found.place.chain):
-            self.problems.append(f"{told}, and stands at {replica.place}")
+            self.problems.append(f"{told}, but is at {replica.place}")
         elif found.place == replica.place and not model.job(References)._is_ending:
             losses = replica.losses.last(len(replica.losses))
             again = _solve(found.place, problems_of(replica.learner), losses, lambda: False)
@@ -124,7 +126,7 @@ class Notes:
         (entry,) = (one for one in log.entries if one.first_seq <= placed.seq <= one.seq)
         done = log.nonces[entry.nonce]
         if log.before[entry.chain] == stood and done.known == done.before and not done.left:
-            self.problems.append(f"{worker.name} does not tell what came of {placed}")
+            self.problems.append(f"{worker.name} does not return the outcome of {placed}")
 
     def ended(self, model: Model) -> int:
         """How often the end of the model's log has become another one."""
@@ -136,7 +138,7 @@ class Notes:
         log, replica = self.log_of(model), model.replica
         if log is not None and replica.chain not in log.ends[max(0, ended - 1) :]:
             self.problems.append(
-                f"{worker.name} has refreshed {log.id} and stands at {replica.seq} "
+                f"{worker.name} has refreshed {log.id} and is at {replica.seq} "
                 f"{replica.chain[:8]}, where it has not ended since"
             )
 

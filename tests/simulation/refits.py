@@ -131,7 +131,7 @@ def refit_problems(
             "superseded": at in refits and not is_own,
         }
         if not is_true.get(job.status, True):
-            yield f"{log.id}: the refit {job.job} is told as {job.status} at {at}: {refits}"
+            yield f"{log.id}: the refit {job.job} is reported as {job.status} at {at}: {refits}"
 
 
 def _is_of(log: Log, control: Control, windows: Mapping[int, Problems]) -> bool:

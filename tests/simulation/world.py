@@ -80,7 +80,7 @@ BULK_EVERY, FEW = 7, 3
 PAGE_BYTES = 400
 """Of one entry of some rows, where pages are small."""
 FOLLOWED_EVERY, SWEEP_S = 29, 0.03
-"""So often workers follow what others append, and look at heads each so many seconds."""
+"""One schedule of N has workers that follow appends; seconds between two looks at the heads."""
 CLEANED_WITHIN = 20
 """A store without faults is clean before it was looked at so often; retries take some seconds."""
 REBUILDS = 5
