@@ -23,8 +23,8 @@ from dualstream.service.replica.row_sums import (
     Column,
     are_wrong,
     count,
+    indices_where,
     mean,
-    places_where,
     where_not,
 )
 from dualstream.wire.problems import Problem, RowError
@@ -271,7 +271,7 @@ def _learned(receipt: Receipt, column: Column | None) -> Column:
 def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]:
     """The places of labels that were journalled and not learned, and why not."""
     rows = range(len(found)) if receipt.rows is None else receipt.rows
-    places = places_where(receipt.rejected)
+    places = indices_where(receipt.rejected)
     why = reasons(len(rows), places, receipt.set_aside)
     return [(found[rows[at]].place, reason) for at, reason in zip(places, why, strict=True)]
 

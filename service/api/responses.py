@@ -23,8 +23,8 @@ from dualstream.service.replica.row_sums import (
     Column,
     are_wrong,
     count,
+    indices_where,
     mean,
-    places_where,
     where_not,
 )
 from dualstream.service.transport.body_memory import body_of, is_held
@@ -50,7 +50,7 @@ def answer_new(model: Model, intake: ParsedRows, receipt: Receipt, with_scores: 
     ):
         score, loss = float(receipt.scores[0]), float(receipt.losses[0])
         return _answer_one(model, intake, receipt, score, loss, with_scores)
-    rejected = places_where(receipt.rejected)
+    rejected = indices_where(receipt.rejected)
     losses = where_not(receipt.rejected if rejected else None, receipt.losses)
     placed, mistakes = receipt.placed, _mistakes(model, intake, receipt, rejected)
     answer = Answer(placed.seq, placed.count, len(losses), mistakes, mean(losses), None)

@@ -15,7 +15,7 @@ from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
 from dualstream.service.journal.record import Control, decode_merged, holds_control
 from dualstream.service.models.registry import canonical
 from dualstream.service.replica.controls import copy_named_by
-from dualstream.service.replica.entries import parted_at
+from dualstream.service.replica.entries import split_at
 from dualstream.service.replica.point_in_time import NotKept, kept_from, state_at
 from dualstream.service.replica.recovery import Forked
 from dualstream.service.replica.replica import Replica
@@ -143,13 +143,13 @@ async def _under_another_spec(
             raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq} already")
         _check_chain(replica, chain, entries)
         chain = entries[-1].chain
-        for run in parted_at(entries, _is_of_its_spec):
+        for run in split_at(entries, _is_of_its_spec):
             if replica.seq >= until:
                 break
             kind = _kind_of_its_spec(run[0])
             if kind is not None:
                 left_out[kind] += 1
-                replica.pass_by(run[0])
+                replica.skip(run[0])
                 continue
             whole = [entry for entry in run if entry.seq <= until]
             if whole:

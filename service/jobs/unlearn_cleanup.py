@@ -130,7 +130,7 @@ class UnlearnCleanup(Job):
         except JournalError as error:
             log.warning("model %r: the clean-up is put off: %s", replica.id, error)
             if isinstance(error, NotHeld):
-                await self._committer.see_what_is_lost(Place(captured.seq, captured.chain))
+                await self._committer.check_place(Place(captured.seq, captured.chain))
             return False
         except Exception:
             log.exception("model %r: the clean-up failed", replica.id)

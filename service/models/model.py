@@ -216,7 +216,7 @@ class Model(CommitListener):
         """
         await self.refresh()
         end = await self.place()
-        return end if self.replica.trail.came_by(place.seq, place.chain) else None
+        return end if self.replica.trail.includes(place.seq, place.chain) else None
 
     @property
     def stale_s(self) -> float | None:
@@ -245,7 +245,7 @@ class Model(CommitListener):
         """What was appended before it was let go of may show that its successor is forked."""
         successor = self._owner.find(self.record.id)
         if successor is not None and successor.replica.incarnation == self.replica.incarnation:
-            successor.committer.hear(appended)
+            successor.committer.check_late_append(appended)
 
     def members(self) -> MemberLearner:
         """The learner and its members. Raises Problem 404 when it has none."""
@@ -283,7 +283,7 @@ class Model(CommitListener):
 
         For one that is idle; whoever comes to it all the same is served, and nobody is told.
         """
-        self.committer.tell_nobody()
+        self.committer.detach_listener()
 
     def on_group(self, rows: int, seconds: float) -> None:
         self.deps.counters.saw_group(rows, seconds)
@@ -414,7 +414,7 @@ class Model(CommitListener):
         except Exception as error:
             log.exception("model %r: snapshot at seq %d failed", self.record.id, captured.seq)
             if isinstance(error, NotHeld):
-                await self.committer.see_what_is_lost(Place(captured.seq, captured.chain))
+                await self.committer.check_place(Place(captured.seq, captured.chain))
         finally:
             self._snapshot = None
             self._snapshot_not_before = clock() + (clock() - began) / SNAPSHOT_SHARE

@@ -69,7 +69,7 @@ async def take_version(
                 away.is_named = True
                 return told
             except NotHeld:
-                await model.committer.see_what_is_lost(Place(copy.seq, copy.chain))
+                await model.committer.check_place(Place(copy.seq, copy.chain))
                 raise
             except UnknownCopy:
                 if tried == TRIES - 1:

@@ -53,7 +53,7 @@ def plant() -> None:
     """Put the steps into the service's own classes."""
     _before(Committer, "_begin", "the request is parked")
     _before(Appending, "send", "the group is about to be appended")
-    _before(Committer, "_answered", "the append is answered")
+    _before(Committer, "_on_appended", "the append is answered")
     _after(Replica, "_learn_slice", "the rows are learned, and their place not taken note of")
     _after(Replica, "_keep_own", "the rows are applied")
     _after(dualstream.service.api.learn_rows, "answer_new", "the answer is made")

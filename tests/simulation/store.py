@@ -50,8 +50,8 @@ KEPT_SNAPSHOTS = 2
 class Store:
     """All models. `answer_bytes` bounds the entries of an answer: a small one makes many pages.
 
-    clock, remember_s   in seconds: a row without a default label waits so long for its label
-    most_nonces         so many are kept, the last ones of each model
+    clock, remember_s   in seconds: how long a row without a default label waits for its label
+    most_nonces         number of nonces that are kept for each model
     """
 
     def __init__(
@@ -396,7 +396,7 @@ class Store:
         return known is not None
 
     def _collect(self, log: Log, digest: str) -> None:
-        """Let go of a copy unless it is named."""
+        """Delete a copy that nothing names."""
         if digest not in log.named:
             log.stored.pop(digest, None)
 

@@ -1,7 +1,7 @@
-"""One schedule from its seed: workers, their clients, and what befalls them.
+"""One schedule from its seed: workers, their clients, and failures.
 
-Workers run the service's catalog, committers and replicas, each in an event loop of its own.
-Clients live outside and never die; what they were answered is held against the journal.
+Workers run the service's registry, committers and replicas, each in an event loop of its own.
+Clients live outside and never die; their responses are compared with the journal.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ BULK_EVERY, FEW = 7, 3
 PAGE_BYTES = 400
 """Of one entry of some rows, where pages are small."""
 FOLLOWED_EVERY, SWEEP_S = 29, 0.03
-"""So often workers follow what others append, and look at heads each so many seconds."""
+"""One schedule of N has workers that follow appends; seconds between two looks at the heads."""
 CLEANED_WITHIN = 20
 """A store without faults is clean before it was looked at so often; retries take some seconds."""
 REBUILDS = 5
@@ -91,7 +91,7 @@ Work = Callable[["Worker"], Awaitable[Any]]
 
 @lru_cache
 def settings_of(snapshot_every: int) -> Settings:
-    """Nobody is told to come again who would be answered: time passes while others are slow."""
+    """No request is refused for its waiting time: time passes while others are slow."""
     return Settings(
         store="memory",
         request_timeout_s=inf,
@@ -105,7 +105,7 @@ class Telemetry:
     def __init__(self, notes: Notes, happened: set[Fault]) -> None:
         self._notes, self._happened = notes, happened
         self.lost = Counter[str]()
-        """Records that it was told were lost, by model."""
+        """Records reported as lost, by model."""
         notes.losses.counted.append(self.lost)
 
     def saw_group(self, rows: int, seconds: float) -> None:
@@ -293,7 +293,7 @@ class Worker:
                     )
 
     async def refer(self, model_id: str) -> None:
-        """Ask for the optimum of the window, and hold it against where the replica has come by."""
+        """Compute the optimum of the window, and compare it with the replica's lineage."""
         with self.catalog.pinned(model_id):
             model = await self.model(model_id)
             with contextlib.suppress(RefitError):  # no row is retained
@@ -305,19 +305,19 @@ class Worker:
             await self._refresh(await self.model(model_id))
 
     async def refresh_quietly(self, model_id: str) -> None:
-        """As its follower does, who has nobody to tell that he could not."""
+        """As the follower does, which has no client to report an error to."""
         with contextlib.suppress(*REFUSALS):
             await self.refresh(model_id)
 
     async def evict(self, model_id: str) -> None:
-        """As if there were no room for it, and now and then somebody asked for it right after."""
+        """Evict as if memory were full, and sometimes request the model right after."""
         if self.let_go(model_id):
             with contextlib.suppress(*REFUSALS):
                 if self.world.chance.random() < 0.5:
                     await self.model(model_id)
 
     def held(self, log: Log) -> Model | None:
-        """The model, if it is in memory and stands where the log does."""
+        """The model, if it is cached and at the end of its log."""
         model = self.catalog._held.find(log.id) if self.is_alive else None
         return model if model is not None and model.replica.chain == log.chain else None
 
@@ -528,7 +528,7 @@ class World:
         await refit_all(self)
         await self._resume_some()
         if any(self.kind_of(model_id).names_rows for model_id in self._kinds):
-            await asyncio.sleep(2 * DEFAULT_S)  # of rows that somebody brought at last
+            await asyncio.sleep(2 * DEFAULT_S)  # rows that a client sent at last
             for worker in self.workers:
                 await worker.ask(sweep)
         ends = dict.fromkeys(self._kinds)
@@ -561,10 +561,9 @@ def _some_bytes(*of: object) -> int:
 def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
     """The schedule of this seed.
 
-    What each model takes is not measured, and specs are resolved once for all schedules: that is
-    a fifth of their time, and nothing that happens in them depends on it. A worker that starts
-    loads a model when somebody asks for it. Refits tell of themselves by
-    the schedule's clock, and count as lost after moments.
+    Memory of models is not measured, and specs are resolved once for all schedules: this saves a
+    fifth of the time, and nothing depends on it. A worker that starts loads a model when a client
+    asks for it. Refits report by the schedule's clock, and count as lost after moments.
     """
     with contextlib.ExitStack() as patched:
         for owner, name, planted in (

@@ -18,7 +18,7 @@ from dualstream.service.jobs.refit import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control, decode
-from dualstream.service.replica.controls import obey
+from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.point_in_time import kept_from
 from tests.service.conftest import assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
@@ -186,7 +186,7 @@ def test_an_unlearned_sample_does_not_come_back(serve, store, monkeypatch):
     replica = replica_of(client)
     state = bits(replica)
     stale = Control("refit", control.fields | {"seq": 200}, control.arrays)
-    verdict = obey(replica, stale)
+    verdict = apply_to(replica, stale)
     assert verdict.refusal is not None and "unlearned at seq 201" in verdict.refusal
     assert bits(replica) == state
 

@@ -153,7 +153,7 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
             await evicted(catalog)
             _, trail = catalog.loads._left["m"]
             for seq in (301, 302, 303):
-                trail.pass_by(seq, f"{seq:064}")
+                trail.add(seq, f"{seq:064}")
             if way == "read, first in vain":
 
                 async def fail(*_: Any) -> Any:

@@ -299,13 +299,13 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     assert learn(late, 0, 5, "other").status_code == 200
     listed = late.get("/models").json()["models"]
     assert [("unreadable" in view) for view in listed] == [True, False]
-    # Whoever held it before is stopped in front of it as well, once it is noticed.
+    # A process that loaded it before stops in front of it as well, once it notices.
     deadline = time.monotonic() + 10
     while client.get("/models/m").status_code == 200:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert client.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
-    # Made anew it is served, here at once and there when it is tried again.
+    # Created again, it is served here at once and there at the next attempt.
     assert late.delete("/models/m").status_code == 204
     assert late.put("/models/m", json=SPEC).status_code == 201
     assert learn(late, 0, 5).json()["seq"] == 5

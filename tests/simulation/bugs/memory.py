@@ -10,23 +10,23 @@ from tests.simulation.bugs.planting import Bug, nothing
 
 
 def _left_waiting(true: Any, self: Loading, model: Any) -> None:
-    """Nobody tells those who wait for a loading that its client has left."""
+    """Requests that wait for a load are not notified that its client has left."""
     if model is not None:
         true(self, model)
 
 
 async def _read_once(true: Any, self: ModelLoader, model_id: str, loading: Loading) -> Model:
-    """Whoever asks for a model is told that it was made anew while it was read."""
+    """A request for a model fails because the model was created again during the load."""
     return await self._load(model_id, loading)
 
 
 def _loaded_all_the_same(true: Any, self: ModelLoader, model_id: str) -> None:
-    """A model that is deleted or made anew while it is read is held as it was."""
+    """A model that is deleted or created again during its load is cached as it was."""
     self._unreadable.pop(model_id, None)
 
 
 async def _whichever_is_there(true: Any, self: ModelRegistry, *given: Any) -> tuple[None, None]:
-    """A deletion takes whatever has the id when the store hears of it."""
+    """A deletion removes whatever has the id when it reaches the store."""
     return None, None
 
 
