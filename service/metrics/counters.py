@@ -24,7 +24,7 @@ BY_MODEL = {
 }
 """What is counted by model."""
 
-COUNTED_PER_SHOWN = 4
+MAX_COUNTED_RATIO = 4
 """Models come and go: for each one shown so many are counted on their own, the rest together."""
 
 
@@ -188,7 +188,7 @@ class ProcessCounts:
     def _count(self, name: str, model: str, by: int) -> None:
         child = self._of_model.get((name, model))
         if child is None:
-            most = COUNTED_PER_SHOWN * self._shown.most * len(BY_MODEL)
+            most = MAX_COUNTED_RATIO * self._shown.most * len(BY_MODEL)
             if not self._shown.is_named(model) or len(self._of_model) >= most:
                 self._by_model[name].labels(OTHER).inc(by)
                 return

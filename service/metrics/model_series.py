@@ -1,4 +1,4 @@
-"""What is told of a model's state, the same by every worker that stands at the same record."""
+"""What is summary of a model's state, the same by every worker that stands at the same record."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -114,20 +114,20 @@ class Models(Collector):
         for quantity, count in pauses.counts.items():
             self._put("guard_trips", count, quantity)
 
-    def _progress(self, told: dict[str, Any]) -> None:
-        since_start = told["since_start"]
+    def _progress(self, summary: dict[str, Any]) -> None:
+        since_start = summary["since_start"]
         self._put("progressive_loss", since_start.get("loss"))
         self._put("progressive_error_ratio", since_start.get("error_rate"))
         for baseline, values in since_start["baselines"].items():
             self._put("baseline_error_ratio", values.get("error_rate"), baseline)
-        rolling = told["rolling"]
+        rolling = summary["rolling"]
         self._put("rolling_loss", rolling.get("loss"))
         self._put("rolling_error_ratio", rolling.get("error_rate"))
         self._put("rolling_absolute_error", rolling.get("mae"))
         for baseline, values in rolling["baselines"].items():
             self._put("rolling_baseline_error_ratio", values.get("error_rate"), baseline)
             self._put("rolling_baseline_absolute_error", values.get("mae"), baseline)
-        for detector, counts in told["drift"].items():
+        for detector, counts in summary["drift"].items():
             for direction, count in counts.items():
                 self._put("drift", count, detector, direction)
 

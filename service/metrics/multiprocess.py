@@ -1,4 +1,4 @@
-"""How the workers of one port tell the same: a directory of theirs, made by their parent.
+"""How the workers of one port publish the same: a directory of theirs, made by their parent.
 
 Counters and histograms are kept in files, one set for each worker's number. The worker that takes
 a dead one's place goes on in its files, so that no sum falls and no file is left over. What a
@@ -15,7 +15,7 @@ from prometheus_client import values
 from prometheus_client.multiprocess import MultiProcessCollector
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     """What a worker tells of itself now.
 
     lag          model -> seconds, records; of those models alone that are behind
@@ -31,7 +31,7 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Told).decode
+_decode = msgspec.msgpack.Decoder(WorkerReport).decode
 
 
 class Sharing(NamedTuple):
@@ -52,19 +52,19 @@ class Sharing(NamedTuple):
         """The sums over all workers, those that are no more included."""
         return MultiProcessCollector(None, self.directory)  # type: ignore[no-untyped-call]
 
-    def tell(self, told: Told) -> None:
-        """In one step: who reads meanwhile finds this or what was told before.
+    def publish(self, report: WorkerReport) -> None:
+        """In one step: who reads meanwhile finds this or what was report before.
 
         Where it cannot be written, the server goes on: its parent may just have removed it.
         """
         partial = Path(self.directory, f"worker_{self.number}.partial")
         with contextlib.suppress(OSError):
-            partial.write_bytes(_encode(told))
-            partial.replace(_told_by(self.directory, self.number))
+            partial.write_bytes(_encode(report))
+            partial.replace(_report_path(self.directory, self.number))
 
-    def others(self) -> list[Told]:
-        """What the other workers have told last."""
-        own = _told_by(self.directory, self.number)
+    def others(self) -> list[WorkerReport]:
+        """What the other workers have report last."""
+        own = _report_path(self.directory, self.number)
         found = []
         for path in sorted(Path(self.directory).glob("worker_*.now")):
             if path != own:
@@ -75,8 +75,8 @@ class Sharing(NamedTuple):
 
 def forget_worker(directory: str, number: int) -> None:
     """A worker has ended: what it said of itself does not hold any more, what it counted does."""
-    _told_by(directory, number).unlink(missing_ok=True)
+    _report_path(directory, number).unlink(missing_ok=True)
 
 
-def _told_by(directory: str, number: int) -> Path:
+def _report_path(directory: str, number: int) -> Path:
     return Path(directory, f"worker_{number}.now")

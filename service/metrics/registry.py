@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import Head, JournalError, JournalUnavailable
 from dualstream.service.metrics.counters import ProcessCounts
-from dualstream.service.metrics.exposition import Turns, text_of
+from dualstream.service.metrics.exposition import EventLoopSlices, text_of
 from dualstream.service.metrics.member_series import Members
 from dualstream.service.metrics.memory_series import MemorySeries, Waiting
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
@@ -55,13 +55,13 @@ class Telemetry(ProcessCounts):
         waiting = Waiting("dualstream_remembered_rows", text, self._shown, lambda: self._waiting)
         self.registry.register(waiting)
 
-    def watch(self, catalog: ModelRegistry) -> None:
+    def watch(self, model_registry: ModelRegistry) -> None:
         """Tell of the catalog's models from now on."""
-        self.holdings = MemorySeries(catalog, self._shown, self._sharing)
-        self.registry.register(self.holdings)
-        self.stored = StoreSeries(catalog, self._shown)
-        self.registry.register(self.stored)
-        if catalog.settings.redis_input:
+        self.memory = MemorySeries(model_registry, self._shown, self._sharing)
+        self.registry.register(self.memory)
+        self.store = StoreSeries(model_registry, self._shown)
+        self.registry.register(self.store)
+        if model_registry.settings.redis_input:
             text = "Messages that wait in a model's input."
             waiting = Waiting("dualstream_input_pending", text, self._shown, lambda: self.pending)
             self.registry.register(waiting)
@@ -74,7 +74,7 @@ class Telemetry(ProcessCounts):
         """How many rows wait, of each model that remembers any."""
         self._waiting = rows
 
-    async def exposition(self, catalog: ModelRegistry, may_load: bool = False) -> bytes:
+    async def exposition(self, model_registry: ModelRegistry, may_load: bool = False) -> bytes:
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old.
 
         Models of the store that are shown and are not in memory are loaded as far as there is room,
@@ -82,40 +82,42 @@ class Telemetry(ProcessCounts):
         """
         async with self._scraping:
             with suppress(JournalError):  # what was known stays
-                await self._shown.look(catalog.journal, [model.record.id for model in catalog])
+                await self._shown.look(
+                    model_registry.journal, [model.record.id for model in model_registry]
+                )
                 if may_load:
-                    await self._load_missing(catalog)
+                    await self._load_missing(model_registry)
             self._models.forget()
             self._members.forget()
-            turns = Turns()
-            for model in await self._caught_up(catalog):
-                await turns.end()
+            slices = EventLoopSlices()
+            for model in await self._caught_up(model_registry):
+                await slices.end()
                 with suppress(JournalUnavailable):  # a fork
                     await model.replica.certify(CERTIFICATE_AGE_S)
                     async with model.replica.serving():
                         self._models.read(model)
                         self._members.read(model)
-            return await text_of(self.registry.collect(), turns)
+            return await text_of(self.registry.collect(), slices)
 
-    async def _load_missing(self, catalog: ModelRegistry) -> None:
-        missing = [id_ for id_ in self._shown.ids if catalog.find(id_) is None]
+    async def _load_missing(self, model_registry: ModelRegistry) -> None:
+        missing = [id_ for id_ in self._shown.ids if model_registry.find(id_) is None]
         for id_ in missing[:LOADS_PER_SCRAPE]:
-            if not catalog.has_room:
+            if not model_registry.has_room:
                 return
             with suppress(Problem, JournalError):  # unreadable, or gone meanwhile
-                await catalog.get(id_)
+                await model_registry.get(id_)
 
-    async def _caught_up(self, catalog: ModelRegistry) -> Sequence[Model]:
+    async def _caught_up(self, model_registry: ModelRegistry) -> Sequence[Model]:
         """The models shown whose state may be told.
 
         Whoever scraped another worker before must not see a count fall: each is at the journal's
         end as it is now, or left out.
         """
-        models = [model for model in catalog if model.record.id in self._shown.ids]
+        models = [model for model in model_registry if model.record.id in self._shown.ids]
         if self._sharing is None:
             return models
         try:
-            heads = await catalog.journal.heads([model.record.id for model in models])
+            heads = await model_registry.journal.heads([model.record.id for model in models])
         except JournalError:
             return [model for model in models if not model.lag.at(model.replica.seq).records]
         waits = {

@@ -31,8 +31,8 @@ _FAMILIES = {
 class StoreSeries(Collector):
     """Measures one model after the other, in the background: a scrape asks the store nothing."""
 
-    def __init__(self, catalog: ModelRegistry, shown: ModelFilter) -> None:
-        self._catalog, self._shown = catalog, shown
+    def __init__(self, model_registry: ModelRegistry, shown: ModelFilter) -> None:
+        self._model_registry, self._shown = model_registry, shown
         self._found: dict[str, Usage] = {}
         # Of the store, as each of them was measured.
         self._revisions: dict[str, Revision | None] = {}
@@ -45,11 +45,11 @@ class StoreSeries(Collector):
 
     async def measure(self) -> None:
         """Measure once each model that is shown and held, unless nothing was committed since."""
-        models = [model for model in self._catalog if model.record.id in self._shown.ids]
+        models = [model for model in self._model_registry if model.record.id in self._shown.ids]
         held = {model.record.id for model in models}
         self._found = {id_: found for id_, found in self._found.items() if id_ in held}
         self._revisions = {id_: at for id_, at in self._revisions.items() if id_ in held}
-        journal = self._catalog.journal
+        journal = self._model_registry.journal
         try:
             revision = await journal.revision()
         except JournalError:
@@ -85,7 +85,7 @@ class StoreSeries(Collector):
                 0.0 if ms is None else max(0.0, now_ms - ms) / 1000
                 for ms in (found.oldest_ms, found.unsaved_ms)
             ]
-            told = (found.log_bytes, found.snapshots_bytes, *ages)
-            for family, value in zip(families.values(), told, strict=True):
+            values = (found.log_bytes, found.snapshots_bytes, *ages)
+            for family, value in zip(families.values(), values, strict=True):
                 family.add_metric([id_], value)
         yield from families.values()

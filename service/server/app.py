@@ -78,7 +78,7 @@ class Application:
     def __init__(
         self,
         layers: ASGIApp,
-        catalog: ModelRegistry,
+        registry: ModelRegistry,
         versions: LoadedVersions,
         startup: Readiness,
         bodies: Bodies,
@@ -87,9 +87,9 @@ class Application:
         events: Events,
     ) -> None:
         self._layers = layers
-        self._catalog, self._versions = catalog, versions
+        self._catalog, self._versions = registry, versions
         self.startup = startup
-        self.pressure = catalog.pressure
+        self.admission = registry.admission
         self.bodies = bodies
         self.connections = connections
         self._learn, self._events = learn, events
@@ -101,7 +101,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = kind_of(scope["path"]) if scope["type"] == "http" else None
-        if kind is not None and not self.pressure.admits(kind, scope.get(CONNECTION)):
+        if kind is not None and not self.admission.admits(kind, scope.get(CONNECTION)):
             await asyncio.sleep(REFUSE_AFTER_S)
             await answer_problem(send, overloaded(kind), scope["path"])
             return
@@ -136,9 +136,9 @@ def create_app(
         settings.key_rows_per_s,
         telemetry.saw_rate_exceeded,
     )
-    catalog = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
-    telemetry.watch(catalog)
-    startup = Readiness(journal, catalog)
+    registry = ModelRegistry(journal, settings, telemetry, MODEL_JOBS)
+    telemetry.watch(registry)
+    startup = Readiness(journal, registry)
     connections = Connections(
         settings.max_connections,
         Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S, settings.keep_alive_s),
@@ -146,14 +146,14 @@ def create_app(
         time.monotonic,
     )
     tasks = [
-        Follower(catalog, journal).run,
-        DefaultLabels(catalog, journal).run,
-        telemetry.holdings.run,
-        telemetry.stored.run,
-        catalog.pressure.run,
+        Follower(registry, journal).run,
+        DefaultLabels(registry, journal).run,
+        telemetry.memory.run,
+        telemetry.store.run,
+        registry.admission.run,
     ]
     if settings.redis_input:
-        tasks.append(RedisInputs(catalog, has_inputs(journal)).run)
+        tasks.append(RedisInputs(registry, has_inputs(journal)).run)
 
     async def serve_models() -> None:
         await startup.run()
@@ -168,7 +168,7 @@ def create_app(
         for task in serving:
             task.cancel()
         await asyncio.wait(serving)
-        await catalog.close()
+        await registry.close()
         await journal.close()
 
     app = FastAPI(
@@ -183,7 +183,7 @@ def create_app(
         redoc_url=None,
     )
     app.state.settings = settings
-    app.state.catalog = catalog
+    app.state.registry = registry
     app.state.startup = startup
     app.state.telemetry = telemetry
     is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
@@ -221,13 +221,13 @@ def create_app(
     describe_hot_routes(app, settings.asks_for_keys)
     bodies = Bodies(settings.max_bodies_bytes, time.monotonic)
     loaded = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
-    learn = LearnRoute(catalog, settings, telemetry)
-    predict = PredictRoute(catalog, loaded, settings, telemetry)
-    events = Events(catalog, startup, telemetry)
+    learn = LearnRoute(registry, settings, telemetry)
+    predict = PredictRoute(registry, loaded, settings, telemetry)
+    events = Events(registry, startup, telemetry)
     routes = learn, predict, events
-    hot = HotPath(app, *routes, catalog, startup, bodies, telemetry, settings.max_body_bytes)
+    hot = HotPath(app, *routes, registry, startup, bodies, telemetry, settings.max_body_bytes)
     layers = across_origins(Access(hot, keys, rates, telemetry), settings.cors_origins)
-    return Application(layers, catalog, loaded, startup, bodies, connections, learn, events)
+    return Application(layers, registry, loaded, startup, bodies, connections, learn, events)
 
 
 async def _answer_problem(request: Request, error: Exception) -> Response:
@@ -243,7 +243,7 @@ async def _answer_problem(request: Request, error: Exception) -> Response:
     )
 
 
-def _told(found: Any) -> RowError:
+def _row_error(found: Any) -> RowError:
     """What the framework found wrong, in our words where there are any."""
     reason = found["msg"].removeprefix("Value error, ")
     if found["loc"] == ("body",) and found["type"] == "missing":
@@ -263,7 +263,7 @@ def _of_framework(request: Request, error: Exception) -> Problem | None:
             return Problem(
                 400, "malformed-body", f"the body is no JSON: {wrong[0]['ctx']['error']}"
             )
-        errors = [_told(found) for found in wrong]
+        errors = [_row_error(found) for found in wrong]
         field = ".".join(map(str, wrong[0]["loc"][1:]))
         detail = f"{field}: {errors[0].reason}" if field else errors[0].reason
         return Problem(422, "invalid-request", detail, errors)

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGES = ("dualstream.solvers", "dualstream.service")
-TOLD_AFTER_S = 2.0
+NOTICE_AFTER_S = 2.0
 """Imports that find all kernels in the cache take less."""
 
 
@@ -69,20 +69,20 @@ def compile_here(modules: Sequence[str]) -> None:
 
 
 @contextmanager
-def telling(say: Callable[[str], None]) -> Iterator[None]:
+def notice_of_compilation(say: Callable[[str], None]) -> Iterator[None]:
     """What is imported meanwhile may have to be compiled: who waits for it is told so."""
 
     done = threading.Event()
 
-    def tell() -> None:
-        while not done.wait(TOLD_AFTER_S):
+    def notify() -> None:
+        while not done.wait(NOTICE_AFTER_S):
             # It may be there and not be finished yet.
-            anew = getattr(sys.modules.get("dualstream.solvers.jit"), "compiled_anew", None)
-            if anew is not None and anew():
+            compiled = getattr(sys.modules.get("dualstream.solvers.jit"), "compiled_anew", None)
+            if compiled is not None and compiled():
                 say("kernels are compiled for this machine, once: half a minute or more")
                 return
 
-    thread = threading.Thread(target=tell, name="telling", daemon=True)
+    thread = threading.Thread(target=notify, name="notice_of_compilation", daemon=True)
     thread.start()
     try:
         yield

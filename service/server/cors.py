@@ -3,7 +3,7 @@
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-_SENT = (
+_REQUEST_HEADERS = (
     "authorization",
     "content-type",
     "content-encoding",
@@ -12,7 +12,7 @@ _SENT = (
     "if-none-match",
     "last-event-id",
 )
-_TOLD = ("etag", "retry-after", "idempotency-replayed", "dualstream-durability")
+_RESPONSE_HEADERS = ("etag", "retry-after", "idempotency-replayed", "dualstream-durability")
 
 
 def across_origins(app: ASGIApp, origins: str | None) -> ASGIApp:
@@ -26,6 +26,6 @@ def across_origins(app: ASGIApp, origins: str | None) -> ASGIApp:
         app,
         allow_origins=[origin.strip() for origin in origins.split(",") if origin.strip()],
         allow_methods=("GET", "POST", "PUT", "DELETE"),
-        allow_headers=_SENT,
-        expose_headers=_TOLD,
+        allow_headers=_REQUEST_HEADERS,
+        expose_headers=_RESPONSE_HEADERS,
     )

@@ -36,7 +36,7 @@ LOOK_S = 0.1
 # A worker that ends sooner than this after its start is not started again at once.
 SHORT_LIFE_S = 2.0
 # Snapshots are written, and an append of unknown outcome ends, within this after the last request.
-HANGS_S = 30.0
+MAX_HANG_S = 30.0
 
 
 def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
@@ -54,25 +54,25 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
         socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG) as at,
     ):
         say(listening_line(settings, *at.getsockname()[:2]))
-        crew = _Crew(settings, at, shared)
+        pool = _WorkerPool(settings, at, shared)
         asked: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: asked.append(number))
         try:
-            is_told = False
+            is_announced = False
             while not asked:
-                crew.look()
-                if not is_told and crew.durability is not None:
-                    is_told = True
-                    say(ready_line(settings, crew.durability, settings.workers))
+                pool.look()
+                if not is_announced and pool.durability is not None:
+                    is_announced = True
+                    say(ready_line(settings, pool.durability, settings.workers))
         finally:
-            crew.stop()
+            pool.stop()
     # As a single server does: ends by the signal that it was sent.
     signal.signal(asked[0], signal.SIG_DFL)
     os.kill(os.getpid(), asked[0])
 
 
-class _Crew:
+class _WorkerPool:
     """The workers, by their number.
 
     shared   the directory by which they tell the same metrics
@@ -85,8 +85,8 @@ class _Crew:
     @property
     def durability(self) -> str | None:
         """What the store keeps, once every worker is ready."""
-        told = [worker.durability for worker in self._workers]
-        return told[0] if all(told) else None
+        durabilities = [worker.durability for worker in self._workers]
+        return durabilities[0] if all(durabilities) else None
 
     def look(self) -> None:
         """Hear the workers for a moment, and start those again that have ended."""
@@ -94,7 +94,7 @@ class _Crew:
         pipes = [worker.pipe for worker in self._workers if worker.durability is None]
         connection.wait([*ends, *pipes], timeout=LOOK_S)
         for number, worker in enumerate(self._workers):
-            worker.hear()
+            worker.read_ready()
             if worker.process.exitcode is not None:
                 log.warning("a worker ended with %s; starting another", worker.process.exitcode)
                 if time.monotonic() - worker.started_at < SHORT_LIFE_S:
@@ -110,7 +110,7 @@ class _Crew:
         for worker in self._workers:
             with suppress(ProcessLookupError):
                 worker.process.terminate()
-        by = time.monotonic() + self._settings.stop_timeout_s + HANGS_S
+        by = time.monotonic() + self._settings.stop_timeout_s + MAX_HANG_S
         for worker in self._workers:
             worker.process.join(max(0.0, by - time.monotonic()))
             if worker.process.exitcode is None:
@@ -119,36 +119,36 @@ class _Crew:
                 worker.process.join()
 
     def _started(self, number: int) -> "_Worker":
-        hears, tells = forks.Pipe(duplex=False)
+        receiving, sending = forks.Pipe(duplex=False)
         sharing = Sharing(self._shared, number)
-        process = forks.Process(target=_work, args=(self._settings, self._socket, tells, sharing))
+        process = forks.Process(target=_work, args=(self._settings, self._socket, sending, sharing))
         process.start()
-        tells.close()
-        return _Worker(process, hears)
+        sending.close()
+        return _Worker(process, receiving)
 
 
 class _Worker:
-    """A process, and the pipe on which it tells that it is ready."""
+    """A process, and the pipe on which it sending that it is ready."""
 
     def __init__(self, process: Any, pipe: Connection) -> None:
         self.process, self.pipe = process, pipe
         self.started_at = time.monotonic()
         self.durability: str | None = None
 
-    def hear(self) -> None:
+    def read_ready(self) -> None:
         with suppress(EOFError, OSError):
             if self.durability is None and self.pipe.poll():
                 self.durability = self.pipe.recv()
 
 
-def _work(settings: Settings, at: socket.socket, tells: Connection, sharing: Sharing) -> None:
+def _work(settings: Settings, at: socket.socket, sending: Connection, sharing: Sharing) -> None:
     """A worker's whole life."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     threading.Thread(
         target=_end_with_parent, args=(sharing.directory,), name="parent-watcher", daemon=True
     ).start()
     server = make_server(settings, sharing)
-    server.on_ready = tells.send
+    server.on_ready = sending.send
     with suppress(KeyboardInterrupt):
         server.run(sockets=[at])
 
