@@ -1,7 +1,6 @@
-"""The text of an exposition, written in slices of the event loop.
+"""Prometheus text format, written in slices so that the event loop is not blocked.
 
-Of 500 models it has 12,000 lines, which take a tenth of a second: as a whole they would keep all
-who learn or predict waiting so long at every scrape.
+A scrape of 500 models has 12,000 lines and takes a tenth of a second.
 """
 
 import asyncio
@@ -14,17 +13,17 @@ from prometheus_client.registry import Collector
 
 SLICE_S = 0.002
 SAMPLES = 128
-"""So many lines are written at once: a millisecond's work."""
+"""Lines written at once: a millisecond of work."""
 
 
 class EventLoopSlices:
-    """Of a long piece of work in the event loop, which others may interrupt."""
+    """Lets other tasks run during long work in the event loop."""
 
     def __init__(self) -> None:
         self._ends_at = time.perf_counter() + SLICE_S
 
     async def end(self) -> None:
-        """Let others have theirs, where this one has been long enough."""
+        """Yield to other tasks if the present slice has been long enough."""
         if time.perf_counter() >= self._ends_at:
             await asyncio.sleep(0)
             self._ends_at = time.perf_counter() + SLICE_S
@@ -39,7 +38,7 @@ class _One(Collector):
 
 
 async def text_of(families: Iterable[Metric], slices: EventLoopSlices) -> bytes:
-    """The families in Prometheus' text format; each is collected as a whole, between two slices."""
+    """The families in the Prometheus text format. Each is collected between two slices."""
     text: list[bytes] = []
     for family in families:
         await slices.end()
@@ -53,5 +52,5 @@ async def text_of(families: Iterable[Metric], slices: EventLoopSlices) -> bytes:
 
 
 def _without_head(piece: bytes) -> bytes:
-    """What follows the lines of help and type, which stand before a family's first sample."""
+    """The samples without the help and type lines."""
     return piece.split(b"\n", 2)[2]

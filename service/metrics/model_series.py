@@ -1,4 +1,4 @@
-"""What is summary of a model's state, the same by every worker that stands at the same record."""
+"""Prometheus series of a model's state, equal in every worker at the same record."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -12,34 +12,24 @@ from dualstream.service.replica.replica import Replica
 
 
 class Family(NamedTuple):
-    """A family of series by model; what is counted is a counter."""
+    """A metric family with the label model."""
 
     kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
     text: str
     labels: tuple[str, ...] = ()
-    """Besides the model."""
+    """Labels besides the model."""
 
 
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 
 FAMILIES = {
-    "samples": Family(_COUNTER, "Journalled rows, by what became of them.", ("outcome",)),
-    "refused_controls": Family(
-        _COUNTER, "Journalled controls that could not be done where they stood."
-    ),
-    "seq": Family(_GAUGE, "Place in the journal."),
-    "model_paused": Family(
-        _GAUGE, "1 while learning of a model with a guard pauses, and 0 while it goes on."
-    ),
-    "quarantined_records": Family(
-        _GAUGE, "Records that the journal keeps of a model whose learning pauses."
-    ),
-    "quarantined_bytes": Family(
-        _GAUGE, "Bytes of the rows that were set aside since the learning of a model paused."
-    ),
-    "guard_trips": Family(
-        _COUNTER, "Times that a quantity had left its own history.", ("quantity",)
-    ),
+    "samples": Family(_COUNTER, "Journalled rows, by outcome: learned or rejected.", ("outcome",)),
+    "refused_controls": Family(_COUNTER, "Journalled controls that could not be applied."),
+    "seq": Family(_GAUGE, "Last applied record of the journal."),
+    "model_paused": Family(_GAUGE, "1 while the guard has paused learning, else 0."),
+    "quarantined_records": Family(_GAUGE, "Records in quarantine."),
+    "quarantined_bytes": Family(_GAUGE, "Bytes of the rows in quarantine."),
+    "guard_trips": Family(_COUNTER, "Trips of the guard, by quantity.", ("quantity",)),
     "nonzeros": Family(_GAUGE, "Non-zero weights served."),
     "progressive_loss": Family(_GAUGE, "Mean progressive loss since start."),
     "progressive_error_ratio": Family(_GAUGE, "Mistakes per learned row since start."),
@@ -61,7 +51,7 @@ FAMILIES = {
     ),
     "drift": Family(
         _COUNTER,
-        "Changes of the progressive loss that a detector saw, by whether it rose or fell.",
+        "Changes of the progressive loss found by a drift detector, by direction.",
         ("detector", "direction"),
     ),
     "primal": Family(_GAUGE, "Regularised loss of the served weights on the window."),
@@ -73,19 +63,19 @@ FAMILIES = {
 
 
 class Models(Collector):
-    """Shows the models that it was given last, each read in one go."""
+    """Shows the models read last, each at one record."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Show none, until some are read again."""
+        """Show none until the next `read`."""
         self._series: dict[str, list[tuple[tuple[str, ...], float]]] = {
             name: [] for name in FAMILIES
         }
 
     def read(self, model: Model) -> None:
-        """Show a model, too; to be called while its replica is still."""
+        """Add a model. The caller holds the replica's lock."""
         replica = model.replica
         self._model = model.record.id
         self._put("samples", replica.learner.samples, "learned")

@@ -1,4 +1,4 @@
-"""All families of a process, and the text of one scrape."""
+"""Metric families of a process, and the scrape of `/metrics`."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -20,19 +20,19 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.wire.problems import Problem
 
-# The certificate shown is computed anew when the one at hand is older.
+# Age at which a certificate is computed again.
 CERTIFICATE_AGE_S = 15.0
 LOADS_PER_SCRAPE = 16
-"""So many models at most are loaded for one scrape, and those after it show the others."""
+"""Models loaded per scrape. Later scrapes load the others."""
 CATCH_UP_S = 1.0
-"""How long a scrape waits for replicas that are behind."""
+"""How long a scrape waits for lagging replicas."""
 
 
 class Telemetry(ProcessCounts):
-    """The families of one process, in a registry of their own.
+    """The metric families of one process, in their own CollectorRegistry.
 
-    max_models   models with series of their own
-    sharing      where this process is one of several workers of a port
+    max_models   models with their own series
+    sharing      set if this process is one of several workers on a port
     """
 
     def __init__(self, max_models: int = 500, sharing: Sharing | None = None) -> None:
@@ -42,7 +42,7 @@ class Telemetry(ProcessCounts):
         super().__init__(self._shown, outlives=sharing is not None)
         self._sharing = sharing
         self.pending: Mapping[str, int] = {}
-        """Messages that wait in the store's inputs, by model, as they were counted last."""
+        """Messages that wait in the input streams, by model, as last counted."""
         self._waiting: Mapping[str, int] = {}
         self._models, self._members = Models(), Members()
         self._scraping = asyncio.Lock()
@@ -51,12 +51,12 @@ class Telemetry(ProcessCounts):
         self.registry.register(Folded(counts, self._shown))
         self.registry.register(self._models)
         self.registry.register(self._members)
-        text = "Rows that wait for their labels, as last looked at."
+        text = "Rows that wait for their labels, as last counted."
         waiting = Waiting("dualstream_remembered_rows", text, self._shown, lambda: self._waiting)
         self.registry.register(waiting)
 
     def watch(self, model_registry: ModelRegistry) -> None:
-        """Tell of the catalog's models from now on."""
+        """Export the models of this registry."""
         self.memory = MemorySeries(model_registry, self._shown, self._sharing)
         self.registry.register(self.memory)
         self.store = StoreSeries(model_registry, self._shown)
@@ -69,19 +69,20 @@ class Telemetry(ProcessCounts):
     def saw_pending(self, messages: Mapping[str, int]) -> None:
         """Messages that wait in the inputs of models."""
         self.pending = messages
+        """Messages that wait in the input streams, by model, as last counted."""
 
     def saw_waiting(self, rows: Mapping[str, int]) -> None:
-        """How many rows wait, of each model that remembers any."""
+        """Rows that wait for labels, by model."""
         self._waiting = rows
 
     async def exposition(self, model_registry: ModelRegistry, may_load: bool = False) -> bytes:
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old.
 
-        Models of the store that are shown and are not in memory are loaded as far as there is room,
-        where the process `may_load` any; those without room have no series of their state.
+        If `may_load`, shown models that are not in memory are loaded as far as they fit.
+        Models that do not fit have no series of their state.
         """
         async with self._scraping:
-            with suppress(JournalError):  # what was known stays
+            with suppress(JournalError):  # the old list stays
                 await self._shown.look(
                     model_registry.journal, [model.record.id for model in model_registry]
                 )
@@ -104,14 +105,14 @@ class Telemetry(ProcessCounts):
         for id_ in missing[:LOADS_PER_SCRAPE]:
             if not model_registry.has_room:
                 return
-            with suppress(Problem, JournalError):  # unreadable, or gone meanwhile
+            with suppress(Problem, JournalError):  # unreadable, or deleted
                 await model_registry.get(id_)
 
     async def _caught_up(self, model_registry: ModelRegistry) -> Sequence[Model]:
-        """The models shown whose state may be told.
+        """The shown models whose state may be exported.
 
-        Whoever scraped another worker before must not see a count fall: each is at the journal's
-        end as it is now, or left out.
+        A count must not fall between scrapes of two workers: each model is at the
+        journal's present end, or left out.
         """
         models = [model for model in model_registry if model.record.id in self._shown.ids]
         if self._sharing is None:
@@ -128,7 +129,7 @@ class Telemetry(ProcessCounts):
         late = set()
         if waits:
             done, pending = await asyncio.wait(waits, timeout=CATCH_UP_S)
-            # Those are left to their end: to cancel would cut an apply in two.
+            # Not cancelled: that would interrupt an apply.
             late = {waits[task] for task in pending}
             late |= {waits[task] for task in done if task.exception() is not None}
         return [model for model in models if model not in late]

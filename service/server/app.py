@@ -1,4 +1,4 @@
-"""create_app: wires settings, journal, catalog and routes; no logic of its own."""
+"""create_app: the composition root. Wires settings, journal, models, jobs, metrics and routes."""
 
 import asyncio
 import time
@@ -73,7 +73,7 @@ from dualstream.wire.problems import MEDIA_TYPE, Problem, RowError
 
 
 class Application:
-    """What is served: every route, behind the layers that all requests pass."""
+    """The ASGI application: refuses requests under overload, then runs the layers and routes."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Application:
         self._learn, self._events = learn, events
 
     def stop_streams(self) -> None:
-        """End streams of events at once, and uploads after the chunk that is under way."""
+        """End event streams at once, and uploads after their present chunk."""
         self._events.stop()
         self._learn.stop()
 
@@ -113,11 +113,13 @@ def create_app(
     journal: Journal | None = None,
     sharing: Sharing | None = None,
 ) -> Application:
-    """The ASGI application. `journal` replaces the one that `settings.store` names; `sharing` is
-    there where the process is one of several workers.
+    """The ASGI application.
 
-    Raises UnsafeBinding when the settings would open the server to others without keys, BadKeys
-    when keys cannot be read, and ValueError when the settings ask for what the store does not have.
+    journal   replaces the store that `settings.store` names
+    sharing   set if the process is one of several workers
+
+    Raises UnsafeBinding if the settings open the server to other hosts without keys, BadKeys
+    if keys cannot be read, and ValueError if the store lacks what the settings ask for.
     """
     settings = settings or Settings()
     check_binding(settings)
@@ -176,10 +178,10 @@ def create_app(
         description="Learns linear models from a stream, durably and with a certificate.",
         version="0.1.0",
         lifespan=lifespan,
-        # So that clients which are generated have calls of these names.
+        # Generated clients name their calls by it.
         generate_unique_id_function=lambda route: route.name,
         docs_url=None,
-        openapi_url=None,  # the dashboard's, which writes it once
+        openapi_url=None,  # served by the dashboard's routes
         redoc_url=None,
     )
     app.state.settings = settings
@@ -187,7 +189,7 @@ def create_app(
     app.state.startup = startup
     app.state.telemetry = telemetry
     is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
-    # Browsers, probes, Prometheus and clients of another protocol may add to a query.
+    # Browsers, probes, Prometheus and clients of other protocols may add query parameters.
     lenient = (dashboard, health, inference)
     for module in (
         dashboard,
@@ -237,17 +239,17 @@ async def _answer_problem(request: Request, error: Exception) -> Response:
     if problem is not None:
         drop_traceback(error)
     else:
-        problem = Problem(500, "internal-error", "the server failed; its log says why")
+        problem = Problem(500, "internal-error", "internal error; see the server's log")
     return Response(
         problem.body(request.url.path), problem.status, problem.headers(), media_type=MEDIA_TYPE
     )
 
 
 def _row_error(found: Any) -> RowError:
-    """What the framework found wrong, in our words where there are any."""
+    """A validation error of the framework, in this API's words."""
     reason = found["msg"].removeprefix("Value error, ")
     if found["loc"] == ("body",) and found["type"] == "missing":
-        reason = "a body of JSON is required"
+        reason = "a JSON body is required"
     return RowError(0, "/" + "/".join(map(str, found["loc"])), reason)
 
 
@@ -257,11 +259,11 @@ def _of_framework(request: Request, error: Exception) -> Problem | None:
         if wrong[0]["loc"] == ("body",) and wrong[0]["type"] != "missing":
             kind, _ = media_type(request.headers.get("content-type"))
             if kind != "application/json":
-                detail = f"{kind} is not accepted, send application/json"
+                detail = f"{kind} is not accepted; send application/json"
                 return Problem(415, "unsupported-media-type", detail)
         if wrong[0]["type"] == "json_invalid":
             return Problem(
-                400, "malformed-body", f"the body is no JSON: {wrong[0]['ctx']['error']}"
+                400, "malformed-body", f"the body is not JSON: {wrong[0]['ctx']['error']}"
             )
         errors = [_row_error(found) for found in wrong]
         field = ".".join(map(str, wrong[0]["loc"][1:]))

@@ -1,4 +1,4 @@
-"""Pages of other origins, which a browser lets call the API only where the server allows it."""
+"""CORS: lets browser pages of other origins call the API."""
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
@@ -16,9 +16,10 @@ _RESPONSE_HEADERS = ("etag", "retry-after", "idempotency-replayed", "dualstream-
 
 
 def across_origins(app: ASGIApp, origins: str | None) -> ASGIApp:
-    """`app`, for these origins, too; a browser's question before a request needs no key.
+    """`app` with CORS for these origins. Preflight requests need no key.
 
-    Nothing that a browser sends by itself, as a cookie, says who somebody is: only a key does.
+    Credentials of the browser, such as cookies, are never used: only an API key identifies a
+    client.
     """
     if origins is None:
         return app

@@ -1,8 +1,7 @@
-"""Several server processes on one port.
+"""Worker processes: several servers that accept connections from one listening socket.
 
-The port is bound once, by the process that watches over the others, and each of them takes
-connections from that one socket: so that a port in use is refused, and a worker that dies takes no
-waiting connection along. A worker that ends by itself is started again.
+The parent binds the port, so a port in use is an error, and a worker that dies takes no waiting
+connection along. The parent restarts a worker that ends.
 """
 
 import logging
@@ -35,17 +34,17 @@ BACKLOG = 2048
 LOOK_S = 0.1
 # A worker that ends sooner than this after its start is not started again at once.
 SHORT_LIFE_S = 2.0
-# Snapshots are written, and an append of unknown outcome ends, within this after the last request.
+# Snapshots are written, and retries of an append end, within this time after the last request.
 MAX_HANG_S = 30.0
 
 
 def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve with `settings.workers` processes until interrupted.
 
-    Raises UnsafeBinding, ValueError for settings that no worker could serve with, OSError.
+    Raises UnsafeBinding, ValueError for settings that no worker can serve, OSError.
     """
     if settings.adopt:
-        raise ValueError("one worker adopts a store: start it without --workers")
+        raise ValueError("--adopt needs a single worker; start it without --workers")
     check_certificate(settings)
     create_app(settings)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -67,15 +66,15 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
                     say(ready_line(settings, pool.durability, settings.workers))
         finally:
             pool.stop()
-    # As a single server does: ends by the signal that it was sent.
+    # End by the received signal, as a single server does.
     signal.signal(asked[0], signal.SIG_DFL)
     os.kill(os.getpid(), asked[0])
 
 
 class _WorkerPool:
-    """The workers, by their number.
+    """The workers, by number.
 
-    shared   the directory by which they tell the same metrics
+    shared   the directory of their metrics
     """
 
     def __init__(self, settings: Settings, at: socket.socket, shared: str) -> None:
@@ -84,29 +83,31 @@ class _WorkerPool:
 
     @property
     def durability(self) -> str | None:
-        """What the store keeps, once every worker is ready."""
+        """Durability of the store, once every worker is ready."""
         durabilities = [worker.durability for worker in self._workers]
         return durabilities[0] if all(durabilities) else None
 
     def look(self) -> None:
-        """Hear the workers for a moment, and start those again that have ended."""
+        """Wait a moment for messages of workers, and restart those that have ended."""
         ends = [worker.process.sentinel for worker in self._workers]
         pipes = [worker.pipe for worker in self._workers if worker.durability is None]
         connection.wait([*ends, *pipes], timeout=LOOK_S)
         for number, worker in enumerate(self._workers):
             worker.read_ready()
             if worker.process.exitcode is not None:
-                log.warning("a worker ended with %s; starting another", worker.process.exitcode)
+                log.warning(
+                    "a worker ended with exit code %s; starting another", worker.process.exitcode
+                )
                 if time.monotonic() - worker.started_at < SHORT_LIFE_S:
                     time.sleep(LOOK_S)
                 forget_worker(self._shared, number)
-                # Whoever forks them may have been killed, too, and is another one at the next look.
+                # If the fork server was killed, too, the next look starts a new one.
                 with suppress(EOFError, OSError):
                     self._workers[number] = self._started(number)
                     worker.pipe.close()
 
     def stop(self) -> None:
-        """Let every worker finish what is under way, and wait for it, if not for ever."""
+        """Stop every worker gracefully, and kill it after a timeout."""
         for worker in self._workers:
             with suppress(ProcessLookupError):
                 worker.process.terminate()
@@ -114,7 +115,7 @@ class _WorkerPool:
         for worker in self._workers:
             worker.process.join(max(0.0, by - time.monotonic()))
             if worker.process.exitcode is None:
-                log.error("a worker has not ended in time; killing it")
+                log.error("a worker did not end within its timeout; killing it")
                 worker.process.kill()
                 worker.process.join()
 
@@ -128,7 +129,7 @@ class _WorkerPool:
 
 
 class _Worker:
-    """A process, and the pipe on which it sending that it is ready."""
+    """A worker process and the pipe on which it reports that it is ready."""
 
     def __init__(self, process: Any, pipe: Connection) -> None:
         self.process, self.pipe = process, pipe
@@ -142,7 +143,7 @@ class _Worker:
 
 
 def _work(settings: Settings, at: socket.socket, sending: Connection, sharing: Sharing) -> None:
-    """A worker's whole life."""
+    """The main function of a worker."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     threading.Thread(
         target=_end_with_parent, args=(sharing.directory,), name="parent-watcher", daemon=True
@@ -154,7 +155,7 @@ def _work(settings: Settings, at: socket.socket, sending: Connection, sharing: S
 
 
 def _end_with_parent(shared: str) -> None:
-    """Nobody would stop, or start again, a worker whose parent was killed, nor clean up."""
+    """End the worker when its parent is killed, and remove the shared directory."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -167,5 +168,5 @@ forks.set_forkserver_preload(["dualstream.service.server.workers"])
 
 
 def begin() -> None:
-    """Let that process begin to import, while this one does the same."""
+    """Start the fork server, which imports while this process imports, too."""
     forkserver.ensure_running()
