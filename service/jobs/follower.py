@@ -86,9 +86,7 @@ class Follower:
                 self._log_once(error)
 
     def _log_once(self, error: Exception) -> None:
-        """Log an error once until it changes. Learn requests report an unavailable store,
-        too.
-        """
+        """Log an error once until it changes."""
         if str(error) != self._trouble:
             trace = None if isinstance(error, JournalError) else error
             log.warning("cannot follow the store: %s", error, exc_info=trace)
@@ -156,9 +154,7 @@ class Follower:
         return self._registry.find(model.record.id) is model
 
     def _pull(self, model: "Model", seq: int | None) -> None:
-        """Start a task that applies records up to `seq`, or that checks for a fork if it
-        is None.
-        """
+        """Start a task that applies records up to `seq`. None: check for a fork."""
         if model not in self._pulls:
             task = self._pulls[model] = asyncio.create_task(self._catch_up(model, seq))
             task.add_done_callback(lambda _: self._pulls.pop(model, None))

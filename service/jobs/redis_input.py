@@ -130,7 +130,7 @@ class RedisInputs:
         )
         receipt = await model.submit(request)
         if receipt.scores is not None:
-            model.remember_told(parsed, receipt)
+            model.mark_names_journalled(parsed, receipt)
         taken = len(parsed.places) - len(receipt.conflicts)
         self._registry.counters.saw_input(record.id, taken, len(waiting.messages) - taken)
         return True

@@ -55,9 +55,7 @@ class RefitJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     retained: int | None = None
     """Rows of the refit that were still in the window when the result was entered."""
     dropped: list[str] | None = None
-    """Named functions that are linear combinations of earlier ones on this window. None
-    without any.
-    """
+    """Named functions that depend linearly on earlier ones in this window."""
     coefficients_are_unique: bool | None = None
     reason: str | None = None
     is_asked_to_end: bool = False

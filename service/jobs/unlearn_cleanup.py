@@ -59,9 +59,7 @@ class UnlearnCleanup(Job):
         return replica.retained.unlearned_seq > since
 
     def begin_due(self) -> None:
-        """Start after LEFT_TO_OTHERS_S: the process that was asked to unlearn goes first,
-        if alive.
-        """
+        """Start after a delay: the process that was asked to unlearn goes first."""
         self.begin(LEFT_TO_OTHERS_S)
 
     def begin(self, delay_s: float = 0.0) -> None:

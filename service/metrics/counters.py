@@ -175,9 +175,7 @@ class ProcessCounts:
         self._count("input_dead", model, dead)
 
     def saw_delete(self, model: str) -> None:
-        """Remove the model's series if possible, so that the next model with this id
-        starts at 0.
-        """
+        """Remove the model's series, if possible. A new model of this id then starts at 0."""
         self._delays_of.pop(model, None)
         # A sum over other models must not fall.
         may_fall = self._shown.is_named(model) and not self._outlives

@@ -19,7 +19,7 @@ _GAUGES = (
 )
 
 
-class Members(Collector):
+class MemberSeries(Collector):
     """Shows the members read last: reading them needs the lock of their replica."""
 
     def __init__(self) -> None:

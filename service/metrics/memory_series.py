@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.metrics.model_filter import OTHER, ModelFilter
-from dualstream.service.metrics.multiprocess import Sharing, WorkerReport
+from dualstream.service.metrics.multiprocess import MetricsDirectory, WorkerReport
 from dualstream.service.models.registry import ModelRegistry
 
 PUBLISH_S = 1.0
@@ -28,21 +28,31 @@ class MemorySeries(Collector):
     """Of all workers on the port: sums of memory, worst lag and store status."""
 
     def __init__(
-        self, model_registry: ModelRegistry, shown: ModelFilter, sharing: Sharing | None
+        self,
+        model_registry: ModelRegistry,
+        shown: ModelFilter,
+        metrics_dir: MetricsDirectory | None,
     ) -> None:
-        self._model_registry, self._shown, self._sharing = model_registry, shown, sharing
+        self._model_registry, self._shown, self._metrics_dir = (
+            model_registry,
+            shown,
+            metrics_dir,
+        )
 
     async def run(self) -> None:
         """Publish the report of this worker to the others every second, until cancelled."""
-        while self._sharing is not None:
-            self._sharing.publish(self._own())
+        while self._metrics_dir is not None:
+            self._metrics_dir.publish(self._own())
             await asyncio.sleep(PUBLISH_S)
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        reports = [self._own(), *(self._sharing.others() if self._sharing else ())]
+        reports = [
+            self._own(),
+            *(self._metrics_dir.others() if self._metrics_dir else ()),
+        ]
         models = GaugeMetricFamily(
             "dualstream_models",
             "Models in the store (stored), in memory of this worker (held), and with their own "

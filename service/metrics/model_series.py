@@ -62,7 +62,7 @@ FAMILIES = {
 }
 
 
-class Models(Collector):
+class ModelSeries(Collector):
     """Shows the models read last, each at one record."""
 
     def __init__(self) -> None:

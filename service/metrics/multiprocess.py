@@ -34,7 +34,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(WorkerReport).decode
 
 
-class Sharing(NamedTuple):
+class MetricsDirectory(NamedTuple):
     """The shared directory and this worker's number, which its replacement inherits."""
 
     directory: str

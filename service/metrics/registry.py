@@ -10,11 +10,11 @@ from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import Head, JournalError, JournalUnavailable
 from dualstream.service.metrics.counters import ProcessCounts
 from dualstream.service.metrics.exposition import EventLoopSlices, text_of
-from dualstream.service.metrics.member_series import Members
+from dualstream.service.metrics.member_series import MemberSeries
 from dualstream.service.metrics.memory_series import MemorySeries, Waiting
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
-from dualstream.service.metrics.model_series import Models
-from dualstream.service.metrics.multiprocess import Sharing
+from dualstream.service.metrics.model_series import ModelSeries
+from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.metrics.store_series import StoreSeries
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
@@ -32,22 +32,22 @@ class Telemetry(ProcessCounts):
     """The metric families of one process, in their own CollectorRegistry.
 
     max_models   models with their own series
-    sharing      set if this process is one of several workers on a port
+    metrics_dir  set if this process is one of several workers on a port
     """
 
-    def __init__(self, max_models: int = 500, sharing: Sharing | None = None) -> None:
-        if sharing is not None:
-            sharing.keep_counts()
+    def __init__(self, max_models: int = 500, metrics_dir: MetricsDirectory | None = None) -> None:
+        if metrics_dir is not None:
+            metrics_dir.keep_counts()
         self._shown = ModelFilter(max_models)
-        super().__init__(self._shown, outlives=sharing is not None)
-        self._sharing = sharing
+        super().__init__(self._shown, outlives=metrics_dir is not None)
+        self._metrics_dir = metrics_dir
         self.pending: Mapping[str, int] = {}
         """Messages that wait in the input streams, by model, as last counted."""
         self._waiting: Mapping[str, int] = {}
-        self._models, self._members = Models(), Members()
+        self._models, self._members = ModelSeries(), MemberSeries()
         self._scraping = asyncio.Lock()
         self.registry = CollectorRegistry()
-        counts = self._registry if sharing is None else sharing.counts()
+        counts = self._registry if metrics_dir is None else metrics_dir.counts()
         self.registry.register(Folded(counts, self._shown))
         self.registry.register(self._models)
         self.registry.register(self._members)
@@ -57,7 +57,7 @@ class Telemetry(ProcessCounts):
 
     def watch(self, model_registry: ModelRegistry) -> None:
         """Export the models of this registry."""
-        self.memory = MemorySeries(model_registry, self._shown, self._sharing)
+        self.memory = MemorySeries(model_registry, self._shown, self._metrics_dir)
         self.registry.register(self.memory)
         self.store = StoreSeries(model_registry, self._shown)
         self.registry.register(self.store)
@@ -79,7 +79,7 @@ class Telemetry(ProcessCounts):
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old.
 
         If `may_load`, shown models that are not in memory are loaded as far as they fit.
-        Models that do not fit have no series of their state.
+        ModelSeries that do not fit have no series of their state.
         """
         async with self._scraping:
             with suppress(JournalError):  # the old list stays
@@ -115,7 +115,7 @@ class Telemetry(ProcessCounts):
         journal's present end, or left out.
         """
         models = [model for model in model_registry if model.record.id in self._shown.ids]
-        if self._sharing is None:
+        if self._metrics_dir is None:
             return models
         try:
             heads = await model_registry.journal.heads([model.record.id for model in models])

@@ -24,8 +24,7 @@ GROW_PROTECTED, SHRINK_PROTECTED = 2, 1
 GHOST_SHARE = 0.05
 """Length of each ghost list, as a share of the models in memory."""
 MAX_EVICTION_SNAPSHOTS = 4
-"""Models that may write a snapshot before their eviction at once. Others are evicted without one.
-"""
+"""Evictions that may write a snapshot at once. Further ones write none."""
 
 
 class Pin:
@@ -240,9 +239,7 @@ class ModelCache:
             self._evict(model)
 
     def _end_eviction(self, model: Model) -> None:
-        """Evict the model after its snapshot was written or failed, unless it is in use
-        again.
-        """
+        """Evict the model after its snapshot, unless it is in use again."""
         if self._evicting.get(model.record.id) is model:
             del self._evicting[model.record.id]
             if self._may_go(model):

@@ -47,9 +47,7 @@ class Loading:
         self._waiting: list[asyncio.Future[Model | None]] = []
 
     def join(self) -> "asyncio.Future[Model | None]":
-        """Wait for the model. The result is None if the loading request was cancelled: ask
-        again.
-        """
+        """Wait for the model. None: the loading request was cancelled, ask again."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         return future
@@ -143,9 +141,7 @@ class ModelLoader:
     # -- lineages ---------------------------------------------------------------------------------
 
     def remember_fork(self, model: Model) -> None:
-        """Keep the lineage of a forked replica for the next load, which counts the lost
-        records.
-        """
+        """Keep the lineage of a forked replica: the next load counts the lost records."""
         self._forked_lineages[model.record.id] = model.record.incarnation, model.replica.trail
 
     def remember_lineage(self, model: Model) -> None:

@@ -179,15 +179,15 @@ class Model(CommitListener):
             )
             raise Problem(429, "quarantine-full", detail, retry_after_s=60)
 
-    def remember_told(self, intake: ParsedRows, receipt: Receipt) -> None:
-        """Note which feature names the journal has. A conflicting row did not bring its
-        names.
+    def mark_names_journalled(self, parsed: ParsedRows, receipt: Receipt) -> None:
+        """Note which feature names the journal has now. Conflicting rows did not bring
+        theirs.
         """
         if not receipt.conflicts:
-            self.door.told(intake.names, receipt.placed.seq)
-        elif isinstance(intake.rows, ListedRows):
+            self.door.told(parsed.names, receipt.placed.seq)
+        elif isinstance(parsed.rows, ListedRows):
             for row in receipt.rows or ():
-                self.door.told(intake.rows.names_of(row, row + 1), receipt.placed.seq)
+                self.door.told(parsed.rows.names_of(row, row + 1), receipt.placed.seq)
 
     async def known(self, keys: Sequence[bytes]) -> list[Known | None]:
         """What the journal keeps under these keys."""
@@ -324,9 +324,7 @@ class Model(CommitListener):
         self._begin_due(0)
 
     def on_advance(self, before: int, after: int) -> None:
-        """Called between two groups. A snapshot is due when `after` passes a multiple of
-        its interval.
-        """
+        """Called between two groups. Starts a snapshot, a measurement and jobs that are due."""
         every = self.deps.settings.snapshot_every
         is_bulk = after - before >= BULK_ROWS
         if after // every > before // every and self._snapshot is None:
@@ -424,9 +422,7 @@ class Model(CommitListener):
         return through if held is None else min(through, held)
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:
-        """Write a snapshot. If the store refuses it, learning continues until the next one
-        is due.
-        """
+        """Write a snapshot. If the store refuses it, learning continues until the next one."""
         clock = self.deps.outside.clock
         began = clock()
         try:

@@ -46,9 +46,7 @@ class KnownSpecs:
         return self._known.get(text)
 
     async def get(self, text: bytes) -> KnownSpec:
-        """The specification with its kernels loaded, so that no request compiles. Raises
-        as `fixed_spec`.
-        """
+        """The specification with its kernels loaded, so that no request compiles."""
         known = self._known.get(text)
         if known is None:
             spec = fixed_spec(text)

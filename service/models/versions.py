@@ -249,9 +249,7 @@ class StagedCopy:
 
     digest: str
     is_named: bool = False
-    """Was the copy named by its writer? Then nothing more is asked of the store, whose answer
-    could get lost.
-    """
+    """Was the copy named? Set without asking the store, whose answer could get lost."""
 
 
 @asynccontextmanager

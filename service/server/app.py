@@ -49,7 +49,7 @@ from dualstream.service.journal import Limits as JournalLimits, make_journal
 from dualstream.service.journal.protocol import Journal, JournalError
 from dualstream.service.journal.record import RecordError
 from dualstream.service.metrics import Telemetry
-from dualstream.service.metrics.multiprocess import Sharing
+from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.admission import REFUSE_AFTER_S, kind_of, overloaded
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
@@ -111,12 +111,12 @@ class Application:
 def create_app(
     settings: Settings | None = None,
     journal: Journal | None = None,
-    sharing: Sharing | None = None,
+    metrics_dir: MetricsDirectory | None = None,
 ) -> Application:
     """The ASGI application.
 
-    journal   replaces the store that `settings.store` names
-    sharing   set if the process is one of several workers
+    journal       replaces the store that `settings.store` names
+    metrics_dir   set if the process is one of several workers
 
     Raises UnsafeBinding if the settings open the server to other hosts without keys, BadKeys
     if keys cannot be read, and ValueError if the store lacks what the settings ask for.
@@ -131,7 +131,7 @@ def create_app(
             audit_s=86_400 * settings.audit_days,
         )
         journal = make_journal(settings.store, settings.durability, limits)
-    telemetry = Telemetry(settings.metrics_max_models, sharing)
+    telemetry = Telemetry(settings.metrics_max_models, metrics_dir)
     rates = Rates(
         Store(journal),
         settings.key_requests_per_s,

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from dualstream.service.api.health import without_password
-from dualstream.service.metrics.multiprocess import Sharing
+from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
 from dualstream.service.settings import Settings
@@ -66,13 +66,11 @@ def check_certificate(settings: Settings) -> None:
         raise ValueError(f"TLS cannot be served with {files}: {wrong}") from None
 
 
-def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
-    """Create a server without starting it. Raises UnsafeBinding, and ValueError for bad
-    settings.
-    """
+def make_server(settings: Settings, metrics_dir: MetricsDirectory | None = None) -> "Server":
+    """A server, not started yet. Raises UnsafeBinding, and ValueError for bad settings."""
     check_certificate(settings)
     keep_freed_blocks()
-    app = create_app(settings, sharing=sharing)
+    app = create_app(settings, metrics_dir=metrics_dir)
     app.connections.most = room_for(settings.max_connections)
     if app.connections.most < settings.max_connections:
         log.warning(
@@ -125,9 +123,7 @@ class Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def main_loop(self) -> None:
-        """Run until shutdown. A signal wakes the loop, where uvicorn polls ten times a
-        second.
-        """
+        """Run until shutdown. A signal wakes this loop; that of uvicorn polls instead."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with suppress(TimeoutError):

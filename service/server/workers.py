@@ -18,7 +18,7 @@ from multiprocessing import connection, forkserver, get_context, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dualstream.service.metrics.multiprocess import Sharing, forget_worker
+from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_worker
 from dualstream.service.server.app import create_app
 from dualstream.service.server.serve import (
     check_certificate,
@@ -121,8 +121,10 @@ class _WorkerPool:
 
     def _started(self, number: int) -> "_Worker":
         receiving, sending = forks.Pipe(duplex=False)
-        sharing = Sharing(self._shared, number)
-        process = forks.Process(target=_work, args=(self._settings, self._socket, sending, sharing))
+        metrics_dir = MetricsDirectory(self._shared, number)
+        process = forks.Process(
+            target=_work, args=(self._settings, self._socket, sending, metrics_dir)
+        )
         process.start()
         sending.close()
         return _Worker(process, receiving)
@@ -142,13 +144,18 @@ class _Worker:
                 self.durability = self.pipe.recv()
 
 
-def _work(settings: Settings, at: socket.socket, sending: Connection, sharing: Sharing) -> None:
+def _work(
+    settings: Settings, at: socket.socket, sending: Connection, metrics_dir: MetricsDirectory
+) -> None:
     """The main function of a worker."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     threading.Thread(
-        target=_end_with_parent, args=(sharing.directory,), name="parent-watcher", daemon=True
+        target=_end_with_parent,
+        args=(metrics_dir.directory,),
+        name="parent-watcher",
+        daemon=True,
     ).start()
-    server = make_server(settings, sharing)
+    server = make_server(settings, metrics_dir)
     server.on_ready = sending.send
     with suppress(KeyboardInterrupt):
         server.run(sockets=[at])
