@@ -79,7 +79,7 @@ class Telemetry(ProcessCounts):
         """The text of /metrics, with certificates at most CERTIFICATE_AGE_S old.
 
         If `may_load`, shown models that are not in memory are loaded as far as they fit.
-        ModelSeries that do not fit have no series of their state.
+        Models that do not fit have no series of their state.
         """
         async with self._scraping:
             with suppress(JournalError):  # the old list stays
