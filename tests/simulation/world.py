@@ -576,7 +576,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
             (dualstream.service.models.registry, "resolve_spec", models.resolved_once),
             (dualstream.solvers.spec.resolve, "resolve_spec", models.resolved_once),
             (dualstream.service.jobs.follower, "SWEEP_S", SWEEP_S),
-            (dualstream.service.jobs.refit, "BEAT_S", BEAT_S),
+            (dualstream.service.jobs.refit, "HEARTBEAT_S", BEAT_S),
             (dualstream.service.jobs.refit_status, "LOST_MS", LOST_MS),
         ):
             patched.enter_context(patch.object(owner, name, planted))

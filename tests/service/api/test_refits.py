@@ -40,7 +40,7 @@ NEVER = {"tol": 1e-12, "max_epochs": 1_000_000}
 
 @pytest.fixture(autouse=True)
 def beats_fast(monkeypatch):
-    monkeypatch.setattr(refits, "BEAT_S", 0.02)
+    monkeypatch.setattr(refits, "HEARTBEAT_S", 0.02)
 
 
 def samples(first: int, last: int) -> dict[str, Any]:

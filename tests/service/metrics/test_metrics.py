@@ -96,7 +96,7 @@ def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch)
     families = Folded(registry, ModelFilter(0))
 
     async def written() -> tuple[bytes, int]:
-        writing = asyncio.create_task(text.text_of(families.collect(), text.Turns()))
+        writing = asyncio.create_task(text.text_of(families.collect(), text.EventLoopSlices()))
         turns = 0
         while not writing.done():
             await asyncio.sleep(0)
