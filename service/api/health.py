@@ -44,20 +44,20 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
         response.status_code = 503
         response.headers["retry-after"] = "1"
         told["reason"] = startup.reason
-    elif (trouble := request.app.state.catalog.contact.trouble) is not None:
+    elif (trouble := request.app.state.registry.store_status.trouble) is not None:
         told |= {"degraded": ["store"], "reason": trouble}
     if "verbose" in request.query_params:
-        catalog: ModelRegistry = request.app.state.catalog
+        catalog: ModelRegistry = request.app.state.registry
         told |= {
             "store": without_password(catalog.settings.store),
             "durability": startup.durability.decode(),
             "identity": numeric_identity(),
             "process": os.getpid(),
             "models": len(catalog),
-            "models_bytes": catalog.held_bytes,
+            "models_bytes": catalog.cached_bytes,
             "unreadable": {
                 model_id: reason
-                for model_id, reason in catalog.loads.unreadable().items()
+                for model_id, reason in catalog.loader.unreadable().items()
                 if may_see(request, model_id)
             },
             "lag": _lag(catalog, request),
@@ -90,7 +90,7 @@ async def metrics(request: Request) -> Response:
     over the processes of the port what these count. Any of them tells the same."""
     telemetry: Telemetry = request.app.state.telemetry
     startup: Readiness = request.app.state.startup
-    text = await telemetry.exposition(request.app.state.catalog, may_load=startup.is_ready)
+    text = await telemetry.exposition(request.app.state.registry, may_load=startup.is_ready)
     key = key_of(request)
     if key is not None and not key.sees_all:
         text = b"".join(line for line in text.splitlines(True) if _is_shown(line, key))

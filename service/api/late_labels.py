@@ -104,7 +104,7 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     mark = fingerprint_of(head, {}, body) if key else None
     told = await learn_labels(catalog.journal, model, asked.labels, key, mark)
     for delay_s in told.delays_s:
-        catalog.telemetry.saw_label(model.record.id, delay_s)
+        catalog.counters.saw_label(model.record.id, delay_s)
     headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
     if told.answer is not None:
         headers["idempotency-replayed"] = "true"

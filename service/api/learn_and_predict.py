@@ -189,7 +189,7 @@ class LearnRoute:
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
         model = await self._catalog.get(model_id)
-        headers = [(b"dualstream-durability", self._catalog.contact.durability)]
+        headers = [(b"dualstream-durability", self._catalog.store_status.durability)]
         if self._may_be_cut(head):
             pieces = arriving(receive, head, self._max_upload_bytes, scope)
             body, is_long = await up_to(CHUNK_BYTES, pieces)
@@ -210,7 +210,7 @@ class LearnRoute:
                 return await _as_wanted(head, upload, told_of, headers)
         else:
             body = await read_body(receive, head, self._max_body_bytes, scope)
-        self._catalog.pressure.check(LEARN)
+        self._catalog.admission.check(LEARN)
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt, limited = None, limited_of(scope)

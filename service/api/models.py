@@ -149,7 +149,7 @@ def catalog_of(request: Request) -> ModelRegistry:
     """The catalog, once the process serves. Raises Problem 503."""
     startup: Readiness = request.app.state.startup
     startup.check_ready()
-    catalog: ModelRegistry = request.app.state.catalog
+    catalog: ModelRegistry = request.app.state.registry
     return catalog
 
 
@@ -408,7 +408,7 @@ async def _listed(
         "seq": record.seq,
         "created": _created(record),
     }
-    reason = catalog.loads.why_unreadable(record.id)
+    reason = catalog.loader.why_unreadable(record.id)
     return StoredView(**known) if reason is None else UnreadableView(**known, unreadable=reason)
 
 

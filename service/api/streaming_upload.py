@@ -260,7 +260,7 @@ class Upload:
             self._replayed += is_replayed
         rows = read.intake.count
         if read.intake.errors:
-            self._catalog.telemetry.saw_refused(self._model_id, len(read.intake.errors))
+            self._catalog.counters.saw_refused(self._model_id, len(read.intake.errors))
         self.totals.add_at(told, rows, read.chunk.line)
         return LearnedChunk(**structs.asdict(told), chunk=read.chunk.number, bytes=read.chunk.ends)
 

@@ -52,7 +52,9 @@ def serve(**given: Any) -> None:
 
     if settings.workers > 1:
         forks.begin()
-    with kernels.telling(lambda line: errors.print(line, style="dim", highlight=False)):
+    with kernels.notice_of_compilation(
+        lambda line: errors.print(line, style="dim", highlight=False)
+    ):
         from dualstream.service.server.serve import serve as run_alone
         from dualstream.service.server.workers import serve_by_workers
 

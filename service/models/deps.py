@@ -1,4 +1,4 @@
-"""What models, their loader and their jobs get from the process."""
+"""ModelDeps: what a model, its loader and its jobs need from the process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,8 +41,8 @@ class ModelDeps:
     settings: Settings
     counters: Counters
     outside: Outside
-    identity: StoreIdentity
-    status: StoreStatus
+    store_identity: StoreIdentity
+    store_status: StoreStatus
     admission: AdmissionControl
     jobs: Sequence[type[Job]]
     """The kinds of jobs that start by themselves."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dualstream.service.journal.protocol import ModelChanged, ModelRecord
-from dualstream.service.models.loader import REMADE_MEANWHILE
+from dualstream.service.models.loader import MAX_RECREATIONS
 from dualstream.service.models.model import Model
 from tests.simulation.log import Log
 
@@ -103,6 +103,6 @@ def _check_remade(worker: "Worker", model_id: str) -> None:
     Each deleted one may have been in the middle of a load once.
     """
     gone = sum(log.id == model_id for log in worker.world.store.gone)
-    if gone <= REMADE_MEANWHILE:
+    if gone <= MAX_RECREATIONS:
         problem = f"{worker.name} found {model_id} remade, {gone} are gone"
         worker.world.notes.problems.append(problem)

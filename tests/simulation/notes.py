@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
-from dualstream.service.jobs.reference_optimum import Found, References, _solve
+from dualstream.service.jobs.reference_optimum import Reference, References, _solve
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.models.model import Model
 from dualstream.service.replica.receipts import OutcomeForgotten, Receipt
@@ -88,7 +88,7 @@ class Notes:
                 f"{worker.name} acknowledged {placed}, but other records are there"
             )
 
-    def saw_reference(self, worker: "Worker", model: Model, found: Found) -> None:
+    def saw_reference(self, worker: "Worker", model: Model, found: Reference) -> None:
         """An optimum is of a window that the replica has had, and of that where it still stands."""
         replica, told = model.replica, f"{worker.name} reports {model.record.id} {found.place}"
         if not model.committer.is_idle or replica.is_forked:

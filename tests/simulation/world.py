@@ -41,7 +41,7 @@ from dualstream.service.journal.protocol import ENTRY_BYTES, ModelChanged, Place
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.models.versions import go_back_to_seq, go_back_to_version, take_version
+from dualstream.service.models.versions import roll_back_to_seq, roll_back_to_version, take_version
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.groups import BULK_ROWS
 from dualstream.service.replica.receipts import Receipt
@@ -251,7 +251,7 @@ class Worker:
             model = await self.model(model_id)
             await self._refresh(model)
             self.world.misfortune.lag_of(self, "go_back", model_id)
-            go = go_back_to_version if isinstance(to, str) else go_back_to_seq
+            go = roll_back_to_version if isinstance(to, str) else roll_back_to_seq
             order, receipt = await go(model, self.connection, to, None, b"")  # type: ignore[operator]
         self.world.notes.saw_answer(self, model, receipt, began)
         return model.record.incarnation, ControlRequest.of(order), receipt
@@ -318,7 +318,7 @@ class Worker:
 
     def held(self, log: Log) -> Model | None:
         """The model, if it is cached and at the end of its log."""
-        model = self.catalog._held.find(log.id) if self.is_alive else None
+        model = self.catalog._cache.find(log.id) if self.is_alive else None
         return model if model is not None and model.replica.chain == log.chain else None
 
     def _stands_at(self, model_id: str) -> Place | None:
@@ -329,7 +329,7 @@ class Worker:
 
     def let_go(self, model_id: str) -> bool:
         """Whether the model was held and may leave memory."""
-        held = self.catalog._held
+        held = self.catalog._cache
         model = held.find(model_id)
         if model is None or not held._may_go(model):
             return False
@@ -575,7 +575,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
             (dualstream.service.models.registry, "resolve_spec", models.resolved_once),
             (dualstream.solvers.spec.resolve, "resolve_spec", models.resolved_once),
             (dualstream.service.jobs.follower, "SWEEP_S", SWEEP_S),
-            (dualstream.service.jobs.refit, "BEAT_S", BEAT_S),
+            (dualstream.service.jobs.refit, "HEARTBEAT_S", BEAT_S),
             (dualstream.service.jobs.refit_status, "LOST_MS", LOST_MS),
         ):
             patched.enter_context(patch.object(owner, name, planted))

@@ -18,6 +18,7 @@ from dualstream.service.jobs.refit import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control, decode
+from dualstream.service.models.solver_thread import SolverThread
 from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.point_in_time import kept_from
 from tests.service.conftest import assert_problem
@@ -39,7 +40,7 @@ NEVER = {"tol": 1e-12, "max_epochs": 1_000_000}
 
 @pytest.fixture(autouse=True)
 def beats_fast(monkeypatch):
-    monkeypatch.setattr(refits, "BEAT_S", 0.02)
+    monkeypatch.setattr(refits, "HEARTBEAT_S", 0.02)
 
 
 def samples(first: int, last: int) -> dict[str, Any]:
@@ -470,7 +471,7 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
 
 def test_whoever_computes_gives_way_to_whoever_answers():
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    desk = refits.SolverThread()
+    desk = SolverThread()
     try:
         computing = asyncio.run(desk.run(os.getpriority, os.PRIO_PROCESS, 0))
     finally:

@@ -26,7 +26,7 @@ from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.models.versions import go_back_to_seq, take_version
+from dualstream.service.models.versions import roll_back_to_seq, take_version
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.service.settings import Settings
 from dualstream.wire.problems import Problem
@@ -204,7 +204,7 @@ def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes
             where = ("m", model.record.incarnation)
             if goes_back:
                 with pytest.raises(Problem, match="a sample was unlearned at seq"):
-                    await go_back_to_seq(model, late, model.replica.seq, None, b"")
+                    await roll_back_to_seq(model, late, model.replica.seq, None, b"")
                 assert (await journal.get("m")).seq == model.replica.retained.unlearned_seq
             else:
                 with pytest.raises(NotHeld):
@@ -254,9 +254,9 @@ def test_a_rollback_that_does_not_enter_leaves_no_copy(store):
             catalog = catalog_on(journal)
             model = await of_five(catalog)
             where, key = ("m", model.record.incarnation), make_key(KeyKind.REQUEST, "key")
-            order, _ = await go_back_to_seq(model, journal, 3, key, b"to 3")
+            order, _ = await roll_back_to_seq(model, journal, 3, key, b"to 3")
             for seq, asked in ((3, b"to 3"), (2, b"to 2")):
-                _, receipt = await go_back_to_seq(model, journal, seq, key, asked)
+                _, receipt = await roll_back_to_seq(model, journal, seq, key, asked)
                 assert receipt.placed.duplicate or receipt.placed.conflict
                 assert [copy.digest for copy in await journal.copies(*where)] == [order.digest]
             await catalog.close()

@@ -36,7 +36,7 @@ SPEC: dict[str, Any] = {"algorithm": "asset", "lambda": 0.01, "features": FEATUR
 
 @pytest.fixture(autouse=True)
 def beats_fast(monkeypatch):
-    monkeypatch.setattr(refits, "BEAT_S", 0.02)
+    monkeypatch.setattr(refits, "HEARTBEAT_S", 0.02)
 
 
 def rows_read(monkeypatch) -> list[list[float]]:

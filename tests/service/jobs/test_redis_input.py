@@ -375,7 +375,7 @@ def values_of(found: Rows) -> list[int]:
 
 def test_a_store_without_inputs_is_refused_at_start(tmp_path):
     settings = Settings(store=f"sqlite:///{tmp_path / 'unused.db'}", redis_input=True)
-    with pytest.raises(ValueError, match="DUALSTREAM_REDIS_INPUT=1 needs a store in Redis"):
+    with pytest.raises(ValueError, match="DUALSTREAM_REDIS_INPUT=1 needs a Redis store"):
         create_app(settings)
     assert list(tmp_path.iterdir()) == []
 

@@ -13,7 +13,7 @@ import pytest
 
 import dualstream.service.replica.replica
 from dualstream.service.jobs.follower import Follower
-from dualstream.service.jobs.reference_optimum import Found, References
+from dualstream.service.jobs.reference_optimum import Reference, References
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
@@ -325,7 +325,7 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
             await model.submit(ControlRequest.of(Demote(), held=place))
         assert await is_served(model.replica)
         assert catalog.find("m") is model
-        text = (await catalog.telemetry.exposition(catalog)).decode()
+        text = (await catalog.counters.exposition(catalog)).decode()
         assert 'dualstream_forks_total{model="m"}' not in text
 
     of_five_and(tmp_path, scenario)
@@ -381,12 +381,12 @@ async def other_row(tmp_path: Any, model: Model) -> None:
     assert model.replica.seq == 5 and not model.replica.is_forked
 
 
-async def reference_of(catalog: ModelRegistry) -> Found:
+async def reference_of(catalog: ModelRegistry) -> Reference:
     """Without when it was found."""
     return replace(await (await catalog.get("m")).references.find(), at=0.0)
 
 
-async def fresh_reference(journal: Any) -> Found:
+async def fresh_reference(journal: Any) -> Reference:
     fresh = catalog_on(journal)
     try:
         return await reference_of(fresh)
@@ -399,10 +399,10 @@ def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
 
     async def scenario(model: Model, catalog: ModelRegistry, journal: Any) -> None:
         async def is_shown() -> bool:
-            text = (await catalog.telemetry.exposition(catalog)).decode()
+            text = (await catalog.counters.exposition(catalog)).decode()
             return 'dualstream_reference_lower_bound{model="m"}' in text
 
-        catalog.telemetry.watch(catalog)
+        catalog.counters.watch(catalog)
         before = await reference_of(catalog)
         assert before.place.seq == 5 and await is_shown()
         await other_row(tmp_path, model)

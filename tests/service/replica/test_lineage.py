@@ -159,7 +159,7 @@ def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
         assert learn(client, 60, 65).json()["error"].startswith("planted")
     for _ in range(2):
         # A waiter for the forked replica's lock, such as its follower, is refused, ...
-        with pytest.raises(JournalUnavailable, match="is being read from its journal anew"):
+        with pytest.raises(JournalUnavailable, match="is being loaded again from its journal"):
             client.portal.call(forked.refresh)
         assert client.get("/models/m").json()["seq"] == 15  # ... and the next request loads it
         assert lost_records(client) == 4

@@ -311,7 +311,7 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     assert learn(late, 0, 5).json()["seq"] == 5
     assert late.get("/readyz?verbose").json()["unreadable"] == {}
     monkeypatch.setattr("dualstream.service.models.loader.UNREADABLE_S", 0.0)
-    client.app._catalog.loads._unreadable["m"] = ("tried again", 0.0)
+    client.app._catalog.loader._unreadable["m"] = ("tried again", 0.0)
     assert client.get("/models/m").json()["seq"] == 5
     assert client.get("/readyz?verbose").json()["unreadable"] == {}
 

@@ -144,7 +144,7 @@ def _by_its_seq(true: Any, self: Applying, appended: Any) -> None:
 
 async def _by_seq_alone(true: Any, self: References) -> Any:
     """The optimum of a window is kept for any window that ends at its seq."""
-    model = self._whose()
+    model = self._model_ref()
     found = None if model is None else model.job(References).found
     return found if found and found.place.seq == model.replica.seq else await true(self)
 

@@ -40,7 +40,7 @@ BUGS = {
         [(ModelRegistry, "_to_delete", _whichever_is_there)]
     ),
     "loss of what had left memory not counted": Bug(
-        [(ModelLoader, "remember_trail", nothing), (Model, "count_lost_since", nothing)]
+        [(ModelLoader, "remember_lineage", nothing), (Model, "count_lost_since", nothing)]
     ),
     "evicted in the middle of a request": Bug([(ModelCache, "_may_go", _whoever_uses_it)]),
     "loading left by its client": Bug([(Loading, "end", _left_waiting)]),

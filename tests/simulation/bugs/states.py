@@ -146,7 +146,7 @@ async def _left_there(true: Any, *given: Any) -> None:
 
 BUGS = {
     "copy without a name left behind": Bug(
-        [(dualstream.service.models.versions, "_let_go", _left_there)]
+        [(dualstream.service.models.versions, "_discard_copy", _left_there)]
     ),
     "snapshot without a count": Bug([(Replica, "restore", _uncounted)]),
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
