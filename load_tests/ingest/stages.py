@@ -102,12 +102,14 @@ async def _stages(
 ) -> list[float]:
     spec = resolve_spec(SPECS[kind])
     received, cut = await _receiving(body, content_type, n), _cutting(body, content_type, n)
-    door, learner, progress = RowSchema(spec), make_learner(spec), Progressive.of(spec)
+    schema, learner, progress = RowSchema(spec), make_learner(spec), Progressive.of(spec)
     repeats = max(1, CHUNK_ROWS // n)
     rounds = []
     for _ in range(FEW_ROUNDS + 1):  # the first one meets names that are new
-        spent, intake = _timed(repeats, lambda: parse_body(door, content_type, body, labelled=True))
-        rows, names = intake.rows, intake.names_beside
+        spent, parsed = _timed(
+            repeats, lambda: parse_body(schema, content_type, body, labelled=True)
+        )
+        rows, names = parsed.rows, parsed.batch_names
         times = [spent]
         spent, request = _timed(repeats, partial(Request.of, rows, None, None, names))
         checksum, _ = _timed(repeats, partial(crc32c, request.part.body))
@@ -119,8 +121,8 @@ async def _stages(
         batch = as_batch([rows])
         spent, outcome = _timed(repeats, partial(learner.learn, batch))
         times += [spent, _timed(repeats, partial(progress.count, batch, outcome))[0]]
-        times.append(_timed(repeats, partial(_answer, spec, door, intake, request, outcome))[0])
-        door.told(intake.names, 1)
+        times.append(_timed(repeats, partial(_answer, spec, schema, parsed, request, outcome))[0])
+        schema.mark_journalled(parsed.names, 1)
         rounds.append([1e6 * seconds / n for seconds in times])
     return [received, cut, *[min(times) for times in zip(*rounds[1:], strict=True)]]
 
@@ -165,13 +167,13 @@ def _peer_reads(body: bytes) -> tuple[list[float], tuple[np.ndarray, np.ndarray]
 
 
 def _answer(
-    spec: dict[str, Any], door: RowSchema, intake: ParsedRows, request: Request, outcome: Outcome
+    spec: dict[str, Any], schema: RowSchema, parsed: ParsedRows, request: Request, outcome: Outcome
 ) -> bytes:
     """What a request is answered once it is learned, by what of a model this asks for."""
-    model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), door=door)
+    model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), row_schema=schema)
     placed = [Placed(1, len(outcome.scores), len(outcome.scores))]
     (receipt,) = receipts_of([request], [placed], outcome, FirstResponses(spec["task"]))
-    return msgspec.json.encode(answer_new(model, intake, receipt, False))
+    return msgspec.json.encode(answer_new(model, parsed, receipt, False))
 
 
 def _cutting(body: bytes, content_type: str, n: int) -> float:

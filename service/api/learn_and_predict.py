@@ -215,18 +215,18 @@ class LearnRoute:
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt, limited = None, limited_of(scope)
         while receipt is None:
-            intake = await parse(model, head, body, labelled=True)
-            self._refuse_if_nothing_to_learn(model, intake, atomic)
+            parsed = await parse(model, head, body, labelled=True)
+            self._refuse_if_nothing_to_learn(model, parsed, atomic)
             if limited is not None:
-                await limited.let_rows_in(intake.count)
+                await limited.let_rows_in(parsed.count)
                 limited = None
-            request = await request_of(intake, key, fingerprint, is_whole=atomic)
+            request = await request_of(parsed, key, fingerprint, is_whole=atomic)
             try:
                 receipt = await model.submit(request)
             except ModelChanged:  # it was sent to one that is gone
                 model = await self._catalog.get(model_id)
-        wants_scores = wants_scores or intake.single
-        told, is_replayed = await learned_of(model, intake, request, receipt, wants_scores)
+        wants_scores = wants_scores or parsed.single
+        told, is_replayed = await learned_of(model, parsed, request, receipt, wants_scores)
         if is_replayed:
             headers.append(REPLAYED)
         if head.wants_lines:
@@ -258,13 +258,13 @@ class LearnRoute:
         finally:
             self._uploads.discard(upload)
 
-    def _refuse_if_nothing_to_learn(self, model: Model, intake: ParsedRows, atomic: bool) -> None:
-        if intake.errors:
-            self._telemetry.saw_refused(model.record.id, len(intake.errors))
-        if intake.count == 0:
+    def _refuse_if_nothing_to_learn(self, model: Model, parsed: ParsedRows, atomic: bool) -> None:
+        if parsed.errors:
+            self._telemetry.saw_refused(model.record.id, len(parsed.errors))
+        if parsed.count == 0:
             raise Problem(422, "invalid-rows", "the request holds no row")
-        if intake.errors and (atomic or not intake.places):
-            raise refusal(intake, intake.errors)
+        if parsed.errors and (atomic or not parsed.row_indices):
+            raise refusal(parsed, parsed.errors)
 
 
 class PredictRoute:
@@ -295,17 +295,17 @@ class PredictRoute:
         body = await read_body(receive, head, self._max_body_bytes, scope)
         wait = read_wait(query, model, self._remember_s)
         if wait is None:
-            intake = await parse(model, head, body, labelled=False)
+            parsed = await parse(model, head, body, labelled=False)
         else:
-            intake = await parse_waiting(model, head, body)
-        if intake.count == 0:
+            parsed = await parse_waiting(model, head, body)
+        if parsed.count == 0:
             raise Problem(422, "invalid-rows", "the request holds no row")
-        if not intake.places:
-            raise refusal(intake, intake.errors)
-        await _let_in(scope, intake.count)
-        answered, headers = await self._score(model, intake, query)
+        if not parsed.row_indices:
+            raise refusal(parsed, parsed.errors)
+        await _let_in(scope, parsed.count)
+        answered, headers = await self._score(model, parsed, query)
         if wait is not None:
-            await let_wait(self._catalog.journal, model, intake, answered, wait)
+            await let_wait(self._catalog.journal, model, parsed, answered, wait)
         return _encode(answered), headers
 
     async def by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
@@ -323,13 +323,13 @@ class PredictRoute:
         answered, headers = await self._score(model, _queried_row(model, query), query)
         return _encode(answered), headers
 
-    async def _score(self, model: Model, intake: ParsedRows, query: dict[str, str]) -> Any:
-        batch = as_batch([intake.rows])
+    async def _score(self, model: Model, parsed: ParsedRows, query: dict[str, str]) -> Any:
+        batch = as_batch([parsed.rows])
         if "version" in query:
-            return await self._score_by_version(model, intake, batch, query["version"])
+            return await self._score_by_version(model, parsed, batch, query["version"])
         async with model.replica.serving():
             seq, chain = model.replica.seq, model.replica.chain
-            answered = scored(model, model.replica.learner, intake, batch, seq)
+            answered = scored(model, model.replica.learner, parsed, batch, seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         age_s = model.stale_s
         if age_s is None:
@@ -338,10 +338,10 @@ class PredictRoute:
         return answered, []
 
     async def _score_by_version(
-        self, model: Model, intake: ParsedRows, batch: Batch, name: str
+        self, model: Model, parsed: ParsedRows, batch: Batch, name: str
     ) -> Any:
         version = await self._versions.get(model, self._catalog.journal, name)
-        answered = scored(model, version.learner, intake, batch, version.seq)
+        answered = scored(model, version.learner, parsed, batch, version.seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
 
@@ -380,5 +380,5 @@ def _queried_row(model: Model, query: dict[str, str]) -> ParsedRows:
             422, "invalid-query", "a row is x=INDEX:VALUE,INDEX:VALUE or x.NAME=VALUE&x.NAME=VALUE"
         )
     if named:
-        return parse_named_row(model.door, named)
-    return parse_query_row(model.door, query["x"])
+        return parse_named_row(model.row_schema, named)
+    return parse_query_row(model.row_schema, query["x"])

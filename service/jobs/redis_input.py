@@ -123,13 +123,13 @@ class RedisInputs:
         if not waiting.messages:
             return False
         # Of rows with ids each is encoded on its own; others are answered meanwhile.
-        intake, request = await asyncio.to_thread(
+        parsed, request = await asyncio.to_thread(
             _read, model, waiting, self._catalog.settings.max_body_bytes
         )
         receipt = await model.submit(request)
         if receipt.scores is not None:
-            model.remember_told(intake, receipt)
-        taken = len(intake.places) - len(receipt.conflicts)
+            model.remember_told(parsed, receipt)
+        taken = len(parsed.row_indices) - len(receipt.conflicts)
         self._catalog.telemetry.saw_input(record.id, taken, len(waiting.messages) - taken)
         return True
 
@@ -145,28 +145,30 @@ class RedisInputs:
 def _read(model: "Model", waiting: Waiting, most_bytes: int) -> tuple[ParsedRows, Request]:
     """The rows of these messages, and the request that takes them out of the input."""
     messages = waiting.messages
-    intake = parse_messages(model.door, [message.fields for message in messages], most_bytes)
-    request = Request.of(intake.rows, None, None) if intake.places else Request([], intake.rows)
+    parsed = parse_messages(model.row_schema, [message.fields for message in messages], most_bytes)
+    request = (
+        Request.of(parsed.rows, None, None) if parsed.row_indices else Request([], parsed.rows)
+    )
     request.cursor = InputMove(
         CURSOR,
         waiting.cursor,
         messages[-1].id,
         tuple(message.id for message in messages),
-        tuple((error.index, _reason(error)) for error in intake.errors),
-        tuple(_parts_with_ids(request, intake)),
+        tuple((error.index, _reason(error)) for error in parsed.errors),
+        tuple(_parts_with_ids(request, parsed)),
         REUSED,
     )
-    return intake, request
+    return parsed, request
 
 
 def _reason(error: RowError) -> str:
     return f"{error.pointer}: {error.reason}" if error.pointer else error.reason
 
 
-def _parts_with_ids(request: Request, intake: ParsedRows) -> Iterator[tuple[int, int]]:
+def _parts_with_ids(request: Request, parsed: ParsedRows) -> Iterator[tuple[int, int]]:
     """Numbers of the parts that have a row with an id, and the places of their messages."""
     row = 0
     for number, part in enumerate(request.parts):
         if part.key is not None:
-            yield number, intake.places[row]
+            yield number, parsed.row_indices[row]
         row += part.count

@@ -196,7 +196,7 @@ class ModelLoader:
             # It was overtaken, and may not be used: of what is there now two would be in use.
             return await catalog.get(model_id)
         self._unreadable.pop(model_id, None)
-        model = Model(catalog, record, replica, spec, spec.door())
+        model = Model(catalog, record, replica, spec, spec.row_schema())
         forked, left = _of_same(record, self._forked), _of_same(record, self._left)
         self._forked.pop(model_id, None)
         self._left.pop(model_id, None)

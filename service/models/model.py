@@ -1,4 +1,4 @@
-"""One model as this process serves it: its replica, its committer, its door, its snapshots."""
+"""One model in this process: replica, committer, row schema, snapshots."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ MAX_QUARANTINE_RECORDS = 100_000
 MAX_QUARANTINE_BYTES = 256 * 1024**2
 """Bytes of rows in quarantine, at 16 per non-zero feature and 32 per row."""
 BESIDE_BYTES = 3_000
-"""Committer, locks and whatever else a model takes beside its state and its door."""
+"""Committer, locks and whatever else a model takes beside its state and its row schema."""
 MEASURED_ROWS = 1000
 """A model's memory is measured again after so many records at most, and sooner while it is new."""
 MIN_ROWS = 16
@@ -81,12 +81,12 @@ class Model(CommitListener):
         record: ModelRecord,
         replica: Replica,
         spec: KnownSpec,
-        door: RowSchema,
+        row_schema: RowSchema,
     ) -> None:
         self._catalog = catalog
         self.record = record
         self.replica = replica
-        self.spec, self.door = spec, door
+        self.spec, self.row_schema = spec, row_schema
         self._pressure = catalog.pressure
         self._most_bytes = catalog.settings.max_model_bytes
         self.committer = Committer(
@@ -102,7 +102,7 @@ class Model(CommitListener):
         """The last one that was found."""
         self._names_since = replica.names_since
         if self._names_since:
-            door.tell_names_again(self._names_since)
+            row_schema.resend_names(self._names_since)
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
         self._snapshot_seq = replica.restored_seq
@@ -200,13 +200,15 @@ class Model(CommitListener):
             )
             raise Problem(429, "quarantine-full", detail, retry_after_s=60)
 
-    def remember_told(self, intake: ParsedRows, receipt: Receipt) -> None:
+    def remember_told(self, parsed: ParsedRows, receipt: Receipt) -> None:
         """Which names the journal has: a row left out as another's did not bring its own."""
         if not receipt.conflicts:
-            self.door.told(intake.names, receipt.placed.seq)
-        elif isinstance(intake.rows, ListedRows):
+            self.row_schema.mark_journalled(parsed.names, receipt.placed.seq)
+        elif isinstance(parsed.rows, ListedRows):
             for row in receipt.rows or ():
-                self.door.told(intake.rows.names_of(row, row + 1), receipt.placed.seq)
+                self.row_schema.mark_journalled(
+                    parsed.rows.names_of(row, row + 1), receipt.placed.seq
+                )
 
     async def known(self, keys: Sequence[bytes]) -> list[Known | None]:
         """What the journal keeps under these keys."""
@@ -311,7 +313,7 @@ class Model(CommitListener):
     def on_fork(self, model_id: str) -> None:
         """The lost entries may have held the names that this process has told, and snapshots."""
         self._catalog.telemetry.saw_fork(model_id)
-        self.door.tell_names_again()
+        self.row_schema.resend_names()
         self._snapshot_seq = 0
 
     def saw_refit(self, has_entered: bool) -> None:
@@ -362,7 +364,7 @@ class Model(CommitListener):
             errand.came_by()
         if self.replica.names_since != self._names_since:
             self._names_since = self.replica.names_since
-            self.door.tell_names_again(self._names_since)
+            self.row_schema.resend_names(self._names_since)
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -370,7 +372,13 @@ class Model(CommitListener):
         of, seq = self.replica, self.replica.seq
         # Mostly empty, which takes next to nothing.
         lists: Sequence[Sized] = (of.names, of.retained, of.answers, of.losses, of.verdicts)
-        held_by = (of.learner, of.progress, of.trail, *filter(len, lists), *self.door.held())
+        held_by = (
+            of.learner,
+            of.progress,
+            of.trail,
+            *filter(len, lists),
+            *self.row_schema.owned_objects(),
+        )
         self.bytes = BESIDE_BYTES + 8 * len(self.record.spec) + bytes_of(*held_by)
         self._measured_again_at = seq + min(MEASURED_ROWS, max(MIN_ROWS, seq // 4))
 

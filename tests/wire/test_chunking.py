@@ -18,7 +18,7 @@ from dualstream.wire.chunking.chunks import RecordCutter, record_end
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 
-DOOR = RowSchema(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
+ROW_SCHEMA = RowSchema(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
 NDJSON, CSV = "application/x-ndjson", "text/csv"
 ARROW = "application/vnd.apache.arrow.stream"
 # Small ones, so that all that can stand at an end does.
@@ -64,8 +64,8 @@ def _cut_into(found: list[chunks.Chunk], kind: str, pieces: list[bytes], longest
     asyncio.run(take())
 
 
-def said(intake) -> tuple[int, list[tuple[int, str, str, int]]]:
-    return intake.count, [(e.index, e.pointer, e.reason, e.line) for e in intake.errors]
+def said(parsed) -> tuple[int, list[tuple[int, str, str, int]]]:
+    return parsed.count, [(e.index, e.pointer, e.reason, e.line) for e in parsed.errors]
 
 
 @given(st.sampled_from([NDJSON, CSV]), st.integers(0, 2**32), st.booleans())
@@ -87,10 +87,10 @@ def test_chunks_are_the_body_and_depend_on_nothing_else(kind, seed, marked):
     # The same rows, bad ones with the same reasons on the same lines.
     rows, errors = 0, []
     for chunk in found:
-        count, bad = said(parse_chunk(DOOR, kind, chunk.body, labelled=True))
+        count, bad = said(parse_chunk(ROW_SCHEMA, kind, chunk.body, labelled=True))
         errors += [(i + rows, pointer, why, n + chunk.line) for i, pointer, why, n in bad]
         rows += count
-    assert (rows, errors) == said(parse_body(DOOR, kind, sent, labelled=True))
+    assert (rows, errors) == said(parse_body(ROW_SCHEMA, kind, sent, labelled=True))
 
 
 @given(st.integers(0, 2**32))
@@ -99,7 +99,7 @@ def test_a_chunk_of_csv_ends_where_a_record_does(seed):
     chance = random.Random(seed)
     text = "a,y\n" + "".join(chance.choice(TOKENS[CSV]) for _ in range(60)) + '"\n,1\n'
     body, target = text.encode(), 32
-    reader = RecordReader(DOOR, body, labelled=True)
+    reader = RecordReader(ROW_SCHEMA, body, labelled=True)
     ends, p = [], 0
     while p < len(body):
         p = reader.end_of(p) + 1
@@ -177,9 +177,12 @@ def test_arrow_is_cut_behind_record_batches(monkeypatch):
         body = sink.getvalue().to_pybytes()
         found = cut(ARROW, [body[:700], body[700:5000], body[5000:]], 4000)
         assert found == cut(ARROW, [body], len(body)) and len(found) > 2
-        whole = parse_body(DOOR, ARROW, body, labelled=True)
-        parts = [parse_chunk(DOOR, ARROW, chunk.body, labelled=True) for chunk in found]
-        one, joined = as_batch([whole.rows]), as_batch([part.rows for part in parts if part.places])
+        whole = parse_body(ROW_SCHEMA, ARROW, body, labelled=True)
+        parts = [parse_chunk(ROW_SCHEMA, ARROW, chunk.body, labelled=True) for chunk in found]
+        one, joined = (
+            as_batch([whole.rows]),
+            as_batch([part.rows for part in parts if part.row_indices]),
+        )
         for name in ("indptr", "indices", "values", "labels"):
             assert getattr(one, name).tolist() == getattr(joined, name).tolist(), name
         assert sum(len(part.errors) for part in parts) == len(whole.errors) == 36

@@ -17,7 +17,7 @@ from dualstream.wire.problems import (
     quoted,
     shortened,
 )
-from tests.service.codecs.test_formats import ARROW, CSV, HASHED, INDEXED, door_of, stream_of
+from tests.service.codecs.test_formats import ARROW, CSV, HASHED, INDEXED, schema_of, stream_of
 from tests.service.conftest import SPEC
 
 MAX_BYTES = 16_384
@@ -168,7 +168,7 @@ def test_a_line_of_a_request_is_refused_in_few_words(client):
 )
 def test_a_dead_letter_has_few_words(message, why):
     fields = [(name.encode(), text.encode()) for name, text in message.items()]
-    [error] = parse_messages(door_of(INDEXED), [fields], 2_000_000).errors
+    [error] = parse_messages(schema_of(INDEXED), [fields], 2_000_000).errors
     assert why in error.reason
     assert len(_reason(error)) < 2 * MAX_TOLD
 

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.codecs import RowSchema, parse_messages
-from dualstream.service.jobs import redis_input as intakes
+from dualstream.service.jobs import redis_input
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.journal.record import Rows
@@ -40,8 +40,8 @@ HASHED = {"algorithm": "sgd", "loss": "logistic", "features": {"kind": "hashed",
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test does not wait for who was overtaken, or in trouble."""
-    monkeypatch.setattr(intakes, "LOST_S", 0.05)
-    monkeypatch.setattr(intakes, "TROUBLE_S", 0.05)
+    monkeypatch.setattr(redis_input, "LOST_S", 0.05)
+    monkeypatch.setattr(redis_input, "TROUBLE_S", 0.05)
 
 
 @pytest.fixture
@@ -150,15 +150,15 @@ TEXTS = [
 
 @pytest.mark.parametrize("spec", [SPEC, HASHED, {"task": "regression"}, {"task": "multiclass"}])
 def test_no_message_stops_those_behind_it(spec):
-    door = RowSchema(resolve_spec(spec))
+    schema = RowSchema(resolve_spec(spec))
     good = [(b"json", b'{"x": {"1": 1}, "y": 1}')]
 
     @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(TEXTS)), max_size=5))
     def check(fields):
-        intake = parse_messages(door, [fields, good], 1 << 20)
-        assert intake.places[-1] == 1
-        assert [*intake.places, *(error.index for error in intake.errors)] in ([0, 1], [1, 0])
-        Request.of(intake.rows, None, None)
+        parsed = parse_messages(schema, [fields, good], 1 << 20)
+        assert parsed.row_indices[-1] == 1
+        assert [*parsed.row_indices, *(error.index for error in parsed.errors)] in ([0, 1], [1, 0])
+        Request.of(parsed.rows, None, None)
 
     for name in NAMES:
         for text in TEXTS:
