@@ -60,9 +60,7 @@ class Inflating:
                 for piece in self._pieces_of(chunk[start:stop], self._open):
                     self._size += len(piece)
                     if self._size > self._limit:
-                        detail = (
-                            f"the decompressed body has more than {self._limit} bytes; split it"
-                        )
+                        detail = f"the body has more than {self._limit} bytes when decompressed"
                         raise Problem(413, "body-too-large", detail)
                     yield piece
                 is_dense = self._size - so_far >= _PIECE

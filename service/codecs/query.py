@@ -41,7 +41,7 @@ def pairs_of(text: str) -> dict[str, float | bool | str]:
     for pair in filter(None, text.split(",")):
         index, colon, value = pair.partition(":")
         if not colon:
-            raise BadRow("/x", f"{quoted(pair)} is not INDEX:VALUE")
+            raise BadRow("/x", f"{quoted(pair)} is not index:value")
         if index in x:
             raise BadRow(f"/x/{index}", f"index {beginning(index)} is used twice")
         x[index] = _number(index, value)

@@ -130,7 +130,7 @@ class RowSchema:
         if self.task == "multiclass":
             if isinstance(y, str) and len(y) > LONGEST_NAME:
                 raise BadRow(
-                    "/y", f"the class name has {len(y)} characters; the limit is {LONGEST_NAME}"
+                    "/y", f"the class name must have at most {LONGEST_NAME} characters"
                 )
             return class_text(self._number("/y", y) if isinstance(y, float) else y)
         if self.task == "regression":
@@ -165,7 +165,7 @@ class RowSchema:
         except ValueError:  # Python converts no integer of more than 4,300 digits
             text = ""
         if not is_key(text):
-            reason = f"an id must have 1 to {LONGEST_KEY} bytes of UTF-8 and no control characters"
+            reason = f"an id has 1 to {LONGEST_KEY} bytes of UTF-8, without control characters"
             raise BadRow("/id", reason)
         return text
 
@@ -236,9 +236,7 @@ class RowSchema:
         if text.isascii() and text.isdigit() and text[0] != "0":
             if len(text) <= _MAX_DIGITS and int(text) <= self.dim:
                 return int(text) - 1
-            raise BadRow(
-                f"/x/{text}", f"index {beginning(text)} is greater than the model's dim {self.dim}"
-            )
+            raise BadRow(f"/x/{text}", f"index {beginning(text)} is above dim {self.dim}")
         reason = f"{quoted(text)} is not an index from 1 to {self.dim}"
         raise BadRow(f"/x/{pointer_step(text)}", reason)
 
@@ -262,7 +260,7 @@ class RowSchema:
     ) -> tuple[list[int], list[float], list[tuple[int, str]]]:
         """As `hash_row`, with all checks, in one pass over the row."""
         if not isinstance(x, dict):
-            raise BadRow("/x", "the model has named features: send an object, not a list")
+            raise BadRow("/x", "the model has features by name; send an object, not a list")
         index_of = self._index_of
         row: dict[int, float] = {}
         new: list[tuple[int, str]] = []
@@ -279,7 +277,7 @@ class RowSchema:
                 if len(name) > LONGEST_NAME or len(shown) - len(name) > LONGEST_NAME + 1:
                     pointer = f"/x/{pointer_step(name[:50])}"
                     raise BadRow(
-                        pointer, f"the name or text has more than {LONGEST_NAME} characters"
+                        pointer, f"names and texts must have at most {LONGEST_NAME} characters"
                     )
                 index = places[shown]
                 if shown not in self._journalled:

@@ -110,7 +110,7 @@ def _pairs(rest: str, longest: int) -> list[tuple[str, float | bool | str]]:
             feature = prefix + feature
             pointer = f"/x/{pointer_step(feature[:50])}"
             if len(feature) > longest:
-                raise BadRow(pointer, f"the feature name has more than {longest} characters")
+                raise BadRow(pointer, f"feature names must have at most {longest} characters")
             value = _number(pointer, feature, text) if colon else 1.0
             pairs.append((feature, value * scale))
     return pairs
@@ -119,7 +119,7 @@ def _pairs(rest: str, longest: int) -> list[tuple[str, float | bool | str]]:
 def _number(pointer: str, name: str, text: str) -> float:
     value = decimal_of(text)
     if value is None:
-        raise BadRow(pointer, f"the value of {name[:50]!r} must be a number, got {text[:50]!r}")
+        raise BadRow(pointer, f"the value of {name[:50]!r} is not a number, got {text[:50]!r}")
     return value
 
 

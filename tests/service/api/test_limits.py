@@ -73,7 +73,7 @@ def test_every_format_has_the_limits(kind: str, pad: int):
     rows = [fine] * pad + [fine | {"5": 0.5}, fine]
     found = parse_body(schema, kind, samples_of(kind, rows), labelled=True)
     assert [error.index for error in found.errors] == [pad]
-    assert "5 features that are not 0, at most 4" in found.errors[0].reason
+    assert "5 non-zero features; the limit is 4" in found.errors[0].reason
     assert list(found.row_indices) == [*range(pad), pad + 1]
     assert len(found.rows) == pad + 1
     assert {name for _, name in found.names} <= set(fine)

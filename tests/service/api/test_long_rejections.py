@@ -47,8 +47,8 @@ TWICE = '{"x": {"%s": 1, "%s": 1}, "y": 1}' % ((LONG[:400_000],) * 2)
 ROWS = [
     *((INDEXED, JSON, json.dumps({"samples": [GOOD, row]}), why) for row, why in SAMPLES),
     *((INDEXED, NDJSON, f"{json.dumps(GOOD)}\n{json.dumps(row)}\n", why) for row, why in SAMPLES),
-    (INDEXED, JSON, f'{{"samples": [{json.dumps(GOOD)}, {TWICE}]}}', "is there twice"),
-    (INDEXED, NDJSON, f"{json.dumps(GOOD)}\n{TWICE}\n", "is there twice"),
+    (INDEXED, JSON, f'{{"samples": [{json.dumps(GOOD)}, {TWICE}]}}', "is used twice"),
+    (INDEXED, NDJSON, f"{json.dumps(GOOD)}\n{TWICE}\n", "is used twice"),
     (INDEXED, JSON, json.dumps({"x": [{}, {LONG: 1}], "y": [1, 1]}), "is not an index"),
     (INDEXED, JSON, json.dumps({"x": [{}, {}], "y": [1, LONG]}), "is not a label"),
     (HASHED, JSON, json.dumps({"samples": [GOOD, {"x": {LONG: 1}, "y": 1}]}), "at most 1024"),
@@ -94,10 +94,10 @@ def test_a_body_is_refused_in_few_words(client):
     client.put("/models/hashed", json=HASHED)
     stream = stream_of(pa.table({LONG: [1.0], "y": [1]}))
     for model, kind, body, why in (
-        ("indexed", CSV, f"{LONG},y\n1,1\n", "the name of a column"),
-        ("hashed", CSV, f"{LONG},y\n1,1\n", "the name of a column"),
-        ("indexed", ARROW, stream, "the name of a column"),
-        ("hashed", ARROW, stream, "the name of a column"),
+        ("indexed", CSV, f"{LONG},y\n1,1\n", "column names must"),
+        ("hashed", CSV, f"{LONG},y\n1,1\n", "column names must"),
+        ("indexed", ARROW, stream, "column names must"),
+        ("hashed", ARROW, stream, "column names must"),
         ("indexed", ARROW, stream_of(pa.table({"1": [1.0], "y": [LONG]})), "is not a label"),
         ("indexed", JSON, f'{{"samples": [], "{LONG}": 1}}', "unknown field"),
         ("indexed", JSON, f'{{"{LONG}": 1}}', "field"),
@@ -159,7 +159,7 @@ def test_a_line_of_a_request_is_refused_in_few_words(client):
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ({LONG: "1", "y": "1"}, "is not known"),
+        ({LONG: "1", "y": "1"}, "unknown field"),
         ({"x": LONG, "y": "1"}, "is not index:value"),
         ({f"x.{LONG}": "1", "y": "1"}, "is not an index"),
         ({"x": "1:1", "y": LONG}, "is not a label"),

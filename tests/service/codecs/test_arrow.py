@@ -188,7 +188,7 @@ def test_labels_and_ids_that_are_not_asked_for_may_be_anything():
 def test_no_number_is_a_bad_row_wherever_it_stands():
     signalling = np.frombuffer(b"\x01\0\x80\x7f", np.float32)
     body = stream_of(pa.table({"1": signalling, "y": [1]}))
-    assert not parse_body(schema_of(INDEXED), ARROW, body, labelled=True).places
+    assert not parse_body(schema_of(INDEXED), ARROW, body, labelled=True).row_indices
     for place in range(3):
         row = [1.0, 2.0, 3.0]
         row[place] = float("nan")
@@ -203,12 +203,12 @@ def test_no_number_is_a_bad_row_wherever_it_stands():
 @pytest.mark.parametrize(
     ("spec", "columns", "reason"),
     [
-        (HASHED, {"a": [1.0]}, "no column is called y or label"),
-        (HASHED, {"a": [[1.0]], "y": [1]}, "cannot hold list"),
-        (INDEXED, {"1": ["x"], "y": [1]}, "cannot hold string"),
+        (HASHED, {"a": [1.0]}, "the label column is missing"),
+        (HASHED, {"a": [[1.0]], "y": [1]}, "has type list"),
+        (INDEXED, {"1": ["x"], "y": [1]}, "has type string"),
         (INDEXED, {"age": [1.0], "y": [1]}, "not an index"),
-        (INDEXED, {"1": [1.0], "y": [1], "weight": ["2"]}, "'weight' cannot hold"),
-        (HASHED, {"a": [None], "y": [1]}, "cannot hold null"),
+        (INDEXED, {"1": [1.0], "y": [1], "weight": ["2"]}, "'weight' has type"),
+        (HASHED, {"a": [None], "y": [1]}, "has type null"),
     ],
 )
 def test_columns_that_no_row_can_use_refuse_the_body(client, spec, columns, reason):

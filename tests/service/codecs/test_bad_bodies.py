@@ -101,7 +101,7 @@ def test_a_truncated_body_without_lines_is_refused_whole():
     for body in (text[:at] for at in range(1, len(text))):
         assert refused(JSON, body)[0] == 400
     end = len(stream) - 8  # the mark of the end may be missing
-    assert len(read(ARROW, stream[:end]).places) == 2
+    assert len(read(ARROW, stream[:end]).row_indices) == 2
     for at in (1, 4, 7, 8, 100, end // 2, end - 1):
         assert refused(ARROW, stream[:at])[0] == 400
 
@@ -139,7 +139,7 @@ def test_a_million_columns_are_refused(media):
 def test_a_million_features_of_a_row_are_taken_where_they_have_room():
     values = [k % 7 + 1 for k in range(MILLION)]
     pairs = " ".join(f"{k + 1}:{x}" for k, x in enumerate(values))
-    assert_one_bad(LIBSVM, f"1 {pairs}", "at most 100000", WIDE)
+    assert_one_bad(LIBSVM, f"1 {pairs}", "the limit is 100000", WIDE)
     schema = RowSchema(resolve_spec(WIDE), RowLimits(MILLION, MILLION))
     batch = as_batch([parse_body(schema, LIBSVM, f"1 {pairs}".encode(), labelled=True).rows])
     assert np.array_equal(batch.values, values) and np.array_equal(batch.indices, range(MILLION))

@@ -164,7 +164,7 @@ def test_little_comes_out_of_a_bomb_at_a_time_and_of_one_body_after_another(enco
 
         scope: dict = {}
         bodies.may_be_held_for(scope)
-        with pytest.raises(Problem, match="inflates to more"):
+        with pytest.raises(Problem, match="when decompressed"):
             await arriving.read_body(receive, head, 16 * LIMIT, scope)
         assert bodies.held <= 4 * 17 * LIMIT
         over(scope)

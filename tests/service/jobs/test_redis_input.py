@@ -113,22 +113,22 @@ def test_the_index_form_and_named_labels(serve, url, client):
 
 
 BAD: list[tuple[dict[Any, Any], str]] = [
-    ({"y": "1"}, "/x: a message has its features in x, or in fields x.NAME"),
-    ({"y": "1", "x": "1:1", "x.2": "1"}, "/x: a message has its features in x, or"),
-    ({"x": "1:1"}, "/y: the label is missing"),
+    ({"y": "1"}, "/x: send the features in the field x, or in fields x.NAME"),
+    ({"y": "1", "x": "1:1", "x.2": "1"}, "/x: send the features in the field x, or"),
+    ({"x": "1:1"}, "/y: the label `y` is missing"),
     ({"x": "1:1", "y": "maybe"}, "/y: 'maybe' is not a label"),
     ({"x": "6:1", "y": "1"}, "/x/6: index 6 is above dim 5"),
     ({"x.1": "word", "y": "1"}, "/x/1: "),
     ({"x": "1:nan", "y": "1"}, "/x/1: "),
     ({"x": "1:1", "y": "1", "weight": "-1"}, "/weight: "),
     ({"x": "1:1", "y": "1", "id": "a\nb"}, "/id: "),
-    ({"x": "1:1", "y": "1", "colour": "red"}, "/colour: the field 'colour' is not known"),
+    ({"x": "1:1", "y": "1", "colour": "red"}, "/colour: unknown field 'colour'"),
     ({"json": '{"x": [1], "y": 1'}, ""),
-    ({"json": '{"x": {"1": 1}}'}, "/y: the label is missing"),
-    ({"json": '{"x": {"1": 1}, "y": 1}', "y": "1"}, "/json: a message with json has no other"),
+    ({"json": '{"x": {"1": 1}}'}, "/y: the label `y` is missing"),
+    ({"json": '{"x": {"1": 1}, "y": 1}', "y": "1"}, "/json: a message with the field json must"),
     ({"json": '{"x": {"1": 1}, "y": null}'}, "/y: the label is null"),
     ({"x": "1:1", "y": b"\xff"}, "the message is not UTF-8"),
-    ({"x": "1:1", "y": "1" * 5000}, "the message has 5005 bytes, at most 4000 are taken"),
+    ({"x": "1:1", "y": "1" * 5000}, "the message has 5005 bytes; the limit is 4000"),
 ]
 
 
