@@ -129,9 +129,7 @@ class RowSchema:
             raise BadRow("/y", "the label is null")
         if self.task == "multiclass":
             if isinstance(y, str) and len(y) > LONGEST_NAME:
-                raise BadRow(
-                    "/y", f"the class name must have at most {LONGEST_NAME} characters"
-                )
+                raise BadRow("/y", f"the class name must have at most {LONGEST_NAME} characters")
             return class_text(self._number("/y", y) if isinstance(y, float) else y)
         if self.task == "regression":
             if isinstance(y, (bool, str)):

@@ -52,7 +52,9 @@ def columns_of(schema: RowSchema, names: Sequence[str], labelled: bool) -> Table
 
 def _check_name(schema: RowSchema, name: str) -> None:
     if len(name) > LONGEST_NAME:
-        raise _refused(f"column names must have at most {LONGEST_NAME} characters, got {quoted(name)}")
+        raise _refused(
+            f"column names must have at most {LONGEST_NAME} characters, got {quoted(name)}"
+        )
     if not schema.is_hashed:
         try:
             schema.index(name)

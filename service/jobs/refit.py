@@ -68,7 +68,7 @@ class Refits(Job):
         self._whose = weakref.ref(model)
         self._thread = model.deps.refit_thread
         self._journal = model.deps.journal
-        self._board = RefitTable(model.replica, self._journal, model.outside)
+        self._board = RefitTable(model.replica, self._journal, model.clock)
         self._here: dict[str, tuple[RefitJob, threading.Event, asyncio.Task[None]]] = {}
         self._others: set[asyncio.Task[None]] = set()
         spec = model.replica.spec
@@ -112,7 +112,7 @@ class Refits(Job):
         if rows is None and self.is_of_journal:
             rows = (self._own or {}).get("rows", WINDOW_ROWS)
         job = RefitJob(
-            job=sha256(self._model.outside.nonce()).hexdigest()[:12],
+            job=sha256(self._model.clock.new_nonce()).hexdigest()[:12],
             method=method,
             tol=tol,
             max_epochs=max_epochs,

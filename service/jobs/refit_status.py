@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.journal.protocol import (
     AppendRequest,
     Change,
@@ -82,10 +82,10 @@ def now_ms() -> int:
 class RefitTable:
     """The jobs of one model, the newest first."""
 
-    def __init__(self, replica: Replica, journal: Journal, outside: Outside = REAL) -> None:
+    def __init__(self, replica: Replica, journal: Journal, clock: Clock = SYSTEM_CLOCK) -> None:
         self._replica = replica
         self._journal = journal
-        self._outside = outside
+        self._clock = clock
 
     async def read(self) -> list[RefitJob]:
         """All that are known. Raises ModelChanged, JournalUnavailable."""
@@ -146,7 +146,7 @@ class RefitTable:
             if jobs is None:
                 return
             move = CursorMove(CURSOR, before, msgspec.json.encode(jobs).decode())
-            nonce = self._outside.nonce()
+            nonce = self._clock.new_nonce()
             try:
                 await self._journal.append(
                     AppendRequest(*where, nonce, replica.seq, (), move, change=told)

@@ -48,7 +48,7 @@ class UnlearnCleanup(Job):
         self._committer = model.committer
         self._journal = model.deps.journal
         self._identity = model.deps.identity
-        self._outside = model.outside
+        self._clock = model.clock
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._is_asked = False
@@ -150,7 +150,7 @@ class UnlearnCleanup(Job):
         before = await self._journal.cursor(*self._where, CURSOR)
         move = CursorMove(CURSOR, before, str(max(seq, int(before or 0))))
         with contextlib.suppress(CursorMoved):  # by another worker: it is looked at again
-            nonce = self._outside.nonce()
+            nonce = self._clock.new_nonce()
             await self._journal.append(
                 AppendRequest(*self._where, nonce, self._replica.seq, (), move)
             )

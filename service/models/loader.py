@@ -183,17 +183,17 @@ class ModelLoader:
         deps = self._deps
         try:
             async with self._at_once:
-                began = deps.outside.clock()
+                began = deps.clock.now()
                 base = await deps.journal.base(model_id)
                 record = base.record
                 check_spec(record)
                 spec = await self._specs.get(record.spec)
-                replica = Replica(record, MAX_KEPT_ANSWERS, deps.outside, spec.s_per_row)
+                replica = Replica(record, MAX_KEPT_ANSWERS, deps.clock, spec.s_per_row)
                 if _of_same(record, self._forked) is not None:
                     replica.trail = Lineage(kept=None)
                 await replica.load(deps.journal, deps.settings.adopt, base)
                 spec.s_per_row = replica.s_per_row
-                deps.counters.saw_load(deps.outside.clock() - began)
+                deps.counters.saw_load(deps.clock.now() - began)
         except UnknownModel:
             if self._under_way.get(model_id) is loading:
                 self._owner.forget_gone(model_id)

@@ -96,9 +96,9 @@ class Model(CommitListener):
         self.replica = replica
         self.spec, self.row_schema = spec, row_schema
         self.committer = Committer(
-            deps.journal, replica, MAX_APPEND_S, listener=self, outside=deps.outside
+            deps.journal, replica, MAX_APPEND_S, listener=self, clock=deps.clock
         )
-        self.outside = deps.outside
+        self.clock = deps.clock
         self._jobs: dict[type[Job], Job] = {}
         self._names_since = replica.names_since
         if self._names_since:
@@ -327,7 +327,7 @@ class Model(CommitListener):
         every = self.deps.settings.snapshot_every
         is_bulk = after - before >= BULK_ROWS
         if after // every > before // every and self._snapshot is None:
-            if not is_bulk or self.deps.outside.clock() >= self._snapshot_not_before:
+            if not is_bulk or self.deps.clock.now() >= self._snapshot_not_before:
                 self.start_snapshot()
         if after >= self._measured_again_at:
             self._weigh()
@@ -413,8 +413,8 @@ class Model(CommitListener):
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:
         """Learning goes on without the snapshot when the store refuses it; the next one is due."""
-        clock = self.deps.outside.clock
-        began = clock()
+        now = self.deps.clock.now
+        began = now()
         try:
             await self.write_snapshot(captured)
         except OtherIdentity as error:
@@ -425,5 +425,5 @@ class Model(CommitListener):
                 await self.committer.see_what_is_lost(Place(captured.seq, captured.chain))
         finally:
             self._snapshot = None
-            self._snapshot_not_before = clock() + (clock() - began) / SNAPSHOT_SHARE
+            self._snapshot_not_before = now() + (now() - began) / SNAPSHOT_SHARE
         on_end()

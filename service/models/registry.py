@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.codecs import MAX_NONZEROS, RowLimits
 from dualstream.service.concurrency import background_task, drop_traceback
 from dualstream.service.journal.author import SERVER, Author, told_of_spec
@@ -55,27 +55,27 @@ class ModelRegistry:
         settings: Settings,
         telemetry: Counters,
         jobs: Sequence[type[Job]],
-        outside: Outside = REAL,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.journal = journal
         self.settings = settings
         self.telemetry = telemetry
         self.contact = StoreStatus(journal)
         self.identity = StoreIdentity(journal)
-        self.outside = outside
+        self.clock = clock
         self.pressure = AdmissionControl(
             settings.max_in_flight,
             MAX_WAIT_S,
             settings.request_timeout_s,
             telemetry.saw_shed,
-            outside.clock,
+            clock.now,
             IdleShare().share,
         )
         self.deps = ModelDeps(
             journal,
             settings,
             telemetry,
-            outside,
+            clock,
             self.identity,
             self.contact,
             self.pressure,

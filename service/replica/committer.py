@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.concurrency import run_to_completion
 from dualstream.service.journal.protocol import (
     Appended,
@@ -76,14 +76,14 @@ class Committer:
         replica: Replica,
         append_timeout_s: float,
         listener: CommitListener = SILENT,
-        outside: Outside = REAL,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._replica = replica
-        self._appending = Appending(journal, replica, append_timeout_s, outside)
+        self._appending = Appending(journal, replica, append_timeout_s, clock)
         self._applying = Applying(journal, replica, listener)
         self._listener = listener
         self._on_late: Callable[[Appended], None] | None = None
-        self._outside = outside
+        self._clock = clock
         self._waiting: Line = deque()
         # From the first request that waits until there is none, and what tells of that.
         self._is_at_work = False
@@ -242,7 +242,7 @@ class Committer:
         if not self._waiting:  # whoever drains takes those off the line who have left
             self._go_on()
             return
-        self._group = group = next_group(self._waiting, self._outside)
+        self._group = group = next_group(self._waiting, self._clock)
         group.sent = self._appending.send(group)
         group.sent.add_done_callback(self._answered)
 
@@ -377,7 +377,7 @@ class Committer:
         if self._wanting:
             return
         if is_bulk(self._waiting[0][0]):
-            self._ahead = group = next_group(self._waiting, self._outside)
+            self._ahead = group = next_group(self._waiting, self._clock)
             group.front = self._learned_to
             self._replica.watched[group.nonce] = None
             group.appending = asyncio.create_task(self._journal_ahead(group, self._learned_to))
@@ -405,7 +405,7 @@ class Committer:
     # -- who hears of it -------------------------------------------------------------------------
 
     def _tell_journalled(self, group: Group, appended: Appended) -> None:
-        self._listener.on_group(group.rows, self._outside.clock() - group.began)
+        self._listener.on_group(group.rows, self._clock.now() - group.began)
         for request in group.requests:
             if isinstance(request, Request) and request.on_journalled is not None:
                 if is_all_there(appended):

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.concurrency import background_task, run_in_thread
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of, size_of
@@ -71,7 +71,7 @@ class Replica(PlacedState):
         self,
         record: ModelRecord,
         kept_answers: int = MAX_KEPT_ANSWERS,
-        outside: Outside = REAL,
+        clock: Clock = SYSTEM_CLOCK,
         s_per_row: float = 1e-6,
         spec: bytes | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class Replica(PlacedState):
         # this replica by another way than the committer's own hands.
         self.watched: dict[bytes, Applied | None] = {}
         self.member_certificates: dict[str, Certificate] = {}
-        self._outside = outside
+        self._clock = clock
         self._turn = asyncio.Lock()
         self._s_per_row = s_per_row
 
@@ -132,10 +132,10 @@ class Replica(PlacedState):
         Those of members are computed with it. Raises JournalUnavailable while it is forked.
         """
         async with self.serving():
-            if self._outside.clock() - self.certified_at > max_age_s:
+            if self._clock.now() - self.certified_at > max_age_s:
                 self.certificate = self.learner.certificate()
                 self.member_certificates = certificates_of_members(self.learner)
-                self.certified_at = self._outside.clock()
+                self.certified_at = self._clock.now()
             return self.certificate
 
     # -- applying --------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class Replica(PlacedState):
         # Work, not time: a model that once waited for the core would be taken for a slow one, and
         # the next ones be learned in a thread and leave snapshots, which keep the core busy.
         is_measured = len(batch) >= MEASURED_ROWS
-        began = self._outside.effort() if is_measured else 0.0
+        began = self._clock.cpu_seconds() if is_measured else 0.0
         if self.guarding is None:
             outcome = self.learn_rows(batch, self.seq + 1)
         else:
@@ -343,7 +343,7 @@ class Replica(PlacedState):
         self.seq += len(batch)
         if is_measured:
             # Sets only where batches are cut, which the state cannot tell.
-            spent = (self._outside.effort() - began) / len(batch)
+            spent = (self._clock.cpu_seconds() - began) / len(batch)
             self._s_per_row += 0.2 * (spent - self._s_per_row)
         return outcome
 
@@ -422,7 +422,7 @@ class Replica(PlacedState):
         meanwhile.
         """
         self.is_forked = True
-        fresh = Replica(record, self._kept_answers, self._outside, self._s_per_row)
+        fresh = Replica(record, self._kept_answers, self._clock, self._s_per_row)
         fresh.watched = self.watched
         fresh.trail = Lineage(kept=None)
         await fresh.load(journal, base=Base(record))
