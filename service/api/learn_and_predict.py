@@ -58,7 +58,7 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import LoadedVersions
 from dualstream.service.settings import Settings
-from dualstream.service.transport.body_memory import Bodies, Body, body_of, over
+from dualstream.service.transport.body_memory import BodyMemory, InFlightBody, body_of, release_body
 from dualstream.solvers import Batch
 from dualstream.solvers.text import count_lines
 from dualstream.wire.problems import Problem
@@ -83,7 +83,7 @@ class HotPath:
         events: Events,
         catalog: ModelRegistry,
         startup: Readiness,
-        bodies: Bodies,
+        bodies: BodyMemory,
         telemetry: Telemetry,
         max_body_bytes: int,
     ) -> None:
@@ -99,7 +99,7 @@ class HotPath:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._bodies.may_be_held_for(scope)
+        self._bodies.track(scope)
         path: str = scope["path"]
         if path.startswith("/models/"):
             model_id, _, action = path[8:].partition("/")
@@ -146,7 +146,7 @@ class HotPath:
             if isinstance(body, bytes):
                 await answer(send, body, headers, scope)
         finally:
-            over(scope)
+            release_body(scope)
         self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,7 +163,7 @@ class HotPath:
         try:
             await self._app(scope, bounded(receive, self._max_body_bytes, scope), watch)
         finally:
-            over(scope)
+            release_body(scope)
             route = getattr(scope.get("route"), "path", "unknown")
             self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
@@ -241,7 +241,7 @@ class LearnRoute:
         return media_type(head.content_type)[0] in CUTTERS
 
     async def _learn_chunks(
-        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: Body
+        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: InFlightBody
     ) -> AsyncIterator[Learned]:
         """What became of each chunk, and last of all of them."""
         cutter, so_far = CUTTERS[media_type(head.content_type)[0]](), 0
@@ -251,7 +251,7 @@ class LearnRoute:
             async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
                     async for told in learned:
-                        held.let_go(told.bytes - so_far)
+                        held.release(told.bytes - so_far)
                         so_far = told.bytes
                         yield told
             yield upload.told()

@@ -27,7 +27,7 @@ from dualstream.service.replica.row_sums import (
     places_where,
     where_not,
 )
-from dualstream.service.transport.body_memory import body_of, is_held
+from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.solvers import Batch, Learner, class_label
 from dualstream.wire.problems import MAX_ERRORS, Problem, RowError
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
@@ -346,7 +346,7 @@ async def answer_lines(
 
 async def _add(send: Send, line: bytes, scope: Scope) -> None:
     message = {"type": "http.response.body", "body": line + b"\n", "more_body": True}
-    await (body_of(scope).send(send, message) if is_held(scope) else send(message))
+    await (body_of(scope).send(send, message) if is_tracked(scope) else send(message))
 
 
 def problem_of(error: Exception, scope: Scope) -> Problem:

@@ -19,7 +19,7 @@ from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
 from dualstream.service.settings import Settings
 from dualstream.service.transport.body_protocol import protocol_of
-from dualstream.service.transport.connections import room_for
+from dualstream.service.transport.connections import connection_limit
 
 log = logging.getLogger("dualstream.server")
 
@@ -71,10 +71,11 @@ def make_server(settings: Settings, sharing: Sharing | None = None) -> "Server":
     check_certificate(settings)
     keep_freed_blocks()
     app = create_app(settings, sharing=sharing)
-    app.connections.most = room_for(settings.max_connections)
-    if app.connections.most < settings.max_connections:
+    app.connections.limit = connection_limit(settings.max_connections)
+    if app.connections.limit < settings.max_connections:
         log.warning(
-            "%d connections at most: the process may not have more files open", app.connections.most
+            "accepting at most %d connections: the limit of open files (ulimit -n) is too low",
+            app.connections.limit,
         )
     config = uvicorn.Config(
         app,
