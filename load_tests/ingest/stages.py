@@ -35,7 +35,7 @@ from dualstream.service.replica.requests import Request
 from dualstream.service.transport.body_protocol import protocol_of
 from dualstream.service.transport.connections import Connections, Limits
 from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec
-from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, Chunking
+from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, Chunking
 from load_tests.http import SERVER_CORE, as_json
 from load_tests.ingest.arrow import BATCH_ROWS as ARROW_ROWS, PEER_ROWS, record_batches, stream
 from load_tests.ingest.bulk import SPECS, TYPES, ndjson_line
@@ -178,14 +178,14 @@ def _answer(
 
 def _cutting(body: bytes, content_type: str, n: int) -> float:
     """Of a body of many chunks, in pieces as they are received; 0 where it is not cut."""
-    if content_type not in CUTTERS:
+    if content_type not in CHUNKERS:
         return 0.0
     is_table = content_type == TYPES["arrow"]  # which has one head
     whole = stream(record_batches(FEW_COPIES * ARROW_ROWS)) if is_table else FEW_COPIES * body
     pieces = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
 
     def cut() -> None:
-        chunking = Chunking(CUTTERS[content_type](), 2 * CHUNK_BYTES)
+        chunking = Chunking(CHUNKERS[content_type](), 2 * CHUNK_BYTES)
         for piece in pieces:
             for _ in chunking.of(piece):
                 pass
@@ -214,8 +214,8 @@ async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = PRO
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     port = listening.getsockname()[1]
-    is_long = content_type in CUTTERS and protocol is PROTOCOL
-    copies = max(1, MIN_SENT // len(body)) if content_type in CUTTERS else 2000 // n
+    is_long = content_type in CHUNKERS and protocol is PROTOCOL
+    copies = max(1, MIN_SENT // len(body)) if content_type in CHUNKERS else 2000 // n
     try:
         times = []
         for _ in range(FEW_ROUNDS + 1):

@@ -42,7 +42,7 @@ from dualstream.service.api.responses import answer_lines, one_line, problem_of,
 from dualstream.service.api.streaming_upload import Upload, check_asked
 from dualstream.service.codecs import (
     CHUNK_BYTES,
-    CUTTERS,
+    CHUNKERS,
     ParsedRows,
     as_batch,
     chunks_of,
@@ -238,16 +238,16 @@ class LearnRoute:
         is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
         if (is_short and head.content_encoding is None) or self._max_body_bytes < CHUNK_BYTES:
             return False
-        return media_type(head.content_type)[0] in CUTTERS
+        return media_type(head.content_type)[0] in CHUNKERS
 
     async def _learn_chunks(
         self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: InFlightBody
     ) -> AsyncIterator[Learned]:
         """What became of each chunk, and last of all of them."""
-        cutter, so_far = CUTTERS[media_type(head.content_type)[0]](), 0
+        chunker, so_far = CHUNKERS[media_type(head.content_type)[0]](), 0
         self._uploads.add(upload)
         try:
-            cut = chunks_of(pieces, cutter, self._max_body_bytes, count_lines)
+            cut = chunks_of(pieces, chunker, self._max_body_bytes, count_lines)
             async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
                     async for told in learned:

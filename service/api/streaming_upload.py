@@ -106,7 +106,7 @@ class Upload:
         """What became of all chunks together. Raises RowsRefused where no row was taken."""
         totals = self.totals
         if totals.seq:
-            return totals.told(self._model_id)
+            return totals.result(self._model_id)
         if not totals.rows:
             raise Problem(422, "invalid-rows", "the request holds no row")
         errors = [RowError(**error) for error in totals.errors]

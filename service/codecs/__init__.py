@@ -46,12 +46,12 @@ from dualstream.service.codecs.row_schema import (
     is_key,
 )
 from dualstream.service.codecs.vw import parse_vw
-from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, MARK, Chunk, check_is_plain, chunks_of
+from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, MARK, Chunk, check_is_plain, chunks_of
 from dualstream.wire.problems import Problem, quoted
 
 __all__ = [
     "CHUNK_BYTES",
-    "CUTTERS",
+    "CHUNKERS",
     "Chunk",
     "RowSchema",
     "ParsedRows",

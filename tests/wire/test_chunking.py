@@ -12,9 +12,9 @@ from dualstream.service.codecs import RowSchema, as_batch, parse_body, parse_chu
 from dualstream.service.codecs.csv import RecordReader
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.text import count_lines
-from dualstream.wire.chunking import CUTTERS, MARK, chunks, chunks_of
+from dualstream.wire.chunking import CHUNKERS, MARK, chunks, chunks_of
 from dualstream.wire.chunking.buffer import ChunkBuffer
-from dualstream.wire.chunking.chunks import RecordCutter, record_end
+from dualstream.wire.chunking.chunks import RecordChunker, record_end
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
 
@@ -58,7 +58,7 @@ def _cut_into(found: list[chunks.Chunk], kind: str, pieces: list[bytes], longest
             for piece in pieces:
                 yield piece
 
-        async for chunk in chunks_of(arriving(), CUTTERS[kind](), longest, count_lines):
+        async for chunk in chunks_of(arriving(), CHUNKERS[kind](), longest, count_lines):
             found.append(chunk)
 
     asyncio.run(take())
@@ -136,7 +136,7 @@ def test_a_row_longer_than_a_chunk_is_one_alone_up_to_a_limit():
 def test_a_row_without_an_end_is_refused_without_being_joined(kind):
     """What was looked at in vain is not copied for more of the same: others would wait for it."""
     piece, longest = b" " * 2**20, 32 * 2**20
-    cutting = chunks.Chunking(CUTTERS[kind](), longest, size=len(piece))
+    cutting = chunks.Chunking(CHUNKERS[kind](), longest, size=len(piece))
     tracemalloc.start()
     try:
         with pytest.raises(Problem, match="longer than"):
@@ -155,7 +155,7 @@ def test_the_header_goes_with_each_chunk():
     assert others and all(chunk.body.startswith(b'"a\nb",y\n1,1') for chunk in others)
     assert others[0].line == first.body.count(b"\n") - 2
     unended = b'"' + b"a" * 40
-    assert RecordCutter().end_of(ChunkBuffer(unended), 32) == 0, "the header has not ended yet"
+    assert RecordChunker().end_of(ChunkBuffer(unended), 32) == 0, "the header has not ended yet"
 
 
 def test_arrow_is_cut_behind_record_batches(monkeypatch):
@@ -225,14 +225,14 @@ def test_a_message_of_arrow_says_nothing_by_what_stands_behind_its_head():
 
 @pytest.mark.parametrize("rest", [b'""', b'"a",', b"a"])
 def test_a_long_row_is_not_looked_at_again_with_each_piece(monkeypatch, rest):
-    class Counting(RecordCutter):
+    class Counting(RecordChunker):
         looked_at = 0
 
         def end_of(self, held: ChunkBuffer, size: int) -> int:
             Counting.looked_at += held.size
             return super().end_of(held, size)
 
-    monkeypatch.setitem(CUTTERS, CSV, Counting)
+    monkeypatch.setitem(CHUNKERS, CSV, Counting)
     pieces = [b'a,y\n"' + rest * 20_000, *[rest * 100] * 1000]
     body = b"".join(pieces)
     found = cut(CSV, pieces, len(body))

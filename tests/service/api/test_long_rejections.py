@@ -10,7 +10,7 @@ from dualstream.service.jobs.redis_input import _reason
 from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.wire.problems import (
     MAX_QUOTED,
-    MAX_TOLD,
+    MAX_TEXT,
     Problem,
     RowError,
     beginning,
@@ -170,7 +170,7 @@ def test_a_dead_letter_has_few_words(message, why):
     fields = [(name.encode(), text.encode()) for name, text in message.items()]
     [error] = parse_messages(schema_of(INDEXED), [fields], 2_000_000).errors
     assert why in error.reason
-    assert len(_reason(error)) < 2 * MAX_TOLD
+    assert len(_reason(error)) < 2 * MAX_TEXT
 
 
 def test_what_is_short_is_told_as_it_is():
@@ -178,15 +178,15 @@ def test_what_is_short_is_told_as_it_is():
     assert quoted(name) == repr(name) and beginning(name) == name
     assert quoted(name + "b") == repr(name) + "..." and beginning(name + "b") == name + "..."
     assert quoted(1.5) == "1.5" and quoted(None) == "None"
-    text = "t" * MAX_TOLD
+    text = "t" * MAX_TEXT
     assert shortened(text) == text == str(Problem(422, "invalid-rows", text))
     assert RowError(0, text, text).as_dict() == {"index": 0, "pointer": text, "reason": text}
     ends = shortened(f"begin{text}end")
-    assert ends.startswith("begin") and ends.endswith("end") and len(ends) < MAX_TOLD / 2
+    assert ends.startswith("begin") and ends.endswith("end") and len(ends) < MAX_TEXT / 2
 
 
 def test_a_field_that_a_spec_does_not_know_is_quoted_in_part():
     said = r"^'a{76}\.\.\. is not a known field: it takes"
     with pytest.raises(InvalidSpec, match=said) as caught:
         resolve_spec(SPEC | {LONG: 1})
-    assert len(str(caught.value)) < MAX_TOLD
+    assert len(str(caught.value)) < MAX_TEXT
