@@ -18,8 +18,8 @@ app = typer.Typer(
     # Local variables in a traceback may contain API keys.
     pretty_exceptions_show_locals=False,
     help="Learn linear models from a stream, durably and with a certificate.",
-    epilog="Exit codes: 0 success; 1 some rows were refused; 2 invalid arguments or input; 3 the"
-    " server refused the request; 4 no response from the server; 130 interrupted.",
+    epilog="Exit codes: 0 done; 1 done, but some rows were refused; 2 it cannot run: wrong options,"
+    " files or settings; 3 the server refused; 4 no server answered; 130 interrupted.",
 )
 console = Console()
 errors = Console(stderr=True)
