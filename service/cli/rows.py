@@ -81,12 +81,12 @@ def learn(
         shows = sys.stderr.isatty() if progress is None else progress
         learned = [(file, _learn_file(client, model, file, skip, shows)) for file in named]
         if as_json:
-            print_json({"files": [_document(file, told) for file, told in learned]})
-        rejected = sum(told.rejected or 0 for _, told in learned)
-        for file, told in learned:
+            print_json({"files": [_document(file, result) for file, result in learned]})
+        rejected = sum(result.rejected or 0 for _, result in learned)
+        for file, result in learned:
             if not as_json:
-                say(_line(file, told))
-            show_errors(told.errors, f"{file.name}: ")
+                say(_line(file, result))
+            show_errors(result.errors, f"{file.name}: ")
     if rejected:
         raise typer.Exit(SOME_REFUSED)
 
@@ -115,23 +115,23 @@ def _how_to_resume(file: RowFile, sent: int) -> str:
     return f"to resume, run the same command again (after KEY_TTL_S, with --skip {sent})"
 
 
-def _document(file: RowFile, told: LearnedStream) -> dict[str, Any]:
-    return {"file": file.name, **msgspec.to_builtins(told)}
+def _document(file: RowFile, result: LearnedStream) -> dict[str, Any]:
+    return {"file": file.name, **msgspec.to_builtins(result)}
 
 
-def _line(file: RowFile, told: LearnedStream) -> str:
-    if not told.chunks:
+def _line(file: RowFile, result: LearnedStream) -> str:
+    if not result.chunks:
         return f"{file.name}: nothing sent; all chunks were skipped"
-    if told.duplicate:
-        return f"{file.name}: nothing new, all {told.chunks} chunks were learned before"
-    learned = f"{told.count if told.learned is None else told.learned:,} rows learned"
-    before = f", {told.duplicate_chunks} of {told.chunks} chunks before" * bool(
-        told.duplicate_chunks
+    if result.duplicate:
+        return f"{file.name}: nothing new, all {result.chunks} chunks were learned before"
+    learned = f"{result.count if result.learned is None else result.learned:,} rows learned"
+    before = f", {result.duplicate_chunks} of {result.chunks} chunks before" * bool(
+        result.duplicate_chunks
     )
-    known = f", {told.duplicate_rows:,} known by their ids" * bool(told.duplicate_rows)
-    refused = f", {told.rejected:,} refused" * bool(told.rejected)
-    loss = "" if told.loss is None else f", loss {told.loss:.4f}"
-    return f"{file.name}: {learned}{before}{known}{refused}{loss}, seq {told.seq}"
+    known = f", {result.duplicate_rows:,} known by their ids" * bool(result.duplicate_rows)
+    refused = f", {result.rejected:,} refused" * bool(result.rejected)
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    return f"{file.name}: {learned}{before}{known}{refused}{loss}, seq {result.seq}"
 
 
 @app.command()
@@ -169,8 +169,8 @@ def predict(
             if files:
                 raise BadInput("give either -x or files")
             row = _row(features)
-            told = client.predict(model, row, version=version, min_seq=min_seq)
-            write([(told.score, told.label, told.probability)])
+            result = client.predict(model, row, version=version, min_seq=min_seq)
+            write([(result.score, result.label, result.probability)])
             return
         for file in row_files(files or ["-"], form, None):
             before = 0

@@ -92,7 +92,7 @@ def parse_exactly(
 
 
 class _DuplicateNames(Exception):
-    """An object may have a duplicate name, of which the typed decoder keeps only the last."""
+    """An object may have duplicate names. The typed decoder keeps only the last value."""
 
 
 class _Reader:

@@ -42,7 +42,7 @@ class BodyMemory:
         self.open: dict[InFlightBody, None] = {}
 
     def track(self, scope: Scope) -> None:
-        """Count the body of this request, if it is held, until `release_body`."""
+        """Allow `body_of` to count this request's body, until `release_body`."""
         scope[_MEMORY] = self
 
     def make_room(self, size: int, newest: "InFlightBody") -> None:

@@ -43,9 +43,7 @@ def _check(body: bytes) -> None:
                 data_at = _field(head, records, _DATA_OF_DICTIONARY)
                 records = _table(head, data_at) if data_at else records
             if _field(head, records, _COMPRESSION):
-                reason = (
-                    "compressed buffers are not accepted: compress the body, by Content-Encoding"
-                )
+                reason = "compressed Arrow buffers are not supported; compress the body (Content-Encoding)"
                 raise Problem(415, "unsupported-media-type", reason)
 
 
@@ -53,9 +51,9 @@ class Message(NamedTuple):
     """One message of a stream."""
 
     kind: int
-    """0 also for one that says nothing, END for the mark at the stream's end."""
+    """Header type of Message.fbs; 0 without a header, END for the end-of-stream marker."""
     head: memoryview
-    """The flatbuffer, alone: what it says is not to depend on what stands behind it."""
+    """The flatbuffer without the bytes after it, so that its offsets cannot refer to them."""
     header: int
     """Offset of the header table in `head`."""
     end: int
@@ -108,7 +106,7 @@ def _message_in(buffer: ChunkBuffer, p: int, stop: int | None = None) -> Message
 
 
 class MessageChunker:
-    """Cuts a stream behind record batches; the schema and the dictionaries go with each chunk."""
+    """Splits a stream after record batches; every chunk gets the schema and dictionaries."""
 
     has_lines = False
     # Arrow is parsed so fast that the fixed cost of a chunk is a quarter of the time at 1 MiB.
