@@ -1,7 +1,7 @@
 """Portfolios: the kernels beside Vowpal Wabbit's single learner, and durable learning with `eight`.
 
 Vowpal Wabbit runs its own driver over a file in its own format, which is in memory: reading the
-text is part of its time. Our kernel's rows stand in memory as a batch, as after the door of the
+text is part of its time. Our kernel's rows stand in memory as a batch, as after the schema of the
 service; a row of its own has the parse of LIBSVM text with it.
 """
 
@@ -398,15 +398,15 @@ def one_by_one(batch: Batch) -> list[tuple[str, float]]:
         return lambda: 1e6 * seconds_to_learn(SPECS["eight"], batch, rows) / len(batch)
 
     def parsing(model: str, body_of: Callable[[bytes], str]) -> Callable[[], float]:
-        door = RowSchema(resolve_spec(MODELS[model]))
+        schema = RowSchema(resolve_spec(MODELS[model]))
         bodies = [body_of(line).encode() for line in adult_lines()[:BODIES]]
         for body in bodies:
-            door.told(parse_json(door, body, True).names)
+            schema.mark_journalled(parse_json(schema, body, True).names)
 
         def timed() -> float:
             began = time.perf_counter()
             for body in bodies:
-                parse_json(door, body, True)
+                parse_json(schema, body, True)
             return 1e6 * (time.perf_counter() - began) / len(bodies)
 
         return timed

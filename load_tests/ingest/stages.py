@@ -35,7 +35,7 @@ from dualstream.service.replica.requests import Request
 from dualstream.service.transport.body_protocol import protocol_of
 from dualstream.service.transport.connections import Connections, Limits
 from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec
-from dualstream.wire.chunking import CHUNK_BYTES, CUTTERS, Chunking
+from dualstream.wire.chunking import CHUNK_BYTES, CHUNKERS, Chunking
 from load_tests.http import SERVER_CORE, as_json
 from load_tests.ingest.arrow import BATCH_ROWS as ARROW_ROWS, PEER_ROWS, record_batches, stream
 from load_tests.ingest.bulk import SPECS, TYPES, ndjson_line
@@ -102,12 +102,14 @@ async def _stages(
 ) -> list[float]:
     spec = resolve_spec(SPECS[kind])
     received, cut = await _receiving(body, content_type, n), _cutting(body, content_type, n)
-    door, learner, progress = RowSchema(spec), make_learner(spec), Progressive.of(spec)
+    schema, learner, progress = RowSchema(spec), make_learner(spec), Progressive.of(spec)
     repeats = max(1, CHUNK_ROWS // n)
     rounds = []
     for _ in range(FEW_ROUNDS + 1):  # the first one meets names that are new
-        spent, intake = _timed(repeats, lambda: parse_body(door, content_type, body, labelled=True))
-        rows, names = intake.rows, intake.names_beside
+        spent, parsed = _timed(
+            repeats, lambda: parse_body(schema, content_type, body, labelled=True)
+        )
+        rows, names = parsed.rows, parsed.batch_names
         times = [spent]
         spent, request = _timed(repeats, partial(Request.of, rows, None, None, names))
         checksum, _ = _timed(repeats, partial(crc32c, request.part.body))
@@ -119,8 +121,8 @@ async def _stages(
         batch = as_batch([rows])
         spent, outcome = _timed(repeats, partial(learner.learn, batch))
         times += [spent, _timed(repeats, partial(progress.count, batch, outcome))[0]]
-        times.append(_timed(repeats, partial(_answer, spec, door, intake, request, outcome))[0])
-        door.told(intake.names, 1)
+        times.append(_timed(repeats, partial(_answer, spec, schema, parsed, request, outcome))[0])
+        schema.mark_journalled(parsed.names, 1)
         rounds.append([1e6 * seconds / n for seconds in times])
     return [received, cut, *[min(times) for times in zip(*rounds[1:], strict=True)]]
 
@@ -165,25 +167,25 @@ def _peer_reads(body: bytes) -> tuple[list[float], tuple[np.ndarray, np.ndarray]
 
 
 def _answer(
-    spec: dict[str, Any], door: RowSchema, intake: ParsedRows, request: Request, outcome: Outcome
+    spec: dict[str, Any], schema: RowSchema, parsed: ParsedRows, request: Request, outcome: Outcome
 ) -> bytes:
     """What a request is answered once it is learned, by what of a model this asks for."""
-    model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), door=door)
+    model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), row_schema=schema)
     placed = [Placed(1, len(outcome.scores), len(outcome.scores))]
     (receipt,) = receipts_of([request], [placed], outcome, FirstResponses(spec["task"]))
-    return msgspec.json.encode(answer_new(model, intake, receipt, False))
+    return msgspec.json.encode(answer_new(model, parsed, receipt, False))
 
 
 def _cutting(body: bytes, content_type: str, n: int) -> float:
     """Of a body of many chunks, in pieces as they are received; 0 where it is not cut."""
-    if content_type not in CUTTERS:
+    if content_type not in CHUNKERS:
         return 0.0
     is_table = content_type == TYPES["arrow"]  # which has one head
     whole = stream(record_batches(FEW_COPIES * ARROW_ROWS)) if is_table else FEW_COPIES * body
     pieces = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
 
     def cut() -> None:
-        chunking = Chunking(CUTTERS[content_type](), 2 * CHUNK_BYTES)
+        chunking = Chunking(CHUNKERS[content_type](), 2 * CHUNK_BYTES)
         for piece in pieces:
             for _ in chunking.of(piece):
                 pass
@@ -212,8 +214,8 @@ async def _receiving(body: bytes, content_type: str, n: int, protocol: Any = PRO
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     port = listening.getsockname()[1]
-    is_long = content_type in CUTTERS and protocol is PROTOCOL
-    copies = max(1, MIN_SENT // len(body)) if content_type in CUTTERS else 2000 // n
+    is_long = content_type in CHUNKERS and protocol is PROTOCOL
+    copies = max(1, MIN_SENT // len(body)) if content_type in CHUNKERS else 2000 // n
     try:
         times = []
         for _ in range(FEW_ROUNDS + 1):

@@ -168,7 +168,7 @@ async def in_pieces(send: Send, message: Message, scope: Scope) -> None:
     piece. What is left of it is held (`bodies.py`).
     """
     held = body_of(scope)
-    held.hold_answer(len(message["body"]))
+    held.reserve_response(len(message["body"]))
     body, size = memoryview(message["body"]), len(message["body"])
     for start in range(0, size, PIECE):
         more = start + PIECE < size or message.get("more_body", False)

@@ -124,15 +124,15 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
         model = await catalog.get(model_id)
         rows = msgspec.json.encode(_rows_of(model, asked.inputs))
         head.content_type = "application/json"
-        intake = await parse(model, head, rows, labelled=False)
-        if intake.errors:
-            raise refusal(intake, intake.errors)
+        parsed = await parse(model, head, rows, labelled=False)
+        if parsed.errors:
+            raise refusal(parsed, parsed.errors)
         if (limited := limited_of(request.scope)) is not None:
-            await limited.let_rows_in(intake.count)
+            await limited.let_rows_in(parsed.count)
         async with model.replica.serving():
             tag_answer(response, model)
-            learner, batch = model.replica.learner, as_batch([intake.rows])
-            told = scored(model, learner, intake, batch, model.replica.seq)
+            learner, batch = model.replica.learner, as_batch([parsed.rows])
+            told = scored(model, learner, parsed, batch, model.replica.seq)
             labels = _kind_of_labels(model)
     assert isinstance(told, PredictedMany)
     answer: dict[str, Any] = {"model_name": model_id}
@@ -144,10 +144,10 @@ async def infer(model_id: str, request: Request, response: Response) -> dict[str
 
 def _kind_of_labels(model: Model) -> str | None:
     """The datatype of labels: whole numbers, else texts; None where there are no labels."""
-    if model.door.task == "regression":
+    if model.row_schema.task == "regression":
         return None
-    if model.door.task == "binary":
-        return "BYTES" if model.door.class_names else "INT64"
+    if model.row_schema.task == "binary":
+        return "BYTES" if model.row_schema.class_names else "INT64"
     classes = [class_label(text) for text in classes_of(model.replica.learner)]
     if not classes:
         return None

@@ -122,7 +122,7 @@ class _Asked:
         self._bad: list[RowError] = []
         given, self._is_single = _parsed(body)
         self.count = len(given)
-        check_rows(len(given), model.door.limits.rows)
+        check_rows(len(given), model.row_schema.limits.rows)
         for place, raw in enumerate(given):
             try:
                 self.labels.append(_label(model, place, raw))
@@ -221,7 +221,7 @@ class _Asked:
         raise Problem(status, slug, detail, errors, rejected=len(errors))
 
     def _mistakes(self, told: Labelled) -> int | None:
-        if self._model.door.task == "regression":
+        if self._model.row_schema.task == "regression":
             return None
         if told.receipt is None:
             return 0
@@ -257,10 +257,10 @@ def _label(model: Model, place: int, raw: bytes) -> Label:
         given = _one.decode(raw)
     except msgspec.ValidationError as wrong:
         raise BadRow("", str(wrong)) from None
-    y = model.door.label(given.y)
+    y = model.row_schema.label(given.y)
     if isinstance(y, str):
         raise BadRow("/y", "rows of a multiclass model cannot wait for their labels")
-    return Label(place, model.door.id(given.id), y)
+    return Label(place, model.row_schema.id(given.id), y)
 
 
 def _learned(receipt: Receipt, column: Column | None) -> Column:

@@ -42,7 +42,7 @@ from dualstream.service.api.responses import answer_lines, one_line, problem_of,
 from dualstream.service.api.streaming_upload import Upload, check_asked
 from dualstream.service.codecs import (
     CHUNK_BYTES,
-    CUTTERS,
+    CHUNKERS,
     ParsedRows,
     as_batch,
     chunks_of,
@@ -58,7 +58,7 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import LoadedVersions
 from dualstream.service.settings import Settings
-from dualstream.service.transport.body_memory import Bodies, Body, body_of, over
+from dualstream.service.transport.body_memory import BodyMemory, InFlightBody, body_of, release_body
 from dualstream.solvers import Batch
 from dualstream.solvers.text import count_lines
 from dualstream.wire.problems import Problem
@@ -83,7 +83,7 @@ class HotPath:
         events: Events,
         catalog: ModelRegistry,
         startup: Readiness,
-        bodies: Bodies,
+        bodies: BodyMemory,
         telemetry: Telemetry,
         max_body_bytes: int,
     ) -> None:
@@ -99,7 +99,7 @@ class HotPath:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._bodies.may_be_held_for(scope)
+        self._bodies.track(scope)
         path: str = scope["path"]
         if path.startswith("/models/"):
             model_id, _, action = path[8:].partition("/")
@@ -146,7 +146,7 @@ class HotPath:
             if isinstance(body, bytes):
                 await answer(send, body, headers, scope)
         finally:
-            over(scope)
+            release_body(scope)
         self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,7 +163,7 @@ class HotPath:
         try:
             await self._app(scope, bounded(receive, self._max_body_bytes, scope), watch)
         finally:
-            over(scope)
+            release_body(scope)
             route = getattr(scope.get("route"), "path", "unknown")
             self._telemetry.saw_request(route, status, time.perf_counter() - began)
 
@@ -215,18 +215,18 @@ class LearnRoute:
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt, limited = None, limited_of(scope)
         while receipt is None:
-            intake = await parse(model, head, body, labelled=True)
-            self._refuse_if_nothing_to_learn(model, intake, atomic)
+            parsed = await parse(model, head, body, labelled=True)
+            self._refuse_if_nothing_to_learn(model, parsed, atomic)
             if limited is not None:
-                await limited.let_rows_in(intake.count)
+                await limited.let_rows_in(parsed.count)
                 limited = None
-            request = await request_of(intake, key, fingerprint, is_whole=atomic)
+            request = await request_of(parsed, key, fingerprint, is_whole=atomic)
             try:
                 receipt = await model.submit(request)
             except ModelChanged:  # it was sent to one that is gone
                 model = await self._catalog.get(model_id)
-        wants_scores = wants_scores or intake.single
-        told, is_replayed = await learned_of(model, intake, request, receipt, wants_scores)
+        wants_scores = wants_scores or parsed.single
+        told, is_replayed = await learned_of(model, parsed, request, receipt, wants_scores)
         if is_replayed:
             headers.append(REPLAYED)
         if head.wants_lines:
@@ -238,33 +238,33 @@ class LearnRoute:
         is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
         if (is_short and head.content_encoding is None) or self._max_body_bytes < CHUNK_BYTES:
             return False
-        return media_type(head.content_type)[0] in CUTTERS
+        return media_type(head.content_type)[0] in CHUNKERS
 
     async def _learn_chunks(
-        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: Body
+        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: InFlightBody
     ) -> AsyncIterator[Learned]:
         """What became of each chunk, and last of all of them."""
-        cutter, so_far = CUTTERS[media_type(head.content_type)[0]](), 0
+        chunker, so_far = CHUNKERS[media_type(head.content_type)[0]](), 0
         self._uploads.add(upload)
         try:
-            cut = chunks_of(pieces, cutter, self._max_body_bytes, count_lines)
+            cut = chunks_of(pieces, chunker, self._max_body_bytes, count_lines)
             async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
                     async for told in learned:
-                        held.let_go(told.bytes - so_far)
+                        held.release(told.bytes - so_far)
                         so_far = told.bytes
                         yield told
             yield upload.told()
         finally:
             self._uploads.discard(upload)
 
-    def _refuse_if_nothing_to_learn(self, model: Model, intake: ParsedRows, atomic: bool) -> None:
-        if intake.errors:
-            self._telemetry.saw_refused(model.record.id, len(intake.errors))
-        if intake.count == 0:
+    def _refuse_if_nothing_to_learn(self, model: Model, parsed: ParsedRows, atomic: bool) -> None:
+        if parsed.errors:
+            self._telemetry.saw_refused(model.record.id, len(parsed.errors))
+        if parsed.count == 0:
             raise Problem(422, "invalid-rows", "the request holds no row")
-        if intake.errors and (atomic or not intake.places):
-            raise refusal(intake, intake.errors)
+        if parsed.errors and (atomic or not parsed.row_indices):
+            raise refusal(parsed, parsed.errors)
 
 
 class PredictRoute:
@@ -295,17 +295,17 @@ class PredictRoute:
         body = await read_body(receive, head, self._max_body_bytes, scope)
         wait = read_wait(query, model, self._remember_s)
         if wait is None:
-            intake = await parse(model, head, body, labelled=False)
+            parsed = await parse(model, head, body, labelled=False)
         else:
-            intake = await parse_waiting(model, head, body)
-        if intake.count == 0:
+            parsed = await parse_waiting(model, head, body)
+        if parsed.count == 0:
             raise Problem(422, "invalid-rows", "the request holds no row")
-        if not intake.places:
-            raise refusal(intake, intake.errors)
-        await _let_in(scope, intake.count)
-        answered, headers = await self._score(model, intake, query)
+        if not parsed.row_indices:
+            raise refusal(parsed, parsed.errors)
+        await _let_in(scope, parsed.count)
+        answered, headers = await self._score(model, parsed, query)
         if wait is not None:
-            await let_wait(self._catalog.journal, model, intake, answered, wait)
+            await let_wait(self._catalog.journal, model, parsed, answered, wait)
         return _encode(answered), headers
 
     async def by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
@@ -323,13 +323,13 @@ class PredictRoute:
         answered, headers = await self._score(model, _queried_row(model, query), query)
         return _encode(answered), headers
 
-    async def _score(self, model: Model, intake: ParsedRows, query: dict[str, str]) -> Any:
-        batch = as_batch([intake.rows])
+    async def _score(self, model: Model, parsed: ParsedRows, query: dict[str, str]) -> Any:
+        batch = as_batch([parsed.rows])
         if "version" in query:
-            return await self._score_by_version(model, intake, batch, query["version"])
+            return await self._score_by_version(model, parsed, batch, query["version"])
         async with model.replica.serving():
             seq, chain = model.replica.seq, model.replica.chain
-            answered = scored(model, model.replica.learner, intake, batch, seq)
+            answered = scored(model, model.replica.learner, parsed, batch, seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         age_s = model.stale_s
         if age_s is None:
@@ -338,10 +338,10 @@ class PredictRoute:
         return answered, []
 
     async def _score_by_version(
-        self, model: Model, intake: ParsedRows, batch: Batch, name: str
+        self, model: Model, parsed: ParsedRows, batch: Batch, name: str
     ) -> Any:
         version = await self._versions.get(model, self._catalog.journal, name)
-        answered = scored(model, version.learner, intake, batch, version.seq)
+        answered = scored(model, version.learner, parsed, batch, version.seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
 
@@ -380,5 +380,5 @@ def _queried_row(model: Model, query: dict[str, str]) -> ParsedRows:
             422, "invalid-query", "a row is x=INDEX:VALUE,INDEX:VALUE or x.NAME=VALUE&x.NAME=VALUE"
         )
     if named:
-        return parse_named_row(model.door, named)
-    return parse_query_row(model.door, query["x"])
+        return parse_named_row(model.row_schema, named)
+    return parse_query_row(model.row_schema, query["x"])

@@ -21,18 +21,18 @@ INLINE_PARTS = 100
 
 async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> ParsedRows:
     """The rows of a body. Raises Problem 400, 413, 415, 422."""
-    asked = (model.door, head.content_type, body)
+    asked = (model.row_schema, head.content_type, body)
     if len(body) <= INLINE_BYTES:
         return parse_body(*asked, labelled=labelled)
     return await asyncio.to_thread(parse_body, *asked, labelled=labelled)
 
 
 async def request_of(
-    intake: ParsedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
+    parsed: ParsedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
 ) -> Request:
     """What is submitted of these rows, under the stored `key` if there is one."""
-    asked = (intake.rows, key, fingerprint, intake.names_beside, is_whole)
-    if isinstance(intake.rows, ListedRows) and len(intake.rows.ids) > INLINE_PARTS:
+    asked = (parsed.rows, key, fingerprint, parsed.batch_names, is_whole)
+    if isinstance(parsed.rows, ListedRows) and len(parsed.rows.ids) > INLINE_PARTS:
         return await asyncio.to_thread(Request.of, *asked)
     return Request.of(*asked)
 
@@ -49,7 +49,7 @@ def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "
 
 
 async def learned_of(
-    model: Model, intake: ParsedRows, request: Request, receipt: Receipt, wants_scores: bool
+    model: Model, parsed: ParsedRows, request: Request, receipt: Receipt, wants_scores: bool
 ) -> tuple[Learned, bool]:
     """What became of the rows; whether it is the first answer to a key's request once more.
 
@@ -58,10 +58,10 @@ async def learned_of(
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.scores is not None:
-        model.mark_names_journalled(intake, receipt)
-        return answer_new(model, intake, receipt, wants_scores), False
+        model.mark_names_journalled(parsed, receipt)
+        return answer_new(model, parsed, receipt, wants_scores), False
     answer = first_answer(model, receipt)
     left = LeftOut(request, answer)
     if left.keys:
         left.explain(await model.known(left.keys))
-    return answer_again(model, intake, receipt, wants_scores, left), answer is not None
+    return answer_again(model, parsed, receipt, wants_scores, left), answer is not None

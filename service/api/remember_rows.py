@@ -31,17 +31,17 @@ async def parse_waiting(model: Model, head: Head, body: bytes) -> ParsedRows:
         detail = f"{kind} is not accepted with remember=true, send application/json"
         raise Problem(415, "unsupported-media-type", detail)
     if len(body) <= INLINE_BYTES:
-        intake = parse_json(model.door, body, False, True)
+        parsed = parse_json(model.row_schema, body, False, True)
     else:
-        intake = await asyncio.to_thread(parse_json, model.door, body, False, True)
-    check_rows(intake.count, model.door.limits.rows)
-    return intake
+        parsed = await asyncio.to_thread(parse_json, model.row_schema, body, False, True)
+    check_rows(parsed.count, model.row_schema.limits.rows)
+    return parsed
 
 
 async def let_wait(
     journal: Journal,
     model: Model,
-    intake: ParsedRows,
+    parsed: ParsedRows,
     answered: Predicted | PredictedMany,
     wait: Wait,
 ) -> None:
@@ -49,11 +49,11 @@ async def let_wait(
 
     Raises ModelChanged, TooManyPendingRows, and what the store raises.
     """
-    assert isinstance(intake.rows, ListedRows)
+    assert isinstance(parsed.rows, ListedRows)
     of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
-    scores = [of_all[place] for place in intake.places]
+    scores = [of_all[place] for place in parsed.row_indices]
     served = [math.nan if score is None else score for score in scores]
-    answered.remembered = await remember(journal, model, intake.rows, served, answered.seq, wait)
+    answered.remembered = await remember(journal, model, parsed.rows, served, answered.seq, wait)
 
 
 def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | None:
@@ -71,7 +71,7 @@ def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | N
             raise Problem(422, "invalid-query", "default_after_s needs a default_label")
         return Wait()
     try:
-        label = model.door.label(_value(query["default_label"]))
+        label = model.row_schema.label(_value(query["default_label"]))
         assert isinstance(label, float)
     except BadRow as bad:
         raise Problem(422, "invalid-query", f"default_label: {bad.reason}") from None

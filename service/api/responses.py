@@ -27,7 +27,7 @@ from dualstream.service.replica.row_sums import (
     mean,
     where_not,
 )
-from dualstream.service.transport.body_memory import body_of, is_held
+from dualstream.service.transport.body_memory import body_of, is_tracked
 from dualstream.solvers import Batch, Learner, class_label
 from dualstream.wire.problems import MAX_ERRORS, Problem, RowError
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
@@ -40,40 +40,40 @@ PAUSED = "paused: the row waits in the journal until the model is resumed"
 _ID_REUSED = "the id was used for another sample"
 
 
-def answer_new(model: Model, intake: ParsedRows, receipt: Receipt, with_scores: bool) -> Learned:
+def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool) -> Learned:
     """The answer to a request that was not known. Raises Problem 422 when none of it was taken."""
     assert receipt.scores is not None and receipt.losses is not None
     if (
-        receipt.placed.count == 1 == intake.count
+        receipt.placed.count == 1 == parsed.count
         and receipt.rejected is not None
         and not receipt.rejected[0]
     ):
         score, loss = float(receipt.scores[0]), float(receipt.losses[0])
-        return _answer_one(model, intake, receipt, score, loss, with_scores)
+        return _answer_one(model, parsed, receipt, score, loss, with_scores)
     rejected = indices_where(receipt.rejected)
     losses = where_not(receipt.rejected if rejected else None, receipt.losses)
-    placed, mistakes = receipt.placed, _mistakes(model, intake, receipt, rejected)
+    placed, mistakes = receipt.placed, _mistakes(model, parsed, receipt, rejected)
     answer = Answer(placed.seq, placed.count, len(losses), mistakes, mean(losses), None)
-    rows = range(len(intake.places)) if receipt.rows is None else receipt.rows
-    errors = [*intake.errors, *_conflicts(intake, receipt.conflicts)]
+    rows = range(len(parsed.row_indices)) if receipt.rows is None else receipt.rows
+    errors = [*parsed.errors, *_conflicts(parsed, receipt.conflicts)]
     if not rows and not receipt.duplicates:
-        raise refusal(intake, errors)
-    errors += _not_learned(intake, rows, rejected, receipt.set_aside)
+        raise refusal(parsed, errors)
+    errors += _not_learned(parsed, rows, rejected, receipt.set_aside)
     told = _told(model, answer, len(errors), not rows and not receipt.conflicts)
-    _add_rows(told, intake, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
+    _add_rows(told, parsed, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
     told.errors = first_errors(errors)
     return told
 
 
 def _answer_one(
-    model: Model, intake: ParsedRows, receipt: Receipt, score: float, loss: float, with_score: bool
+    model: Model, parsed: ParsedRows, receipt: Receipt, score: float, loss: float, with_score: bool
 ) -> Learned:
     """As `answer_new`, of a request whose only row was learned: most requests are of one."""
-    (label,) = intake.labels
+    (label,) = parsed.labels
     mistakes = None
     if receipt.predicted is not None:
         mistakes = int(receipt.predicted[0] != label)
-    elif model.door.task != "regression":
+    elif model.row_schema.task != "regression":
         mistakes = int((score >= 0) != (label == 1.0))
     placed = receipt.placed
     told = Learned(model.record.id, placed.seq, 1, 1, mistakes, 0.0 + loss, 0, False)
@@ -83,22 +83,22 @@ def _answer_one(
 
 
 def answer_again(
-    model: Model, intake: ParsedRows, receipt: Receipt, with_scores: bool, left: "LeftOut"
+    model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool, left: "LeftOut"
 ) -> Learned:
     """The first answer to a request with a key that is repeated, or as much as is kept of it."""
     placed = receipt.placed
     answer = first_answer(model, receipt)
     if answer is None:
         return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
-    errors = [*intake.errors, *_conflicts(intake, left.conflicts)]
+    errors = [*parsed.errors, *_conflicts(parsed, left.conflicts)]
     if answer.rows is None:
         told = _told(model, answer, len(errors) + answer.count - answer.learned, True)
         told.scores = None if with_scores else UNSET
     else:
-        errors += _not_learned(intake, left.rows, answer.rows.rejected, answer.rows.set_aside)
+        errors += _not_learned(parsed, left.rows, answer.rows.rejected, answer.rows.set_aside)
         told = _told(model, answer, len(errors), True)
         scores = answer.rows.scores if with_scores else UNSET
-        _add_rows(told, intake, left.rows, scores, left.duplicates)
+        _add_rows(told, parsed, left.rows, scores, left.duplicates)
     told.errors = first_errors(errors)
     return told
 
@@ -107,7 +107,7 @@ def first_answer(model: Model, receipt: Receipt) -> Answer | None:
     """What is kept of the first answer; of one to rows that were all known nothing has to be."""
     if receipt.answer is not None or receipt.placed.count or not receipt.placed.duplicate:
         return receipt.answer
-    return answer_without_rows(receipt.placed.seq, model.door.task)
+    return answer_without_rows(receipt.placed.seq, model.row_schema.task)
 
 
 class LeftOut:
@@ -155,20 +155,20 @@ class RowsRefused(Problem):
         self.rejected = rejected
 
 
-def refusal(intake: ParsedRows, errors: Sequence[RowError]) -> RowsRefused:
+def refusal(parsed: ParsedRows, errors: Sequence[RowError]) -> RowsRefused:
     """Of the rows of this body none is taken."""
-    return RowsRefused(intake.count, len(errors), errors)
+    return RowsRefused(parsed.count, len(errors), errors)
 
 
-def by_place(intake: ParsedRows, scores: Sequence[float]) -> list[float | None]:
+def by_place(parsed: ParsedRows, scores: Sequence[float]) -> list[float | None]:
     """One score for each row of the request, null for refused rows and what is not a number."""
-    return spread(intake, _finite(scores))
+    return spread(parsed, _finite(scores))
 
 
-def spread(intake: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
+def spread(parsed: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
     """One for each row of the request, null for refused rows."""
-    told: list[Any] = [None] * intake.count
-    for place, one in zip(intake.places, of_good_rows, strict=True):
+    told: list[Any] = [None] * parsed.count
+    for place, one in zip(parsed.row_indices, of_good_rows, strict=True):
         told[place] = one
     return told
 
@@ -192,18 +192,18 @@ def _told(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Le
 
 def _add_rows(
     told: Learned,
-    intake: ParsedRows,
+    parsed: ParsedRows,
     rows: Sequence[int],
     scores: Column | UnsetType,
     duplicates: Sequence[tuple[int, int | None]] | Sequence[tuple[int, int]],
 ) -> None:
     """Tell of single rows; `rows` are the good ones that were journalled, which have `scores`."""
     if scores is not UNSET:
-        told.scores = [None] * intake.count
+        told.scores = [None] * parsed.count
         for row, score in zip(rows, _finite(scores), strict=True):
-            told.scores[intake.places[row]] = score
+            told.scores[parsed.row_indices[row]] = score
     if duplicates:
-        told.duplicates = [Duplicate(intake.places[row], seq) for row, seq in duplicates]
+        told.duplicates = [Duplicate(parsed.row_indices[row], seq) for row, seq in duplicates]
 
 
 def _finite(scores: Column) -> list[float | None]:
@@ -217,32 +217,32 @@ def reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
 
 
 def _not_learned(
-    intake: ParsedRows, rows: Sequence[int], rejected: Sequence[int], set_aside: int
+    parsed: ParsedRows, rows: Sequence[int], rejected: Sequence[int], set_aside: int
 ) -> list[RowError]:
     return [
-        RowError(intake.places[rows[place]], "", reason)
+        RowError(parsed.row_indices[rows[place]], "", reason)
         for place, reason in zip(rejected, reasons(len(rows), rejected, set_aside), strict=True)
     ]
 
 
-def _conflicts(intake: ParsedRows, rows: Sequence[int]) -> list[RowError]:
+def _conflicts(parsed: ParsedRows, rows: Sequence[int]) -> list[RowError]:
     if not rows:
         return []
-    places = [intake.places[row] for row in rows]
-    return [RowError(place, intake.id_pointer.format(place), _ID_REUSED) for place in places]
+    places = [parsed.row_indices[row] for row in rows]
+    return [RowError(place, parsed.id_pointer.format(place), _ID_REUSED) for place in places]
 
 
 def _mistakes(
-    model: Model, intake: ParsedRows, receipt: Receipt, rejected: Sequence[int]
+    model: Model, parsed: ParsedRows, receipt: Receipt, rejected: Sequence[int]
 ) -> int | None:
-    if model.door.task == "regression":
+    if model.row_schema.task == "regression":
         return None
     wrong: Column
     scores = () if receipt.scores is None else receipt.scores
-    if receipt.predicted is None and receipt.rows is None and isinstance(intake.rows, Batch):
-        wrong = are_wrong(scores, intake.rows.labels)
+    if receipt.predicted is None and receipt.rows is None and isinstance(parsed.rows, Batch):
+        wrong = are_wrong(scores, parsed.rows.labels)
     else:
-        labels: Sequence[Any] = intake.labels
+        labels: Sequence[Any] = parsed.labels
         if receipt.rows is not None:
             labels = [labels[row] for row in receipt.rows]
         if receipt.predicted is not None:
@@ -253,37 +253,37 @@ def _mistakes(
 
 
 def scored(
-    model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
+    model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     """What the learner, a state of this model, says of the rows: of one, or of many."""
-    answer_of = _of_classes if model.door.task == "multiclass" else _of_scores
-    return answer_of(model, learner, intake, batch, seq)
+    answer_of = _of_classes if model.row_schema.task == "multiclass" else _of_scores
+    return answer_of(model, learner, parsed, batch, seq)
 
 
 def _of_scores(
-    model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
+    model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
-    door = model.door
+    schema = model.row_schema
     scores = learner.predict(batch)
     found = learner.probabilities(scores)
-    if intake.single:
+    if parsed.single:
         score = float(scores[0])
         probability = None if found is None else float(found[0])
-        return Predicted(model.record.id, seq, score, door.class_name(score), probability)
-    told = by_place(intake, scores.tolist())
+        return Predicted(model.record.id, seq, score, schema.class_name(score), probability)
+    told = by_place(parsed, scores.tolist())
     return PredictedMany(
         model=model.record.id,
         seq=seq,
         scores=told,
-        labels=[None if score is None else door.class_name(score) for score in told],
-        probabilities=None if found is None else by_place(intake, found.tolist()),
-        rejected=len(intake.errors) if intake.errors else UNSET,
-        errors=first_errors(intake.errors),
+        labels=[None if score is None else schema.class_name(score) for score in told],
+        probabilities=None if found is None else by_place(parsed, found.tolist()),
+        rejected=len(parsed.errors) if parsed.errors else UNSET,
+        errors=first_errors(parsed.errors),
     )
 
 
 def _of_classes(
-    model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
+    model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     """The best class of each row: its score, its name, its probability."""
     of_classes: Multiclass = learner  # type: ignore[assignment]
@@ -295,17 +295,17 @@ def _of_classes(
     if found.probabilities is not None:
         of = found.probabilities
         chances = [float(of[k, b]) if b >= 0 else None for k, b in enumerate(best)]
-    if intake.single:
+    if parsed.single:
         chance = None if chances is None else chances[0]
         return Predicted(model.record.id, seq, scores[0], labels[0], chance)
     return PredictedMany(
         model=model.record.id,
         seq=seq,
-        scores=by_place(intake, scores),
-        labels=spread(intake, labels),
-        probabilities=None if chances is None else spread(intake, chances),
-        rejected=len(intake.errors) if intake.errors else UNSET,
-        errors=first_errors(intake.errors),
+        scores=by_place(parsed, scores),
+        labels=spread(parsed, labels),
+        probabilities=None if chances is None else spread(parsed, chances),
+        rejected=len(parsed.errors) if parsed.errors else UNSET,
+        errors=first_errors(parsed.errors),
     )
 
 
@@ -346,7 +346,7 @@ async def answer_lines(
 
 async def _add(send: Send, line: bytes, scope: Scope) -> None:
     message = {"type": "http.response.body", "body": line + b"\n", "more_body": True}
-    await (body_of(scope).send(send, message) if is_held(scope) else send(message))
+    await (body_of(scope).send(send, message) if is_tracked(scope) else send(message))
 
 
 def problem_of(error: Exception, scope: Scope) -> Problem:

@@ -33,13 +33,13 @@ from dualstream.wire.totals import Totals
 
 @dataclass(slots=True)
 class _Read:
-    """A chunk and its rows, as the door of this model took them."""
+    """A chunk and its rows, as the schema of this model took them."""
 
     chunk: Chunk
     model: Model
     key: bytes | None
     """The stored key that it was read for; None where the upload has none."""
-    intake: ParsedRows
+    parsed: ParsedRows
     request: Request | None
     """What is submitted of it; None where no row is good."""
 
@@ -106,7 +106,7 @@ class Upload:
         """What became of all chunks together. Raises RowsRefused where no row was taken."""
         totals = self.totals
         if totals.seq:
-            return totals.told(self._model_id)
+            return totals.result(self._model_id)
         if not totals.rows:
             raise Problem(422, "invalid-rows", "the request holds no row")
         errors = [RowError(**error) for error in totals.errors]
@@ -169,7 +169,7 @@ class Upload:
         self._coming = background_task(_next_of(chunks))
         read = await self._read(chunk, self._likely_key(chunk.number))
         if self._limited is not None:
-            await self._limited.wait_for_rows(read.intake.count)
+            await self._limited.wait_for_rows(read.parsed.count)
         return read
 
     def stop(self) -> None:
@@ -235,18 +235,18 @@ class Upload:
         """Read a chunk for the model as it is held now, or for another key than was likely."""
         again = await self._read(read.chunk, key)
         read.model, read.key = again.model, again.key
-        read.intake, read.request = again.intake, again.request
+        read.parsed, read.request = again.parsed, again.request
 
     def _read_for(self, model: Model, chunk: Chunk, key: bytes | None) -> _Read:
-        intake = parse_chunk(model.door, self._head.content_type, chunk.body, labelled=True)
-        if not intake.places:
-            return _Read(chunk, model, key, intake, None)
+        parsed = parse_chunk(model.row_schema, self._head.content_type, chunk.body, labelled=True)
+        if not parsed.row_indices:
+            return _Read(chunk, model, key, parsed, None)
         fingerprint = None
         if key is not None:
             what = f"chunk {chunk.number}\0"
             fingerprint = fingerprint_of(self._head, self._query, chunk.body, what)
-        request = Request.of(intake.rows, key, fingerprint, intake.names_beside)
-        return _Read(chunk, model, key, intake, request)
+        request = Request.of(parsed.rows, key, fingerprint, parsed.batch_names)
+        return _Read(chunk, model, key, parsed, request)
 
     async def _told(self, learning: _Learning) -> LearnedChunk:
         """What became of a chunk; to be asked of one after the other."""
@@ -258,15 +258,15 @@ class Upload:
         else:
             self._taken += 1
             self._replayed += is_replayed
-        rows = read.intake.count
-        if read.intake.errors:
-            self._catalog.counters.saw_refused(self._model_id, len(read.intake.errors))
+        rows = read.parsed.count
+        if read.parsed.errors:
+            self._catalog.counters.saw_refused(self._model_id, len(read.parsed.errors))
         self.totals.add_at(told, rows, read.chunk.line)
         return LearnedChunk(**structs.asdict(told), chunk=read.chunk.number, bytes=read.chunk.ends)
 
     def _none_of(self, read: _Read, refused: RowsRefused) -> Learned:
         """Of a chunk of which no row was taken."""
-        mistakes = None if read.model.door.task == "regression" else 0
+        mistakes = None if read.model.row_schema.task == "regression" else 0
         return Learned(
             model=self._model_id,
             seq=self.totals.seq,
@@ -285,11 +285,11 @@ class Upload:
             if read.model is not model:
                 await self._read_again(read, read.key)
                 model = read.model
-            intake, request = read.intake, read.request
+            parsed, request = read.parsed, read.request
             if request is None:
                 if self._opening == read.chunk.number:  # it had good rows for a model that is gone
                     self._opening = None
-                raise RowsRefused(intake.count, len(intake.errors), intake.errors)
+                raise RowsRefused(parsed.count, len(parsed.errors), parsed.errors)
             key = await self._key_of(model, read.chunk.number)
             if read.key != key:
                 await self._read_again(read, key)
@@ -306,7 +306,7 @@ class Upload:
                 if self._incarnation is not None:
                     raise
                 continue
-            told = await learned_of(model, intake, request, receipt, self._wants_scores)
+            told = await learned_of(model, parsed, request, receipt, self._wants_scores)
             self._incarnation = model.record.incarnation
             return told
 

@@ -158,7 +158,7 @@ async def learn_labels(
         if not rows and (key is None or not labelled.duplicates):
             return labelled
         # If all labels are known, journal the key alone: another request must not use it.
-        request = request_of(model.door.dim, labelled.found, rows, key, fingerprint)
+        request = request_of(model.row_schema.dim, labelled.found, rows, key, fingerprint)
         labelled.receipt = await model.submit(request)
         place = labelled.receipt.placed
         if place.conflict:
@@ -176,7 +176,7 @@ async def learn_labels(
         assert key is not None
         answer = model.replica.answers.find(key, seq)
     if not count:
-        answer = answer_without_rows(seq, model.door.task)
+        answer = answer_without_rows(seq, model.row_schema.task)
     return _explained(labels, waiting, known, (seq, count), answer)
 
 
@@ -234,7 +234,9 @@ async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
         Label(place, row.key[1:].decode(), _LABEL.unpack(row.default)[0])
         for place, row in enumerate(due)
     ]
-    return await model.submit(request_of(model.door.dim, labels, [_row_of(row) for row in due]))
+    return await model.submit(
+        request_of(model.row_schema.dim, labels, [_row_of(row) for row in due])
+    )
 
 
 def request_of(

@@ -131,7 +131,7 @@ class RedisInputs:
         receipt = await model.submit(request)
         if receipt.scores is not None:
             model.mark_names_journalled(parsed, receipt)
-        taken = len(parsed.places) - len(receipt.conflicts)
+        taken = len(parsed.row_indices) - len(receipt.conflicts)
         self._registry.counters.saw_input(record.id, taken, len(waiting.messages) - taken)
         return True
 
@@ -147,8 +147,10 @@ class RedisInputs:
 def _read(model: "Model", waiting: Waiting, most_bytes: int) -> tuple[ParsedRows, Request]:
     """The rows of these messages, and the request that learns them and moves the cursor."""
     messages = waiting.messages
-    parsed = parse_messages(model.door, [message.fields for message in messages], most_bytes)
-    request = Request.of(parsed.rows, None, None) if parsed.places else Request([], parsed.rows)
+    parsed = parse_messages(model.row_schema, [message.fields for message in messages], most_bytes)
+    request = (
+        Request.of(parsed.rows, None, None) if parsed.row_indices else Request([], parsed.rows)
+    )
     request.cursor = InputMove(
         CURSOR,
         waiting.cursor,
@@ -170,5 +172,5 @@ def _keyed_parts(request: Request, parsed: ParsedRows) -> Iterator[tuple[int, in
     row = 0
     for number, part in enumerate(request.parts):
         if part.key is not None:
-            yield number, parsed.places[row]
+            yield number, parsed.row_indices[row]
         row += part.count

@@ -67,7 +67,7 @@ class Refits(Job):
         self._model_ref = weakref.ref(model)
         self._thread = model.deps.refit_thread
         self._journal = model.deps.journal
-        self._table = RefitTable(model.replica, self._journal, model.outside)
+        self._table = RefitTable(model.replica, self._journal, model.clock)
         self._local: dict[str, tuple[RefitJob, threading.Event, asyncio.Task[None]]] = {}
         self._begin_tasks: set[asyncio.Task[None]] = set()
         spec = model.replica.spec
@@ -111,7 +111,7 @@ class Refits(Job):
         if rows is None and self.is_of_journal:
             rows = (self._schedule or {}).get("rows", WINDOW_ROWS)
         job = RefitJob(
-            job=sha256(self._model.outside.nonce()).hexdigest()[:12],
+            job=sha256(self._model.clock.new_nonce()).hexdigest()[:12],
             method=method,
             tol=tol,
             max_epochs=max_epochs,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.journal.protocol import (
     AppendRequest,
     Change,
@@ -83,10 +83,10 @@ def now_ms() -> int:
 class RefitTable:
     """The refits of one model, newest first."""
 
-    def __init__(self, replica: Replica, journal: Journal, outside: Outside = REAL) -> None:
+    def __init__(self, replica: Replica, journal: Journal, clock: Clock = SYSTEM_CLOCK) -> None:
         self._replica = replica
         self._journal = journal
-        self._outside = outside
+        self._clock = clock
 
     async def read(self) -> list[RefitJob]:
         """All known refits. Raises ModelChanged, JournalUnavailable."""
@@ -148,7 +148,7 @@ class RefitTable:
             if jobs is None:
                 return
             move = CursorMove(CURSOR, before, msgspec.json.encode(jobs).decode())
-            nonce = self._outside.nonce()
+            nonce = self._clock.new_nonce()
             try:
                 await self._journal.append(
                     AppendRequest(*where, nonce, replica.seq, (), move, change=entry)

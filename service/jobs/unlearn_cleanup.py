@@ -48,7 +48,7 @@ class UnlearnCleanup(Job):
         self._committer = model.committer
         self._journal = model.deps.journal
         self._identity = model.deps.store_identity
-        self._outside = model.outside
+        self._clock = model.clock
         self._task: asyncio.Task[None] | None = None
         self._skip_delay = asyncio.Event()
         self._is_requested = False
@@ -151,7 +151,7 @@ class UnlearnCleanup(Job):
         before = await self._journal.cursor(*self._where, CURSOR)
         move = CursorMove(CURSOR, before, str(max(seq, int(before or 0))))
         with contextlib.suppress(CursorMoved):  # `_try` reads it again
-            nonce = self._outside.nonce()
+            nonce = self._clock.new_nonce()
             await self._journal.append(
                 AppendRequest(*self._where, nonce, self._replica.seq, (), move)
             )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dualstream.service.clock import Outside
+from dualstream.service.clock import Clock
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.admission import AdmissionControl
 from dualstream.service.models.job import Job
@@ -40,7 +40,7 @@ class ModelDeps:
     journal: Journal
     settings: Settings
     counters: Counters
-    outside: Outside
+    clock: Clock
     store_identity: StoreIdentity
     store_status: StoreStatus
     admission: AdmissionControl

@@ -183,17 +183,17 @@ class ModelLoader:
         deps = self._deps
         try:
             async with self._at_once:
-                began = deps.outside.clock()
+                began = deps.clock.now()
                 base = await deps.journal.base(model_id)
                 record = base.record
                 check_spec(record)
                 spec = await self._specs.get(record.spec)
-                replica = Replica(record, MAX_KEPT_ANSWERS, deps.outside, spec.s_per_row)
+                replica = Replica(record, MAX_KEPT_ANSWERS, deps.clock, spec.s_per_row)
                 if _lineage_of(record, self._forked_lineages) is not None:
                     replica.trail = Lineage(kept=None)
                 await replica.load(deps.journal, deps.settings.adopt, base)
                 spec.s_per_row = replica.s_per_row
-                deps.counters.saw_load(deps.outside.clock() - began)
+                deps.counters.saw_load(deps.clock.now() - began)
         except UnknownModel:
             if self._under_way.get(model_id) is loading:
                 self._owner.forget_gone(model_id)
@@ -206,7 +206,7 @@ class ModelLoader:
             # The model was replaced. Using this one would put two replicas of it into use.
             return await self._owner.get(model_id)
         self._unreadable.pop(model_id, None)
-        model = Model(deps, self._owner, record, replica, spec, spec.door())
+        model = Model(deps, self._owner, record, replica, spec, spec.row_schema())
         forked, left = (
             _lineage_of(record, self._forked_lineages),
             _lineage_of(record, self._evicted_lineages),

@@ -88,20 +88,20 @@ class Model(CommitListener):
         record: ModelRecord,
         replica: Replica,
         spec: KnownSpec,
-        door: RowSchema,
+        row_schema: RowSchema,
     ) -> None:
         self.deps, self._owner = deps, owner
         self.record = record
         self.replica = replica
-        self.spec, self.door = spec, door
+        self.spec, self.row_schema = spec, row_schema
         self.committer = Committer(
-            deps.journal, replica, MAX_APPEND_S, listener=self, outside=deps.outside
+            deps.journal, replica, MAX_APPEND_S, listener=self, clock=deps.clock
         )
-        self.outside = deps.outside
+        self.clock = deps.clock
         self._jobs: dict[type[Job], Job] = {}
         self._names_since = replica.names_since
         if self._names_since:
-            door.tell_names_again(self._names_since)
+            row_schema.resend_names(self._names_since)
         self.lag = Lag()
         self._snapshot: asyncio.Task[None] | None = None
         self._snapshot_seq = replica.restored_seq
@@ -184,10 +184,12 @@ class Model(CommitListener):
         theirs.
         """
         if not receipt.conflicts:
-            self.door.told(parsed.names, receipt.placed.seq)
+            self.row_schema.mark_journalled(parsed.names, receipt.placed.seq)
         elif isinstance(parsed.rows, ListedRows):
             for row in receipt.rows or ():
-                self.door.told(parsed.rows.names_of(row, row + 1), receipt.placed.seq)
+                self.row_schema.mark_journalled(
+                    parsed.rows.names_of(row, row + 1), receipt.placed.seq
+                )
 
     async def known(self, keys: Sequence[bytes]) -> list[Known | None]:
         """What the journal keeps under these keys."""
@@ -294,7 +296,7 @@ class Model(CommitListener):
     def on_fork(self, model_id: str) -> None:
         """The lost records may have held feature names, and snapshots may hold lost records."""
         self.deps.counters.saw_fork(model_id)
-        self.door.tell_names_again()
+        self.row_schema.resend_names()
         self._snapshot_seq = 0
 
     def saw_refit(self, has_entered: bool) -> None:
@@ -328,7 +330,7 @@ class Model(CommitListener):
         every = self.deps.settings.snapshot_every
         is_bulk = after - before >= BULK_ROWS
         if after // every > before // every and self._snapshot is None:
-            if not is_bulk or self.deps.outside.clock() >= self._snapshot_not_before:
+            if not is_bulk or self.deps.clock.now() >= self._snapshot_not_before:
                 self.start_snapshot()
         if after >= self._measure_at:
             self._remeasure()
@@ -339,7 +341,7 @@ class Model(CommitListener):
             job.on_advance()
         if self.replica.names_since != self._names_since:
             self._names_since = self.replica.names_since
-            self.door.tell_names_again(self._names_since)
+            self.row_schema.resend_names(self._names_since)
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -358,7 +360,7 @@ class Model(CommitListener):
             replica.progress,
             replica.trail,
             *filter(len, lists),
-            *self.door.held(),
+            *self.row_schema.owned_objects(),
         )
         self.bytes = OVERHEAD_BYTES + 8 * len(self.record.spec) + bytes_of(*roots)
         self._measure_at = replica.seq + min(
@@ -423,8 +425,8 @@ class Model(CommitListener):
 
     async def _write(self, captured: Captured, on_end: Callable[[], None]) -> None:
         """Write a snapshot. If the store refuses it, learning continues until the next one."""
-        clock = self.deps.outside.clock
-        began = clock()
+        now = self.deps.clock.now
+        began = now()
         try:
             await self.write_snapshot(captured)
         except OtherIdentity as error:
@@ -435,5 +437,5 @@ class Model(CommitListener):
                 await self.committer.check_place(Place(captured.seq, captured.chain))
         finally:
             self._snapshot = None
-            self._snapshot_not_before = clock() + (clock() - began) / SNAPSHOT_SHARE
+            self._snapshot_not_before = now() + (now() - began) / SNAPSHOT_SHARE
         on_end()

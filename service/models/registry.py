@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.codecs import MAX_NONZEROS, RowLimits
 from dualstream.service.concurrency import background_task, drop_traceback
 from dualstream.service.journal.audit import SERVER, Author, describe_spec
@@ -55,27 +55,27 @@ class ModelRegistry:
         settings: Settings,
         counters: Counters,
         jobs: Sequence[type[Job]],
-        outside: Outside = REAL,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.journal = journal
         self.settings = settings
         self.counters = counters
         self.store_status = StoreStatus(journal)
         self.store_identity = StoreIdentity(journal)
-        self.outside = outside
+        self.clock = clock
         self.admission = AdmissionControl(
             settings.max_in_flight,
             MAX_WAIT_S,
             settings.request_timeout_s,
             counters.saw_shed,
-            outside.clock,
+            clock.now,
             IdleShare().share,
         )
         self.deps = ModelDeps(
             journal,
             settings,
             counters,
-            outside,
+            clock,
             self.store_identity,
             self.store_status,
             self.admission,

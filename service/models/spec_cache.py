@@ -20,18 +20,18 @@ class KnownSpec:
     s_per_row    estimated time to learn a row, in seconds
     """
 
-    __slots__ = ("_door", "_limits", "_spec", "first_bytes", "s_per_row")
+    __slots__ = ("_row_schema", "_limits", "_spec", "first_bytes", "s_per_row")
 
     def __init__(self, spec: FixedSpec, first_bytes: int, limits: RowLimits) -> None:
         self._spec, self._limits = spec, limits
         self.first_bytes = first_bytes
         self.s_per_row = S_PER_ROW
-        door = RowSchema(spec, limits)
-        self._door = None if door.is_hashed else door
+        row_schema = RowSchema(spec, limits)
+        self._row_schema = None if row_schema.is_hashed else row_schema
 
-    def door(self) -> RowSchema:
+    def row_schema(self) -> RowSchema:
         """The row schema of a model. Only schemas of hashed features belong to one model."""
-        return self._door or RowSchema(self._spec, self._limits)
+        return self._row_schema or RowSchema(self._spec, self._limits)
 
 
 class KnownSpecs:

@@ -17,7 +17,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.concurrency import run_to_completion
 from dualstream.service.journal.protocol import (
     Appended,
@@ -82,14 +82,14 @@ class Committer:
         replica: Replica,
         append_timeout_s: float,
         listener: CommitListener = SILENT,
-        outside: Outside = REAL,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._replica = replica
-        self._appending = Appending(journal, replica, append_timeout_s, outside)
+        self._appending = Appending(journal, replica, append_timeout_s, clock)
         self._applying = Applying(journal, replica, listener)
         self._listener = listener
         self._on_late: Callable[[Appended], None] | None = None
-        self._outside = outside
+        self._clock = clock
         self._waiting: RequestQueue = deque()
         # Busy from the first waiting request until none waits. `_idle` resolves then.
         self._is_busy = False
@@ -248,7 +248,7 @@ class Committer:
         if not self._waiting:  # `drain` removed the cancelled requests
             self._start_next()
             return
-        self._group = group = next_group(self._waiting, self._outside)
+        self._group = group = next_group(self._waiting, self._clock)
         group.sent = self._appending.send(group)
         group.sent.add_done_callback(self._on_appended)
 
@@ -386,7 +386,7 @@ class Committer:
         if self._lock_waiters:
             return
         if is_bulk(self._waiting[0][0]):
-            self._ahead = group = next_group(self._waiting, self._outside)
+            self._ahead = group = next_group(self._waiting, self._clock)
             group.front = self._learning_until
             self._replica.watched[group.nonce] = None
             group.appending = asyncio.create_task(self._journal_ahead(group, self._learning_until))
@@ -415,7 +415,7 @@ class Committer:
     # -- responses and the listener -------------------------------------------------------------
 
     def _notify_journalled(self, group: Group, appended: Appended) -> None:
-        self._listener.on_group(group.rows, self._outside.clock() - group.began)
+        self._listener.on_group(group.rows, self._clock.now() - group.began)
         for request in group.requests:
             if isinstance(request, Request) and request.on_journalled is not None:
                 if is_complete(appended):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dualstream.service.clock import Outside
+from dualstream.service.clock import Clock
 from dualstream.service.journal.protocol import (
     Appended,
     AppendRequest,
@@ -56,7 +56,7 @@ class Group(msgspec.Struct):
     """Log position that the first append of this group was based on."""
 
 
-def next_group(queue: RequestQueue, outside: Outside) -> Group:
+def next_group(queue: RequestQueue, clock: Clock) -> Group:
     """Remove the next group from a queue that is not empty."""
     first, future = queue.popleft()
     requests, futures, parts, rows = [first], [future], first.parts, _rows(first)
@@ -73,7 +73,7 @@ def next_group(queue: RequestQueue, outside: Outside) -> Group:
             requests.append(following)
             futures.append(future)
             parts += following.parts
-    return Group(requests, futures, parts, rows, outside.nonce(), outside.clock())
+    return Group(requests, futures, parts, rows, clock.new_nonce(), clock.now())
 
 
 def is_bulk(request: AnyRequest) -> bool:
@@ -138,15 +138,13 @@ LONGEST_PAUSE_S = 0.5
 class Appending:
     """Appends one model's groups after the entries that its replica has applied."""
 
-    __slots__ = ("_journal", "_outside", "_replica", "_timeout_s")
+    __slots__ = ("_journal", "_clock", "_replica", "_timeout_s")
 
-    def __init__(
-        self, journal: Journal, replica: Replica, timeout_s: float, outside: Outside
-    ) -> None:
+    def __init__(self, journal: Journal, replica: Replica, timeout_s: float, clock: Clock) -> None:
         self._journal = journal
         self._replica = replica
         self._timeout_s = timeout_s
-        self._outside = outside
+        self._clock = clock
 
     def send(self, group: Group) -> "asyncio.Future[Appended]":
         """Append the group once. The future also carries errors."""
@@ -188,7 +186,7 @@ class Appending:
         remembers the nonce.
         """
         sent, group.sent = group.sent, None
-        began = self._outside.clock() if sent is None else group.began
+        began = self._clock.now() if sent is None else group.began
         deadline = began + self._timeout_s
         pause = FIRST_PAUSE_S
         unknown: OutcomeUnknown | None = None
@@ -209,7 +207,7 @@ class Appending:
                     raise
                 unknown = OutcomeUnknown(str(error))
             sent = None
-            if self._outside.clock() + pause > deadline:
+            if self._clock.now() + pause > deadline:
                 raise unknown
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)

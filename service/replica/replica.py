@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from dualstream.service.clock import REAL, Outside
+from dualstream.service.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.concurrency import background_task, run_in_thread
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of, size_of
@@ -77,7 +77,7 @@ class Replica(PositionedState):
         self,
         record: ModelRecord,
         kept_answers: int = MAX_KEPT_ANSWERS,
-        outside: Outside = REAL,
+        clock: Clock = SYSTEM_CLOCK,
         s_per_row: float = 1e-6,
         spec: bytes | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class Replica(PositionedState):
         # reaches this replica in another way than from the committer.
         self.watched: dict[bytes, Applied | None] = {}
         self.member_certificates: dict[str, Certificate] = {}
-        self._outside = outside
+        self._clock = clock
         self._lock = asyncio.Lock()
         self._s_per_row = s_per_row
 
@@ -140,10 +140,10 @@ class Replica(PositionedState):
         JournalUnavailable while the replica is forked.
         """
         async with self.serving():
-            if self._outside.clock() - self.certified_at > max_age_s:
+            if self._clock.now() - self.certified_at > max_age_s:
                 self.certificate = self.learner.certificate()
                 self.member_certificates = certificates_of_members(self.learner)
-                self.certified_at = self._outside.clock()
+                self.certified_at = self._clock.now()
             return self.certificate
 
     # -- applying --------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class Replica(PositionedState):
         # CPU time, not elapsed time: one wait for a core makes a model look slow. Its next batches
         # then run in a thread, and it leaves snapshots when evicted, and both keep the cores busy.
         is_measured = len(batch) >= MEASURED_ROWS
-        began = self._outside.effort() if is_measured else 0.0
+        began = self._clock.cpu_seconds() if is_measured else 0.0
         if self.guarding is None:
             outcome = self.learn_rows(batch, self.seq + 1)
         else:
@@ -351,7 +351,7 @@ class Replica(PositionedState):
         self.seq += len(batch)
         if is_measured:
             # This decides only where batches are split, which does not change the state.
-            spent = (self._outside.effort() - began) / len(batch)
+            spent = (self._clock.cpu_seconds() - began) / len(batch)
             self._s_per_row += 0.2 * (spent - self._s_per_row)
         return outcome
 
@@ -431,7 +431,7 @@ class Replica(PositionedState):
         then.
         """
         self.is_forked = True
-        fresh = Replica(record, self._kept_answers, self._outside, self._s_per_row)
+        fresh = Replica(record, self._kept_answers, self._clock, self._s_per_row)
         fresh.watched = self.watched
         fresh.trail = Lineage(kept=None)
         await fresh.load(journal, base=Base(record))

@@ -60,7 +60,7 @@ from dualstream.service.models.versions import (
 )
 from dualstream.service.server.cors import across_origins
 from dualstream.service.settings import Settings, check_binding
-from dualstream.service.transport.body_memory import CONNECTION, Bodies
+from dualstream.service.transport.body_memory import CONNECTION, BodyMemory
 from dualstream.service.transport.connections import (
     MAX_BODY_STEP_S,
     MAX_HEAD_BYTES,
@@ -81,7 +81,7 @@ class Application:
         registry: ModelRegistry,
         versions: LoadedVersions,
         startup: Readiness,
-        bodies: Bodies,
+        bodies: BodyMemory,
         connections: Connections,
         learn: LearnRoute,
         events: Events,
@@ -221,7 +221,7 @@ def create_app(
     ):
         app.add_exception_handler(kind, _answer_problem)
     describe_hot_routes(app, settings.asks_for_keys)
-    bodies = Bodies(settings.max_bodies_bytes, time.monotonic)
+    bodies = BodyMemory(settings.max_bodies_bytes, time.monotonic)
     loaded = LoadedVersions(MAX_LOADED_VERSIONS, MAX_LOADED_VERSIONS_BYTES)
     learn = LearnRoute(registry, settings, telemetry)
     predict = PredictRoute(registry, loaded, settings, telemetry)

@@ -19,7 +19,7 @@ from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
 from dualstream.service.settings import Settings
 from dualstream.service.transport.body_protocol import protocol_of
-from dualstream.service.transport.connections import room_for
+from dualstream.service.transport.connections import connection_limit
 
 log = logging.getLogger("dualstream.server")
 
@@ -71,11 +71,11 @@ def make_server(settings: Settings, metrics_dir: MetricsDirectory | None = None)
     check_certificate(settings)
     keep_freed_blocks()
     app = create_app(settings, metrics_dir=metrics_dir)
-    app.connections.most = room_for(settings.max_connections)
-    if app.connections.most < settings.max_connections:
+    app.connections.limit = connection_limit(settings.max_connections)
+    if app.connections.limit < settings.max_connections:
         log.warning(
             "max_connections is reduced to %d by the limit of open files; raise ulimit -n",
-            app.connections.most,
+            app.connections.limit,
         )
     config = uvicorn.Config(
         app,

@@ -33,7 +33,7 @@ from dualstream.solvers import (
     resolve_spec,
 )
 from dualstream.wire.problems import Problem
-from tests.service.codecs.test_line_formats import DOORS
+from tests.service.codecs.test_line_formats import SCHEMAS
 from tests.service.journal.test_record import assert_merged, assert_same, same_bits
 
 SMALL = {"features": {"kind": "indexed", "dim": 3}}
@@ -192,11 +192,11 @@ def snapshots() -> list[bytes]:
 
 def messages(data: bytes) -> None:
     """Fields of a store's input, and texts of a query."""
-    door, texts = DOORS[(data[0] if data else 0) % len(DOORS)], data[1:].split(b"\0")
+    schema, texts = SCHEMAS[(data[0] if data else 0) % len(SCHEMAS)], data[1:].split(b"\0")
     fields = list(zip(texts[::2], texts[1::2], strict=False))
-    intake = parse_messages(door, [fields, fields[:2]], 4096)
-    assert intake.count == 2
-    b = as_batch([intake.rows])
+    parsed = parse_messages(schema, [fields, fields[:2]], 4096)
+    assert parsed.count == 2
+    b = as_batch([parsed.rows])
     Batch(b.indptr, b.indices, b.values, b.labels, b.weights, b.dim, b.classes)
     for text in (text.decode(errors="replace") for text in texts):
         for read in (feature_of, weight_of, lambda text: label_of(text, False)):
@@ -205,14 +205,14 @@ def messages(data: bytes) -> None:
             except BadRow:
                 pass
         try:
-            parse_query_row(door, text)
+            parse_query_row(schema, text)
         except Problem as problem:
             assert problem.status == 422
 
 
 def late_labels(data: bytes) -> None:
     """The body of a request that brings labels."""
-    model = SimpleNamespace(door=DOORS[(data[0] if data else 0) % len(DOORS)])
+    model = SimpleNamespace(row_schema=SCHEMAS[(data[0] if data else 0) % len(SCHEMAS)])
     try:
         asked = _Asked(model, data[1:])  # type: ignore[arg-type]
     except Problem as problem:

@@ -28,7 +28,7 @@ import dualstream.service.replica.committer
 import dualstream.service.replica.groups
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.resolve
-from dualstream.service.clock import Outside
+from dualstream.service.clock import Clock
 from dualstream.service.jobs import MODEL_JOBS
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.guard_rollback import GuardRollback
@@ -164,7 +164,7 @@ class Worker:
             world.settings,
             self.telemetry,  # type: ignore[arg-type]
             MODEL_JOBS,
-            Outside(world.clock, world.nonce, world.clock),
+            Clock(world.clock, world.nonce, world.clock),
         )
         self.startup = Readiness(self.connection, self.catalog)
         self.loop.create_task(self.startup.run())

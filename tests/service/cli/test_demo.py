@@ -90,7 +90,7 @@ def test_the_demonstration_ends_well_and_stays_until_an_interrupt(monkeypatch):
 
     def interrupt() -> None:
         url = re.search(
-            r"Its page is at (http://127.0.0.1:\d+)/#/models/adult until", said.getvalue()
+            r"The dashboard is at (http://127.0.0.1:\d+)/#/models/adult until", said.getvalue()
         )
         assert url is not None and httpx.get(f"{url.group(1)}/models/adult").json()["seq"] == 32_561
         raise KeyboardInterrupt

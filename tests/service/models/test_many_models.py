@@ -525,9 +525,9 @@ def test_loaded_models_take_the_memory_that_they_tell(store, many, features):
         async with serving(store) as catalog:
             for model_id in IDS:
                 model, _ = await catalog.create(model_id, ADULT | {"features": features})
-                intake = parse_json(model.door, named(many), True)
+                parsed = parse_json(model.row_schema, named(many), True)
                 await model.submit(
-                    await request_of(intake, make_key(KeyKind.REQUEST, "k"), b"f" * 16)
+                    await request_of(parsed, make_key(KeyKind.REQUEST, "k"), b"f" * 16)
                 )
         async with serving(store) as catalog:
             for model_id in IDS[:2]:  # whatever is allocated once
@@ -556,9 +556,9 @@ def test_models_of_one_specification_share_nothing_that_changes(store):
             for model_id in IDS[:2]:
                 await learn(catalog, model_id, rows(0, 20), "k")
                 model = catalog.find(model_id)
-                state, door = model.replica.state, model.door
+                state, schema = model.replica.state, model.row_schema
                 of = (state, model.replica.answers, model.replica.losses, model.replica.verdicts)
-                parts.append(changeable(of, model.replica.trail, model.lag, door.held()))
+                parts.append(changeable(of, model.replica.trail, model.lag, schema.owned_objects()))
             assert not parts[0].keys() & parts[1].keys()
 
     asyncio.run(run())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.cli.demo.adult import adult_lines
-from dualstream.service.clock import Outside
+from dualstream.service.clock import Clock
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     AppendRequest,
@@ -380,8 +380,8 @@ def test_time_that_others_had_the_core_is_not_taken_for_work():
     spec = canonical(resolve_spec(SPEC))
     record = ModelRecord("m", "0" * 32, spec, spec, 0, 0, "")
     moments, worked = count(step=10.0), count(step=1e-5)
-    outside = Outside(lambda: next(moments), effort=lambda: next(worked))
-    replica = Replica(record, outside=outside)
+    clock = Clock(lambda: next(moments), cpu_seconds=lambda: next(worked))
+    replica = Replica(record, clock=clock)
     batch = Batch.from_libsvm(b"\n".join(adult_lines()[:100]) + b"\n", 123).batch
     for _ in range(50):
         asyncio.run(replica._learn(batch))

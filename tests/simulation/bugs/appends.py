@@ -29,7 +29,7 @@ def _fresh_nonce(true: Any, self: Appending, group: Any) -> Any:
     before = getattr(self._replica, "sent_nonce", None)
     self._replica.sent_nonce = group.nonce  # type: ignore[attr-defined]
     if group.nonce == before:
-        group = msgspec.structs.replace(group, nonce=self._outside.nonce())
+        group = msgspec.structs.replace(group, nonce=self._clock.new_nonce())
     return true(self, group)
 
 
@@ -130,7 +130,7 @@ def _one_before(true: Any, done: Any, first_seq: int, seq: int) -> Any:
 def _of_an_empty_line(true: Any, self: Committer, taken: object = None) -> None:
     """The next group is taken from a queue from which all clients may have left."""
     if not self._waiting:
-        next_group(self._waiting, self._outside)
+        next_group(self._waiting, self._clock)
     true(self, taken)
 
 
