@@ -1,4 +1,4 @@
-"""What a model serves, for other programs."""
+"""GET /models/{id}/export: the model as a file for other programs."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -38,19 +38,21 @@ _JSON = {"schema": {"type": "object"}}
             },
         },
         **NOT_MODIFIED,
-        409: {"description": "The format cannot say what the model serves, and why."},
-        501: {"description": "The server was installed without what the format needs."},
+        409: {"description": "The format cannot express the model; `detail` has the reason."},
+        501: {"description": "The server lacks a library that the format needs."},
     },
 )
 async def export_model(
     model_id: str,
     request: Request,
     response: Response,
-    format: Annotated[FormatName, Query(description="docs/guides/export.md has what each holds.")],
-    member: Annotated[str | None, Query(description="Of this member alone.")] = None,
+    format: Annotated[
+        FormatName, Query(description="docs/guides/export.md describes each format.")
+    ],
+    member: Annotated[str | None, Query(description="Export this member only.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Any:
-    """The model for another program, to score rows as this server does now."""
+    """Export the model as a file. Its scores are those that the server computes now."""
     model = await catalog_of(request).get(model_id)
     written = FORMATS[format]
     try:
@@ -62,7 +64,9 @@ async def export_model(
         body = await asyncio.to_thread(written.write, source)
     except NotExpressible as reason:
         owner = f"model {model_id!r}" if member is None else f"member {member!r}"
-        raise Problem(409, "not-exportable", f"{owner} as {format}: {reason}") from None
+        raise Problem(
+            409, "not-exportable", f"{owner} cannot be exported as {format}: {reason}"
+        ) from None
     except MissingExtra as missing:
         raise Problem(501, "not-installed", str(missing)) from None
     name = model_id if member is None else f"{model_id}.{member}"

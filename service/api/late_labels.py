@@ -1,4 +1,4 @@
-"""Labels that come later: POST /models/{id}/labels."""
+"""POST /models/{id}/labels: late labels of remembered rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,20 +40,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OneLabel(Struct, forbid_unknown_fields=True):
-    """The label of a row that was predicted with `remember=true`, by the row's id."""
+    """The label of a remembered row, by the row's id."""
 
     id: str | int
     y: float | int | bool | str | None
 
 
 class ManyLabels(Struct, forbid_unknown_fields=True):
-    """Labels, in the order in which they are learned."""
+    """Labels in learning order."""
 
     labels: list[Raw]
 
 
 _one, _many = msgspec.json.Decoder(OneLabel), msgspec.json.Decoder(ManyLabels)
-# As of rows: a label that no float holds is no fault of those beside it.
+# Overlong numbers become infinity, so that such a label is refused alone, as in rows.
 _any = msgspec.json.Decoder(float_hook=float)
 
 
@@ -61,17 +61,17 @@ _any = msgspec.json.Decoder(float_hook=float)
     "/labels",
     response_model=None,
     responses={
-        200: {"description": "As `learn` answers; loss and mistakes are of the scores served."},
-        404: {"description": "None of the samples is known."},
-        410: {"description": "All of them have waited too long."},
-        429: {"description": "The model has grown too large, or its quarantine is full."},
+        200: {"description": "As for `learn`; loss and mistakes use the served scores."},
+        404: {"description": "No row waits for any of these labels."},
+        410: {"description": "All rows of these labels have expired."},
+        429: {"description": "The model is too large, or its quarantine is full."},
     },
     openapi_extra={
         "parameters": [
             {
                 "in": "header",
                 "name": "Idempotency-Key",
-                "description": "Learned once, however often it is sent.",
+                "description": "The request is learned once; a repeat gets the first answer.",
                 "required": False,
                 "schema": {"type": "string"},
             }
@@ -88,10 +88,11 @@ _any = msgspec.json.Decoder(float_hook=float)
     },
 )
 async def learn_late_labels(model_id: str, request: Request) -> Response:
-    """Learn the labels of rows that were predicted with `remember=true`, each once.
+    """Learn labels of rows that were predicted with `remember=true`, each once.
 
-    They are scored as they were served. A label that was learned before is a duplicate; of a sample
-    that is unknown, has expired, or has another label already, it is an error of that row alone.
+    Loss and mistakes use the scores as they were served. A label that was learned before is a
+    duplicate. A label of a row that is unknown, expired or labelled differently is an error of that
+    label only.
     """
     catalog = catalog_of(request)
     head = read_head(request.scope)
@@ -113,10 +114,10 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
 
 
 class _Asked:
-    """The labels of one request, good and bad, and how they are answered."""
+    """The labels of one request, valid and invalid, and the answer to it."""
 
     def __init__(self, model: Model, body: bytes) -> None:
-        """Raises Problem 400 for what is no JSON, 413 for too many, 422 where there is none."""
+        """Raises Problem 400 for invalid JSON, 413 for too many labels, 422 for none."""
         self._model = model
         self.labels: list[Label] = []
         self._bad: list[RowError] = []
@@ -130,10 +131,10 @@ class _Asked:
                 self._bad.append(RowError(place, self._pointer(place) + bad.pointer, bad.reason))
         self._ids = {label.place: label.id for label in self.labels}
         if not given:
-            raise Problem(422, "invalid-rows", "the request holds no label")
+            raise Problem(422, "invalid-rows", "the request has no labels; send at least one")
 
     def answer(self, told: Labelled) -> Learned:
-        """As of `learn`. Raises Problem where no label was learned, now or before."""
+        """The answer, as for `learn`. Raises Problem if no label was learned, now or before."""
         if told.repeats is not None:
             return self._again(told, told.repeats)
         receipt, found = told.receipt, told.found
@@ -151,7 +152,7 @@ class _Asked:
             return Learned(model, seq, taken, None, None, None, None, False)
         if not taken and not duplicates:
             self._refuse(told, errors)
-        # Where nothing is new, up to where the known ones stand; under a key, as it is kept there.
+        # Without new rows, seq is the largest one of the duplicates.
         seq = max([0 if receipt is None else receipt.placed.seq, *(seq for _, seq in duplicates)])
         losses: Column = [] if receipt is None else _learned(receipt, receipt.losses)
         return Learned(
@@ -168,13 +169,13 @@ class _Asked:
         )
 
     def _again(self, told: Labelled, repeats: tuple[int, int]) -> Learned:
-        """The first answer to a request that is repeated, or as much as is kept of it."""
+        """The first answer to a repeated request, or as much of it as is kept."""
         (seq, count), answer, model = repeats, told.answer, self._model.record.id
         if answer is None:
             return Learned(model, seq, count, None, None, None, None, True)
         rejected = _rejected_before(answer, told.journalled)
         errors = self._errors(told, told.conflicts, rejected)
-        is_told = answer.rows is not None
+        has_rows = answer.rows is not None
         return Learned(
             model=model,
             seq=answer.seq,
@@ -182,7 +183,7 @@ class _Asked:
             learned=answer.learned,
             mistakes=answer.mistakes,
             loss=answer.loss,
-            rejected=len(errors) + (0 if is_told else answer.count - answer.learned),
+            rejected=len(errors) + (0 if has_rows else answer.count - answer.learned),
             duplicate=True,
             duplicates=_listed(told.duplicates),
             errors=first_errors(errors),
@@ -194,13 +195,13 @@ class _Asked:
         conflicts: Sequence[tuple[int, int]],
         rejected: Sequence[tuple[int, str]],
     ) -> list[RowError]:
-        """Of all labels that were not learned and are no duplicates, in their order."""
+        """Errors of all labels that are neither learned nor duplicates, in request order."""
         errors = list(self._bad)
         errors += [RowError(place, self._pointer(place), reason) for place, reason in rejected]
         for places, reason in (
-            ([place for place, _ in conflicts], "sample {!r} was labelled otherwise before"),
+            ([place for place, _ in conflicts], "sample {!r} was learned with another label"),
             (told.unknown, "unknown-sample: no row waits for the label of {!r}"),
-            (told.expired, "expired-sample: {!r} has waited for its label too long"),
+            (told.expired, "expired-sample: {!r} waited for its label too long"),
         ):
             errors += [
                 RowError(place, self._pointer(place) + "/id", reason.format(self._ids[place]))
@@ -210,7 +211,7 @@ class _Asked:
         return errors
 
     def _refuse(self, told: Labelled, errors: Sequence[RowError]) -> None:
-        """Raise the Problem for a request of which no label was taken."""
+        """Raise the Problem of a request without an accepted label."""
         status, slug = 422, "invalid-rows"
         if len(told.unknown) == len(errors):
             status, slug = 404, "unknown-sample"
@@ -236,7 +237,7 @@ class _Asked:
 
 
 def _parsed(body: bytes) -> tuple[list[bytes], bool]:
-    """The JSON of each label; and whether it is a single one."""
+    """The JSON of each label, and whether the body is a single label."""
     try:
         content = _any.decode(body)
         if isinstance(content, dict) and "labels" in content:
@@ -259,17 +260,17 @@ def _label(model: Model, place: int, raw: bytes) -> Label:
         raise BadRow("", str(wrong)) from None
     y = model.door.label(given.y)
     if isinstance(y, str):
-        raise BadRow("/y", "rows of a multiclass model cannot wait for their labels")
+        raise BadRow("/y", "late labels are not supported for multiclass models")
     return Label(place, model.door.id(given.id), y)
 
 
 def _learned(receipt: Receipt, column: Column | None) -> Column:
-    """Of the journalled rows those that were not rejected."""
+    """The column without rejected rows."""
     return [] if column is None else where_not(receipt.rejected, column)
 
 
 def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]:
-    """The places of labels that were journalled and not learned, and why not."""
+    """Index in the request and reason of labels that were journalled and not learned."""
     rows = range(len(found)) if receipt.rows is None else receipt.rows
     places = places_where(receipt.rejected)
     why = reasons(len(rows), places, receipt.set_aside)
@@ -277,7 +278,7 @@ def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]
 
 
 def _rejected_before(answer: Answer, journalled: Mapping[int, Label]) -> list[tuple[int, str]]:
-    """As `_rejected`, of a request that is repeated."""
+    """`_rejected` of a repeated request."""
     if answer.rows is None:
         return []
     numbers = answer.rows.rejected

@@ -1,7 +1,7 @@
-"""learn and predict: plain ASGI, reached before FastAPI's own routing.
+"""POST learn and GET/POST predict: plain ASGI routes in front of FastAPI.
 
-A FastAPI body parameter alone costs more than the journal; here a typed decoder reads the body and
-bytes go back. Errors have the one shape of dualstream.service.api.errors.
+A body parameter of FastAPI alone costs more than the journal's append. Here a typed decoder reads
+the body, and the answer is sent as bytes. Errors are those of dualstream.service.api.errors.
 """
 
 import time
@@ -38,7 +38,14 @@ from dualstream.service.api.request_body import (
     read_body,
     up_to,
 )
-from dualstream.service.api.responses import answer_lines, one_line, problem_of, refusal, scored
+from dualstream.service.api.responses import (
+    NO_ROWS,
+    answer_lines,
+    one_line,
+    problem_of,
+    refusal,
+    scored,
+)
 from dualstream.service.api.streaming_upload import Upload, check_asked
 from dualstream.service.codecs import (
     CHUNK_BYTES,
@@ -69,11 +76,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 Endpoint = Callable[[str, Scope, Receive], Awaitable[Any]]
-"""Takes a model's id and a request, returns a body (bytes, or lines as they come) and headers."""
+"""Model id and request -> body (bytes, or an iterator of lines) and headers."""
 
 
 class HotPath:
-    """Routes requests: learn, predict and events are served here, all others by `app`."""
+    """ASGI router: serves learn, predict and events itself, passes everything else to `app`."""
 
     def __init__(
         self,
@@ -179,7 +186,7 @@ class LearnRoute:
         self._uploads: set[Upload] = set()
 
     def stop(self) -> None:
-        """End each body that is learned as it arrives, after the chunk that is under way."""
+        """End each streamed upload after its current chunk, at shutdown."""
         for upload in self._uploads:
             upload.stop()
 
@@ -223,7 +230,7 @@ class LearnRoute:
             request = await request_of(intake, key, fingerprint, is_whole=atomic)
             try:
                 receipt = await model.submit(request)
-            except ModelChanged:  # it was sent to one that is gone
+            except ModelChanged:  # deleted or replaced since it was loaded
                 model = await self._catalog.get(model_id)
         wants_scores = wants_scores or intake.single
         told, is_replayed = await learned_of(model, intake, request, receipt, wants_scores)
@@ -234,7 +241,7 @@ class LearnRoute:
         return _encode(told), headers
 
     def _may_be_cut(self, head: Head) -> bool:
-        """Whether it may turn out that the body is learned chunk by chunk."""
+        """Whether the body can be long enough, and of a format, to be learned in chunks."""
         is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
         if (is_short and head.content_encoding is None) or self._max_body_bytes < CHUNK_BYTES:
             return False
@@ -243,7 +250,7 @@ class LearnRoute:
     async def _learn_chunks(
         self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], held: Body
     ) -> AsyncIterator[Learned]:
-        """What became of each chunk, and last of all of them."""
+        """The result of each chunk, then the totals."""
         cutter, so_far = CUTTERS[media_type(head.content_type)[0]](), 0
         self._uploads.add(upload)
         try:
@@ -254,7 +261,7 @@ class LearnRoute:
                         held.let_go(told.bytes - so_far)
                         so_far = told.bytes
                         yield told
-            yield upload.told()
+            yield upload.result()
         finally:
             self._uploads.discard(upload)
 
@@ -262,7 +269,7 @@ class LearnRoute:
         if intake.errors:
             self._telemetry.saw_refused(model.record.id, len(intake.errors))
         if intake.count == 0:
-            raise Problem(422, "invalid-rows", "the request holds no row")
+            raise Problem(422, "invalid-rows", NO_ROWS)
         if intake.errors and (atomic or not intake.places):
             raise refusal(intake, intake.errors)
 
@@ -299,7 +306,7 @@ class PredictRoute:
         else:
             intake = await parse_waiting(model, head, body)
         if intake.count == 0:
-            raise Problem(422, "invalid-rows", "the request holds no row")
+            raise Problem(422, "invalid-rows", NO_ROWS)
         if not intake.places:
             raise refusal(intake, intake.errors)
         await _let_in(scope, intake.count)
@@ -309,11 +316,13 @@ class PredictRoute:
         return _encode(answered), headers
 
     async def by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
-        """The model, too, is named in the query."""
+        """GET /predict: the query also names the model."""
         check_method(scope, "GET")
         query = read_query(scope, ("model", "x", "min_seq", "version"), named="x.")
         if "model" not in query:
-            raise Problem(422, "invalid-query", "model is missing: model=ID")
+            raise Problem(
+                422, "invalid-query", "the query parameter model is missing; send model=ID"
+            )
         await _let_in(scope, 1)
         with self._catalog.pinned(query["model"]):
             return await self._predict_row(query["model"], query)
@@ -346,7 +355,7 @@ class PredictRoute:
         return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
 
     async def _found(self, model_id: str, query: dict[str, str]) -> Model:
-        """The model, at `min_seq` or beyond. Raises Problem 503 where it does not get there."""
+        """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
         model = self._catalog.held(model_id) or await self._catalog.get(model_id)
         min_seq = read_count(query, "min_seq")
         if model.replica.seq >= min_seq:
@@ -355,7 +364,7 @@ class PredictRoute:
 
 
 async def _let_in(scope: Scope, rows: int) -> None:
-    """Raise Problem 429 where the key that was shown may not send so many rows now."""
+    """Raise Problem 429 if the rows exceed the key's rate limit."""
     if (limited := limited_of(scope)) is not None:
         await limited.let_rows_in(rows)
 
@@ -363,7 +372,7 @@ async def _let_in(scope: Scope, rows: int) -> None:
 async def _as_wanted(
     head: Head, upload: Upload, told_of: AsyncIterator[Learned], headers: Headers
 ) -> Any:
-    """All that is told, or the last of it."""
+    """The results of all chunks as lines, or the last result (the totals)."""
     if head.wants_lines:
         return told_of, headers
     async for told in told_of:
@@ -377,7 +386,9 @@ def _queried_row(model: Model, query: dict[str, str]) -> ParsedRows:
     named = {name[2:]: value for name, value in query.items() if name.startswith("x.")}
     if bool(named) == ("x" in query):
         raise Problem(
-            422, "invalid-query", "a row is x=INDEX:VALUE,INDEX:VALUE or x.NAME=VALUE&x.NAME=VALUE"
+            422,
+            "invalid-query",
+            "send a row as x=INDEX:VALUE,INDEX:VALUE or x.NAME=VALUE&x.NAME=VALUE",
         )
     if named:
         return parse_named_row(model.door, named)

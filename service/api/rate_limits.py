@@ -1,9 +1,9 @@
-"""How much a key may send a second, in requests and in rows, over all workers.
+"""Rate limits of API keys over all workers: token buckets in the store, leased in blocks.
 
-Each worker leases a block from the store, which the key's bucket there has, and takes from that: to
-ask for every request would cost a round trip each. So all together let in no more than the rate, a
-second's worth that was saved up, and a block for each worker; and the rows of one request, as one
-that has more rows than there are is let in and paid for afterwards.
+Each worker leases a block of tokens from the key's bucket in the store, because one round trip for
+each request would be too slow. In one second all workers together admit at most the rate, one
+second of saved tokens, one block for each worker, and the excess of one request: a request with
+more rows than there are tokens is admitted, and the debt delays later requests.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ log = logging.getLogger("dualstream.rates")
 Unit = Literal["requests", "rows"]
 
 BLOCKS_PER_S = 10
-"""A block is what comes in so many parts of a second, 1 at least."""
+"""A block has the tokens of 1 / BLOCKS_PER_S seconds, at least 1."""
 LOOK_S = 1 / BLOCKS_PER_S
-"""Where there was nothing, the store is asked again after so long at the earliest."""
+"""Minimum interval of leases from an empty bucket."""
 PATIENCE_S = 0.25
-"""How long a request waits for the store, before its worker goes on by itself."""
+"""Maximum wait for the store. After it the worker uses local buckets."""
 ALONE_S = 1.0
-"""How long it does so before the store is asked again."""
+"""Time with local buckets until the store is tried again."""
 
 
 class Store:
-    """The store that blocks come from; while it is away, buckets of this process alone."""
+    """Leases tokens from the store, or from local buckets while the store does not answer."""
 
     def __init__(self, store: Leasing, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class Store:
 
     async def lease(self, bucket: str, rate: int, needed: int, most: int) -> Lease:
         if self.clock() >= self._alone_until:
-            # Whoever waits no longer leaves it to its end: it has a connection in use.
+            # A lease that times out here still runs to its end, because it occupies a connection.
             asking = background_task(self._store.lease(bucket, rate, needed, most))
             done, _ = await asyncio.wait([asking], timeout=PATIENCE_S)
             try:
@@ -56,7 +56,9 @@ class Store:
             except JournalError as error:
                 reason = str(error)
             if not self._is_alone:
-                log.warning("this worker keeps the rates of keys by itself: %s", reason)
+                log.warning(
+                    "rate limits apply per worker until the store answers again: %s", reason
+                )
             self._is_alone = True
             self._alone_until = self.clock() + ALONE_S
         now_ms = round(1000 * self.clock())
@@ -65,23 +67,23 @@ class Store:
 
 
 class Allowance:
-    """What this worker has leased of one bucket."""
+    """The tokens of one bucket that this worker has leased."""
 
     def __init__(self, store: Store, bucket: str, rate: int) -> None:
         self._store, self._bucket, self.rate = store, bucket, rate
         self._block = max(1, rate // BLOCKS_PER_S)
         self._left = 0
         self._turn = asyncio.Lock()
-        # Where there was nothing: when there is some again, and when that may be asked.
+        # Of an empty bucket: when it has tokens again, and the earliest time of the next lease.
         self._empty_until = self._ask_at = float("-inf")
 
     async def take(self, count: int) -> float:
-        """Take so many; else the seconds after which there is something to take."""
+        """Take `count` tokens: 0.0. If the bucket is empty: seconds until it has tokens."""
         if count <= self._left:
             self._left -= count
             return 0.0
         async with self._turn:
-            if count > self._left:  # whoever was before may have leased enough
+            if count > self._left:  # the previous holder of the lock can have leased enough
                 now = self._store.clock()
                 if now < self._ask_at:
                     return max(self._empty_until - now, 0.001)
@@ -98,7 +100,7 @@ class Allowance:
 
 
 class Limited:
-    """What one key may send."""
+    """The rate limits of one key."""
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class Limited:
         self._on_refusal = on_refusal
 
     async def let_in(self) -> Problem | None:
-        """Count a request; why it is refused, if it is."""
+        """Count a request. Returns the problem if the rate is exceeded."""
         if self._requests is None:
             return None
         wait_s = await self._requests.take(1)
@@ -122,20 +124,22 @@ class Limited:
             raise self._refusal("rows", self._rows.rate, wait_s)
 
     async def wait_for_rows(self, count: int) -> None:
-        """As `let_rows_in`, of a body that comes in as it is learned: that is slowed."""
+        """Count the rows of a chunk; waits, so that the upload slows down to the rate."""
         while self._rows is not None and (wait_s := await self._rows.take(count)):
             await asyncio.sleep(wait_s)
 
     def _refusal(self, unit: Unit, rate: int, wait_s: float) -> Problem:
         self._on_refusal(unit)
-        detail = f"this key may send {rate} {unit} a second; nothing was done, send it again later"
+        detail = (
+            f"the key's limit of {rate} {unit} a second is exceeded; nothing was done, retry later"
+        )
         return Problem(429, "rate-exceeded", detail, retry_after_s=-int(-wait_s // 1))
 
 
 class Rates:
-    """The rates of all keys, in this worker.
+    """The rate limits of all keys in this worker.
 
-    requests, rows  of keys whose line says none; None: as many as they like
+    requests, rows  defaults of keys without their own limits; None: no limit
     """
 
     def __init__(
@@ -152,7 +156,7 @@ class Rates:
         self._limited: dict[tuple[str, int | None, int | None], Limited] = {}
 
     def of(self, key: Key) -> Limited | None:
-        """What this key may send; None where it may send anything. Keys of one name share it."""
+        """The limits of this key; None without limits. Keys of the same name share limits."""
         if not self._has_defaults and key.requests is None and key.rows is None:
             return None
         place = (key.name, key.requests, key.rows)

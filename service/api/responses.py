@@ -1,4 +1,4 @@
-"""What a learn request is answered: the first time, and when it is repeated."""
+"""Answers of learn and predict: new and repeated requests, row errors, NDJSON lines."""
 
 import logging
 import math
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from dualstream.solvers.online.multiclass import Multiclass
 
 NOT_FINITE = "the update would not be finite"
+NO_ROWS = "the request has no rows; send at least one"
 PAUSED = "paused: the row waits in the journal until the model is resumed"
 _ID_REUSED = "the id was used for another sample"
 
 
 def answer_new(model: Model, intake: ParsedRows, receipt: Receipt, with_scores: bool) -> Learned:
-    """The answer to a request that was not known. Raises Problem 422 when none of it was taken."""
+    """The answer to a new request. Raises Problem 422 if no row was accepted."""
     assert receipt.scores is not None and receipt.losses is not None
     if (
         receipt.placed.count == 1 == intake.count
@@ -68,7 +69,7 @@ def answer_new(model: Model, intake: ParsedRows, receipt: Receipt, with_scores: 
 def _answer_one(
     model: Model, intake: ParsedRows, receipt: Receipt, score: float, loss: float, with_score: bool
 ) -> Learned:
-    """As `answer_new`, of a request whose only row was learned: most requests are of one."""
+    """`answer_new` of a request with one row that was learned: the fast path of most requests."""
     (label,) = intake.labels
     mistakes = None
     if receipt.predicted is not None:
@@ -82,41 +83,41 @@ def _answer_one(
     return told
 
 
-def answer_again(
-    model: Model, intake: ParsedRows, receipt: Receipt, with_scores: bool, left: "LeftOut"
+def answer_repeat(
+    model: Model, intake: ParsedRows, receipt: Receipt, with_scores: bool, skipped: "SkippedRows"
 ) -> Learned:
-    """The first answer to a request with a key that is repeated, or as much as is kept of it."""
+    """The first answer to a repeated request, or as much of it as is kept."""
     placed = receipt.placed
     answer = first_answer(model, receipt)
     if answer is None:
         return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
-    errors = [*intake.errors, *_conflicts(intake, left.conflicts)]
+    errors = [*intake.errors, *_conflicts(intake, skipped.conflicts)]
     if answer.rows is None:
         told = _told(model, answer, len(errors) + answer.count - answer.learned, True)
         told.scores = None if with_scores else UNSET
     else:
-        errors += _not_learned(intake, left.rows, answer.rows.rejected, answer.rows.set_aside)
+        errors += _not_learned(intake, skipped.rows, answer.rows.rejected, answer.rows.set_aside)
         told = _told(model, answer, len(errors), True)
         scores = answer.rows.scores if with_scores else UNSET
-        _add_rows(told, intake, left.rows, scores, left.duplicates)
+        _add_rows(told, intake, skipped.rows, scores, skipped.duplicates)
     told.errors = first_errors(errors)
     return told
 
 
 def first_answer(model: Model, receipt: Receipt) -> Answer | None:
-    """What is kept of the first answer; of one to rows that were all known nothing has to be."""
+    """The first answer as it is kept; None if not. Without new rows it is computed, not kept."""
     if receipt.answer is not None or receipt.placed.count or not receipt.placed.duplicate:
         return receipt.answer
     return answer_without_rows(receipt.placed.seq, model.door.task)
 
 
-class LeftOut:
-    """Which rows of a repeated request were journalled the first time, and why others were not."""
+class SkippedRows:
+    """The rows of a repeated request that were journalled the first time, and the skipped ones."""
 
     def __init__(self, request: Request, answer: Answer | None) -> None:
         self.rows: list[int] = []
         self.keys: list[bytes] = []
-        """The stored keys of the rows left out."""
+        """The stored keys of the skipped rows."""
         self.duplicates: list[tuple[int, int | None]] = []
         self.conflicts: list[int] = []
         self._left: list[tuple[int, bytes | None]] = []
@@ -134,7 +135,7 @@ class LeftOut:
             first += part.count
 
     def explain(self, known: Sequence[Known | None]) -> None:
-        """Tell those that were learned before from those of other samples."""
+        """Divide the skipped rows into duplicates and id conflicts."""
         for (row, fingerprint), found in zip(self._left, known, strict=True):
             if found is not None and found.fingerprint != fingerprint:
                 self.conflicts.append(row)
@@ -143,10 +144,10 @@ class LeftOut:
 
 
 class RowsRefused(Problem):
-    """422 for a request of which no row is taken."""
+    """Problem 422: no row of the request was accepted."""
 
     def __init__(self, count: int, rejected: int, errors: Sequence[RowError]) -> None:
-        detail = "the request holds no row"
+        detail = NO_ROWS
         if errors:
             first = errors[0]
             line = f" (line {first.line})" if first.line is not None else ""
@@ -156,21 +157,21 @@ class RowsRefused(Problem):
 
 
 def refusal(intake: ParsedRows, errors: Sequence[RowError]) -> RowsRefused:
-    """Of the rows of this body none is taken."""
+    """The problem of a body without an accepted row."""
     return RowsRefused(intake.count, len(errors), errors)
 
 
 def by_place(intake: ParsedRows, scores: Sequence[float]) -> list[float | None]:
-    """One score for each row of the request, null for refused rows and what is not a number."""
+    """One score for each row of the request; null for refused rows and non-finite scores."""
     return spread(intake, _finite(scores))
 
 
 def spread(intake: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
-    """One for each row of the request, null for refused rows."""
-    told: list[Any] = [None] * intake.count
-    for place, one in zip(intake.places, of_good_rows, strict=True):
-        told[place] = one
-    return told
+    """One value for each row of the request; null for refused rows."""
+    values: list[Any] = [None] * intake.count
+    for index, value in zip(intake.places, of_good_rows, strict=True):
+        values[index] = value
+    return values
 
 
 def first_errors(errors: Sequence[RowError]) -> list[dict[str, Any]] | UnsetType:
@@ -197,7 +198,7 @@ def _add_rows(
     scores: Column | UnsetType,
     duplicates: Sequence[tuple[int, int | None]] | Sequence[tuple[int, int]],
 ) -> None:
-    """Tell of single rows; `rows` are the good ones that were journalled, which have `scores`."""
+    """Add scores and duplicates; `rows` are the journalled good rows, which `scores` belong to."""
     if scores is not UNSET:
         told.scores = [None] * intake.count
         for row, score in zip(rows, _finite(scores), strict=True):
@@ -212,7 +213,7 @@ def _finite(scores: Column) -> list[float | None]:
 
 
 def reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
-    """Why these of so many rows were not learned; the last so many were set aside."""
+    """Why rows were not learned: of `rows`, the last `set_aside` went into quarantine."""
     return [NOT_FINITE if place < rows - set_aside else PAUSED for place in rejected]
 
 
@@ -255,7 +256,7 @@ def _mistakes(
 def scored(
     model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
-    """What the learner, a state of this model, says of the rows: of one, or of many."""
+    """Predictions of the learner, a state of this model, for one or several rows."""
     answer_of = _of_classes if model.door.task == "multiclass" else _of_scores
     return answer_of(model, learner, intake, batch, seq)
 
@@ -285,7 +286,7 @@ def _of_scores(
 def _of_classes(
     model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
-    """The best class of each row: its score, its name, its probability."""
+    """The best class of each row with its score and probability."""
     of_classes: Multiclass = learner  # type: ignore[assignment]
     found = of_classes.predict_classes(batch)
     best = found.best.tolist()
@@ -315,16 +316,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def one_line(told: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:
-    """An answer that is there already, as lines."""
+    """An iterator of one line."""
     yield told
 
 
 async def answer_lines(
     send: Send, told_of: AsyncIterator[msgspec.Struct], headers: Headers, scope: Scope
 ) -> int:
-    """Send what is told; the status, or that of the problem that ends it as its last line.
+    """Send an answer as NDJSON. Returns 200, or the status of the problem in the last line.
 
-    Raises what comes before the first line.
+    Raises an exception that occurs before the first line.
     """
     status, has_begun = 200, False
     try:
@@ -350,10 +351,10 @@ async def _add(send: Send, line: bytes, scope: Scope) -> None:
 
 
 def problem_of(error: Exception, scope: Scope) -> Problem:
-    """What the client is told of an error; of one that means nothing to it, the log."""
+    """The Problem of an exception. Logs unexpected exceptions and returns 500 for them."""
     problem = as_problem(error)
     if problem is None:
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-        problem = Problem(500, "internal-error", "the server failed; its log says why")
+        problem = Problem(500, "internal-error", "the server failed; its log has the reason")
     drop_traceback(error)
     return problem

@@ -1,7 +1,7 @@
 """JSON schema of a model specification.
 
-Every valid spec satisfies it. Some specs that satisfy it are refused, for fields that exclude each
-other or are out of range: use POST /specs/resolve. docs/reference/specification.md has the fields.
+Necessary, not sufficient: the schema does not check ranges and combinations of fields, which
+POST /specs/resolve does. docs/reference/specification.md has the fields.
 """
 
 from typing import Any
