@@ -1,6 +1,6 @@
 """Authentication and authorisation of every request by API keys: an ASGI middleware.
 
-NEEDS is the table of the scope that each route requires; the OpenAPI document uses it too. A route
+REQUIRED_SCOPES has the scope that each route requires; the OpenAPI document uses it too. A route
 that is missing from the table requires `admin`, so a forgotten route is closed.
 
 A key that is limited to some models gets the same 404 for every other model, whether it exists or
@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api.api_keys import Key, KeyRing, KeyScope
-from dualstream.service.api.http import answer_problem
-from dualstream.service.api.rate_limits import Limited, Rates
-from dualstream.service.api.remember_rows import OF_WAITING
+from dualstream.service.api.http import send_problem
+from dualstream.service.api.rate_limits import KeyLimits, RateLimits
+from dualstream.service.api.remember_rows import REMEMBER_PARAMETERS
 from dualstream.service.journal.author import NOBODY, Author
 from dualstream.service.metrics import Telemetry
 from dualstream.wire.problems import Problem, unknown_model
@@ -27,7 +27,7 @@ NOTHING, PREDICT, LEARN, ADMIN = KeyScope
 Methods = Mapping[str, KeyScope]
 
 # By the path templates of the OpenAPI document.
-NEEDS: dict[str, Methods] = {
+REQUIRED_SCOPES: dict[str, Methods] = {
     "/": {"GET": NOTHING},
     "/docs": {"GET": NOTHING},
     "/openapi.json": {"GET": NOTHING},
@@ -79,26 +79,29 @@ ID_DIGITS = 16
 _OF_MODELS = "/models/{model_id}"
 
 
-def _rests(of_models: str) -> dict[str, str]:
+def _templates_by_suffix(of_models: str) -> dict[str, str]:
     """Path after the model id -> template. A parameter in the path is a *."""
     return {
         "/".join(
             "*" if step.startswith("{") else step
             for step in template.removeprefix(of_models).lstrip("/").split("/")
         ): template
-        for template in NEEDS
+        for template in REQUIRED_SCOPES
         if template.startswith(of_models)
     }
 
 
 # By the path before the model id.
-_FOLDERS = {"/models/": _rests(_OF_MODELS), "/v2/models/": _rests(f"/v2{_OF_MODELS}")}
+_TEMPLATES = {
+    "/models/": _templates_by_suffix(_OF_MODELS),
+    "/v2/models/": _templates_by_suffix(f"/v2{_OF_MODELS}"),
+}
 # Route names in the metrics, for routes that are answered before FastAPI.
 _HOT = {f"{_OF_MODELS}/{action}": action for action in ("learn", "predict", "events")}
 _HOT["/predict"] = "predict"
 
 
-class Asked(NamedTuple):
+class Requirement(NamedTuple):
     """What a request needs: route, scope and models."""
 
     route: str | None
@@ -108,25 +111,25 @@ class Asked(NamedTuple):
     """Ids of the models that the request names."""
 
 
-def asked_of(method: str, path: str, query: bytes = b"") -> Asked:
+def requirement_of(method: str, path: str, query: bytes = b"") -> Requirement:
     """The route, scope and models of a request, from its request line alone.
 
     The path is split at every slash after %-decoding, as the router splits it.
     """
     models: tuple[str, ...] = ()
-    folder = next((one for one in _FOLDERS if path.startswith(one)), None)
+    folder = next((one for one in _TEMPLATES if path.startswith(one)), None)
     if folder is not None:
-        model_id, _, rest = path.removeprefix(folder).partition("/")
+        model_id, _, suffix = path.removeprefix(folder).partition("/")
         models = (model_id,)
-        rests = _FOLDERS[folder]
-        route = rests.get(rest) or rests.get(_shape(rest))
+        templates = _TEMPLATES[folder]
+        route = templates.get(suffix) or templates.get(_shape(suffix))
     elif path.startswith("/static/"):
         route = "/static/{file}"
     else:
-        route = path if path in NEEDS else None
+        route = path if path in REQUIRED_SCOPES else None
     needed = ADMIN
     if route is not None:
-        methods = NEEDS[route]
+        methods = REQUIRED_SCOPES[route]
         # A public route answers 405 without a key.
         needed = NOTHING if set(methods.values()) == {NOTHING} else ADMIN
         needed = methods.get("GET" if method == "HEAD" else method, needed)
@@ -137,9 +140,9 @@ def asked_of(method: str, path: str, query: bytes = b"") -> Asked:
             models = tuple(value for name, value in asked if name == "model")
         elif route == "/readyz":
             needed = max(needed, PREDICT if "verbose" in names else NOTHING)
-        elif not names.isdisjoint(OF_WAITING):
+        elif not names.isdisjoint(REMEMBER_PARAMETERS):
             needed = max(needed, LEARN)
-    return Asked(route, needed, models)
+    return Requirement(route, needed, models)
 
 
 # Routes whose query names the model, and routes whose query decides the scope.
@@ -147,8 +150,8 @@ _NAMING_MODELS = ("/predict", "/audit")
 _OF_QUERIES = (*_NAMING_MODELS, "/readyz", f"{_OF_MODELS}/predict")
 
 
-def _shape(rest: str) -> str:
-    first, *others = rest.split("/")
+def _shape(suffix: str) -> str:
+    first, *others = suffix.split("/")
     if first == "samples":  # a sample id can contain slashes
         return "samples/*"
     return "/".join([first, "*", *others[1:]])
@@ -156,8 +159,8 @@ def _shape(rest: str) -> str:
 
 def not_allowed(method: str, path: str) -> Problem:
     """Problem 405; its `Allow` header lists the methods of the route."""
-    route = asked_of("GET", path).route
-    allow = ", ".join(sorted(NEEDS.get(route or "", ())))
+    route = requirement_of("GET", path).route
+    allow = ", ".join(sorted(REQUIRED_SCOPES.get(route or "", ())))
     detail = f"{method} is not allowed here; use {allow}"
     return Problem(405, "method-not-allowed", detail, allow=allow)
 
@@ -168,11 +171,11 @@ def check_method(scope: Scope, *allowed: str) -> None:
         raise not_allowed(scope["method"], scope["path"])
 
 
-class Access:
+class AccessControl:
     """ASGI middleware: passes authorised requests on and answers 401, 403, 404 or 429 itself."""
 
     def __init__(
-        self, app: ASGIApp, keys: KeyRing | None, rates: Rates, telemetry: Telemetry
+        self, app: ASGIApp, keys: KeyRing | None, rates: RateLimits, telemetry: Telemetry
     ) -> None:
         """Without `keys` every request is allowed, without rate limits."""
         self._app = app
@@ -184,18 +187,18 @@ class Access:
         if self._keys is None or scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked = asked_of(scope["method"], scope["path"], scope["query_string"])
+        asked = requirement_of(scope["method"], scope["path"], scope["query_string"])
         if asked.scope is not NOTHING:
-            key = self._shown(scope)
+            key = self._key_in(scope)
             refusal = _refusal(key, asked)
             if key is not None and refusal is None:
-                limited = self._rates.of(key)
-                if limited is not None:
-                    scope["limited"] = limited
-                    refusal = await limited.let_in()
+                limits = self._rates.of(key)
+                if limits is not None:
+                    scope["key_limits"] = limits
+                    refusal = await limits.admit()
             if refusal is not None:
                 began = time.perf_counter()
-                await answer_problem(send, refusal, scope["path"])
+                await send_problem(send, refusal, scope["path"])
                 route = _HOT.get(asked.route or "", asked.route or "unknown")
                 seconds = time.perf_counter() - began
                 self._telemetry.saw_request(route, refusal.status, seconds)
@@ -203,7 +206,7 @@ class Access:
             scope["auth"] = key
         await self._app(scope, receive, send)
 
-    def _shown(self, scope: Scope) -> Key | None:
+    def _key_in(self, scope: Scope) -> Key | None:
         """The key of `Authorization: Bearer KEY`; None if it is missing, invalid or repeated."""
         assert self._keys is not None
         shown = None
@@ -217,7 +220,7 @@ class Access:
         return self._keys.find(shown[7:].strip())
 
 
-def _refusal(key: Key | None, asked: Asked) -> Problem | None:
+def _refusal(key: Key | None, asked: Requirement) -> Problem | None:
     """The reason of a refusal, or None. It does not depend on the content of the store."""
     if key is None:
         return Problem(
@@ -243,10 +246,10 @@ def key_of(request: Request) -> Key | None:
     return key
 
 
-def limited_of(scope: Scope) -> Limited | None:
+def limits_of(scope: Scope) -> KeyLimits | None:
     """The rate limits of the request's key; None without limits."""
-    limited: Limited | None = scope.get("limited")
-    return limited
+    limits: KeyLimits | None = scope.get("key_limits")
+    return limits
 
 
 def author_of(request: Request) -> Author:

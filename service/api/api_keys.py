@@ -23,7 +23,7 @@ from pathlib import Path
 
 log = logging.getLogger("dualstream.keys")
 
-LOOK_S = 1.0
+RELOAD_INTERVAL_S = 1.0
 """Interval at which the file of keys is checked for changes."""
 SECRET_BYTES = 32
 PREFIX = "ds_"
@@ -184,12 +184,12 @@ class KeyRing:
         return key
 
     async def watch(self) -> None:
-        """Reload the file whenever it changes, until cancelled. An unreadable file changes nothing."""
+        """Reload the file whenever it changes, until cancelled. Invalid files are ignored."""
         while self._file is not None:
-            await asyncio.sleep(LOOK_S)
-            await asyncio.to_thread(self.look)
+            await asyncio.sleep(RELOAD_INTERVAL_S)
+            await asyncio.to_thread(self.reload_if_changed)
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Read the file again if it has changed."""
         seen = self._stamp()
         if seen == self._seen:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import key_of
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.journal.audit import PLACE
 from dualstream.service.journal.protocol import Audited, Journal, UnknownModel
 from dualstream.service.models.registry import MODEL_ID
@@ -65,7 +65,7 @@ async def list_changes(
     limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
 ) -> ChangePage:
     """Changes to models, also to deleted ones, oldest first."""
-    journal = catalog_of(request).journal
+    journal = registry_of(request).journal
     if model is not None and not MODEL_ID.fullmatch(model):
         raise unknown_model(model)
     found = await _visible(request, journal, model, after, limit + 1)

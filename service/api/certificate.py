@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.api.views import MaybeStale, finite, staleness
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
@@ -70,7 +70,7 @@ async def read_certificate(
     reference: Annotated[bool, Query(description="Also solve the retained rows.")] = False,
 ) -> CertificateView:
     """Certificate of the current state."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     extra = {"reference": await _reference(model, member)} if reference else {}
     if member is None:
         certificate = await model.replica.certify()

@@ -12,7 +12,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from dualstream.service.api.access import check_method
-from dualstream.service.api.http import answer_problem, read_count, read_query
+from dualstream.service.api.http import read_count, read_query, send_problem
 from dualstream.service.api.models import support_of
 from dualstream.service.api.responses import problem_of
 from dualstream.service.api.views import PauseView, staleness
@@ -26,11 +26,11 @@ from dualstream.service.transport.connections import LISTENS
 from dualstream.solvers import Certificate, Learner
 from dualstream.wire.problems import Problem
 
-EVERY_MS = 500
+DEFAULT_INTERVAL_MS = 500
 MIN_MS, MAX_MS = 100, 60_000
 HEARTBEAT_S = 15.0
 """Interval of comments on a silent stream, and of polls of the store for evicted models."""
-CERTIFIED_S = 2.0
+MAX_CERTIFICATE_AGE_S = 2.0
 """Maximum age of the certificate in an event, for models with more than MANY_ROWS rows."""
 MANY_ROWS = 10_000
 MAX_LISTENERS = 100
@@ -45,8 +45,8 @@ _HEADERS = [
 class Events:
     """ASGI endpoint of event streams; at most MAX_LISTENERS at a time."""
 
-    def __init__(self, catalog: ModelRegistry, startup: Readiness, telemetry: Telemetry) -> None:
-        self._catalog = catalog
+    def __init__(self, registry: ModelRegistry, startup: Readiness, telemetry: Telemetry) -> None:
+        self._registry = registry
         self._startup = startup
         self._telemetry = telemetry
         self._listeners: set[asyncio.Event] = set()
@@ -61,41 +61,41 @@ class Events:
         try:
             self._startup.check_ready()
             check_method(scope, "GET")
-            every_s = _read_interval(scope)
+            interval_s = _read_interval(scope)
             if len(self._listeners) >= MAX_LISTENERS:
                 detail = (
                     f"{MAX_LISTENERS} event streams are open in this worker, the maximum; close one"
                 )
                 raise Problem(503, "too-many-listeners", detail, retry_after_s=10)
             self._listeners.add(ending)
-            with self._catalog.pinned(model_id):
-                model = await self._catalog.get(model_id)
+            with self._registry.pinned(model_id):
+                model = await self._registry.get(model_id)
         except Exception as error:
             self._listeners.discard(ending)
             problem = problem_of(error, scope)
-            await answer_problem(send, problem, scope["path"])
+            await send_problem(send, problem, scope["path"])
             self._telemetry.saw_request("events", problem.status, time.perf_counter() - began)
             return
         self._telemetry.saw_request("events", 200, time.perf_counter() - began)
-        source = _EventSource(self._catalog, model.record, _last_event_id(scope), self._telemetry)
+        source = _EventSource(self._registry, model.record, _last_event_id(scope), self._telemetry)
         del model  # a listener holds no reference, so that the model can be evicted
         scope[LISTENS] = True
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await _send_all(source, every_s, ending, receive, send)
+            await _send_all(source, interval_s, ending, receive, send)
         finally:
             self._listeners.discard(ending)
 
 
 async def _send_all(
-    source: "_EventSource", every_s: float, ending: asyncio.Event, receive: Receive, send: Send
+    source: "_EventSource", interval_s: float, ending: asyncio.Event, receive: Receive, send: Send
 ) -> None:
     """Send events until the model is deleted, the client disconnects or the server stops."""
-    leaving = asyncio.create_task(_left(receive))
+    disconnected = asyncio.create_task(_disconnected(receive))
     stopping = asyncio.create_task(ending.wait())
     silent_since = time.monotonic()
     try:
-        while not (leaving.done() or stopping.done() or source.is_over):
+        while not (disconnected.done() or stopping.done() or source.is_over):
             event = await source.next_event()
             if event is None and time.monotonic() - silent_since >= HEARTBEAT_S:
                 event = b":\n\n"
@@ -103,11 +103,11 @@ async def _send_all(
                 silent_since = time.monotonic()
                 await send({"type": "http.response.body", "body": event, "more_body": True})
             if not source.is_over:
-                wait_for = [leaving, stopping]
-                await asyncio.wait(wait_for, timeout=every_s, return_when="FIRST_COMPLETED")
+                wait_for = [disconnected, stopping]
+                await asyncio.wait(wait_for, timeout=interval_s, return_when="FIRST_COMPLETED")
         await send({"type": "http.response.body", "body": b""})
     finally:
-        leaving.cancel()
+        disconnected.cancel()
         stopping.cancel()
 
 
@@ -115,9 +115,9 @@ class _EventSource:
     """Events of one model for one listener; remembers the last state that was sent."""
 
     def __init__(
-        self, catalog: ModelRegistry, record: ModelRecord, last: str | None, telemetry: Telemetry
+        self, registry: ModelRegistry, record: ModelRecord, last: str | None, telemetry: Telemetry
     ) -> None:
-        self._catalog = catalog
+        self._registry = registry
         self._telemetry = telemetry
         self._delays = telemetry.label_delays(record.id)
         self._id, self._incarnation = record.id, record.incarnation
@@ -128,7 +128,7 @@ class _EventSource:
 
     async def next_event(self) -> bytes | None:
         """The next event; None if the state has not changed."""
-        model = self._catalog.find(self._id)
+        model = self._registry.find(self._id)
         if model is None:
             return await self._stored()
         self._asked_at = 0.0
@@ -137,7 +137,7 @@ class _EventSource:
         if model.replica.is_forked or _tag(model.replica.seq, model.replica.chain) == self._last:
             return None
         try:
-            with self._catalog.pinned(self._id):
+            with self._registry.pinned(self._id):
                 return await self._progress(model)
         except JournalError:  # the replica has diverged
             return None
@@ -146,7 +146,7 @@ class _EventSource:
         replica = model.replica
         before = replica.certificate
         takes_long = before is not None and before.rows > MANY_ROWS
-        certificate = await replica.certify(CERTIFIED_S if takes_long else 0.0)
+        certificate = await replica.certify(MAX_CERTIFICATE_AGE_S if takes_long else 0.0)
         async with replica.serving():
             samples, now = replica.learner.samples, time.monotonic()
             tag = _tag(replica.seq, replica.chain)
@@ -190,7 +190,7 @@ class _EventSource:
             return None
         self._asked_at, self._counted = now, None
         try:
-            record = await self._catalog.journal.get(self._id)
+            record = await self._registry.journal.get(self._id)
         except UnknownModel:
             return self._deleted()
         except JournalError:
@@ -252,7 +252,7 @@ def _tag(seq: int, chain: str) -> str:
 def _read_interval(scope: Scope) -> float:
     """Minimum interval of events in seconds. Raises Problem 422."""
     query = read_query(scope, ("every_ms",))
-    every_ms = read_count(query, "every_ms") if query else EVERY_MS
+    every_ms = read_count(query, "every_ms") if query else DEFAULT_INTERVAL_MS
     if not MIN_MS <= every_ms <= MAX_MS:
         detail = f"every_ms must be between {MIN_MS} and {MAX_MS}, got {every_ms}"
         raise Problem(422, "invalid-query", detail)
@@ -265,6 +265,6 @@ def _last_event_id(scope: Scope) -> str | None:
     return None if found is None else found.decode("latin-1")
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

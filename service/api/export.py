@@ -9,9 +9,9 @@ from dualstream.service.api.http import etag_of
 from dualstream.service.api.models import (
     NOT_MODIFIED,
     IfNoneMatch,
-    catalog_of,
-    tag_answer,
-    unless_known,
+    not_modified,
+    registry_of,
+    set_etag,
 )
 from dualstream.service.models.model import Model
 from dualstream.solvers import NotExpressible
@@ -53,12 +53,12 @@ async def export_model(
     if_none_match: IfNoneMatch = None,
 ) -> Any:
     """Export the model as a file. Its scores are those that the server computes now."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     written = FORMATS[format]
     try:
         async with model.replica.serving():
-            tag_answer(response, model)
-            if (unchanged := unless_known(response, if_none_match)) is not None:
+            set_etag(response, model)
+            if (unchanged := not_modified(response, if_none_match)) is not None:
                 return unchanged
             source = await asyncio.to_thread(_source_of, model, member)
         body = await asyncio.to_thread(written.write, source)

@@ -40,35 +40,35 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
     one port any of them answers; `process` is its process id.
     """
     startup: Readiness = request.app.state.startup
-    told: dict[str, Any] = {"ready": startup.is_ready}
+    report: dict[str, Any] = {"ready": startup.is_ready}
     if not startup.is_ready:
         response.status_code = 503
         response.headers["retry-after"] = "1"
-        told["reason"] = startup.reason
+        report["reason"] = startup.reason
     elif (trouble := request.app.state.catalog.contact.trouble) is not None:
-        told |= {"degraded": ["store"], "reason": trouble}
+        report |= {"degraded": ["store"], "reason": trouble}
     if "verbose" in request.query_params:
-        catalog: ModelRegistry = request.app.state.catalog
-        told |= {
-            "store": without_password(catalog.settings.store),
+        registry: ModelRegistry = request.app.state.catalog
+        report |= {
+            "store": without_password(registry.settings.store),
             "durability": startup.durability.decode(),
             "identity": numeric_identity(),
             "process": os.getpid(),
-            "models": len(catalog),
-            "models_bytes": catalog.held_bytes,
+            "models": len(registry),
+            "models_bytes": registry.held_bytes,
             "unreadable": {
                 model_id: reason
-                for model_id, reason in catalog.loads.unreadable().items()
+                for model_id, reason in registry.loads.unreadable().items()
                 if may_see(request, model_id)
             },
-            "lag": _lag(catalog, request),
+            "lag": _lag(registry, request),
         }
-    return told
+    return report
 
 
-def _lag(catalog: ModelRegistry, request: Request) -> dict[str, Any]:
+def _lag(registry: ModelRegistry, request: Request) -> dict[str, Any]:
     """The maximum lag over all models, and the lagging models, longest lag first."""
-    found = [(model.lag.at(model.replica.seq), model.record.id) for model in catalog]
+    found = [(model.lag.at(model.replica.seq), model.record.id) for model in registry]
     behind = sorted((pair for pair in found if pair[0].records), reverse=True)
     return {
         "seconds": behind[0][0].seconds if behind else 0.0,

@@ -15,7 +15,7 @@ from dualstream.service.transport.body_memory import body_of
 from dualstream.wire.problems import MEDIA_TYPE, Problem, beginning, quoted
 
 NDJSON = b"application/x-ndjson"
-PIECE = 64 * 1024
+PIECE_BYTES = 64 * 1024
 """A longer answer is sent in pieces of this size."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -80,7 +80,7 @@ async def check_query(request: Request) -> None:
         read_query(request.scope, tuple(parameter.alias for parameter in declared))
 
 
-def is_true(query: dict[str, str], name: str) -> bool:
+def read_flag(query: dict[str, str], name: str) -> bool:
     """The value of a boolean parameter; false if absent. Raises Problem 422."""
     value = query.get(name, "false")
     if value not in _TRUTHS:
@@ -103,7 +103,7 @@ def etag_of(seq: int, chain: str) -> str:
     return f'"{seq}-{chain[:8]}"'
 
 
-def names_etag(lines: Sequence[str] | None, etag: str) -> bool:
+def matches_etag(lines: Sequence[str] | None, etag: str) -> bool:
     """Whether If-Match or If-None-Match, given as all its lines, matches this ETag; * matches any.
 
     Weak ETags (W/) match too: a proxy that compresses answers weakens them, and the state is equal.
@@ -111,10 +111,10 @@ def names_etag(lines: Sequence[str] | None, etag: str) -> bool:
     if lines is None:
         return False
     named = [name.strip().removeprefix("W/") for name in ",".join(lines).split(",")]
-    return etag in named or names_any(lines)
+    return etag in named or matches_any(lines)
 
 
-def names_any(lines: Sequence[str]) -> bool:
+def matches_any(lines: Sequence[str]) -> bool:
     """Whether If-Match or If-None-Match is *."""
     return ",".join(lines).strip() == "*"
 
@@ -158,7 +158,7 @@ def _two_keys() -> Problem:
 Headers = list[tuple[bytes, bytes]]
 
 
-async def answer(send: Send, body: bytes, headers: Headers, scope: Scope) -> None:
+async def send_json(send: Send, body: bytes, headers: Headers, scope: Scope) -> None:
     """Send 200 with a JSON body."""
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     head += headers
@@ -167,7 +167,7 @@ async def answer(send: Send, body: bytes, headers: Headers, scope: Scope) -> Non
     await (send(message) if len(body) <= PIECE_BYTES else send_in_pieces(send, message, scope))
 
 
-async def in_pieces(send: Send, message: Message, scope: Scope) -> None:
+async def send_in_pieces(send: Send, message: Message, scope: Scope) -> None:
     """Send a long part of an answer piece by piece, each after most of the previous one was sent.
 
     So a client that does not read occupies few socket buffers, and a fast client delays others by
@@ -176,14 +176,14 @@ async def in_pieces(send: Send, message: Message, scope: Scope) -> None:
     memory = body_of(scope)
     memory.hold_answer(len(message["body"]))
     body, size = memoryview(message["body"]), len(message["body"])
-    for start in range(0, size, PIECE):
-        more = start + PIECE < size or message.get("more_body", False)
-        piece = body[start : start + PIECE]
+    for start in range(0, size, PIECE_BYTES):
+        more = start + PIECE_BYTES < size or message.get("more_body", False)
+        piece = body[start : start + PIECE_BYTES]
         await memory.send(send, {"type": message["type"], "body": piece, "more_body": more})
         await asyncio.sleep(0)
 
 
-async def answer_problem(send: Send, problem: Problem, instance: str) -> None:
+async def send_problem(send: Send, problem: Problem, instance: str) -> None:
     body = problem.body(instance)
     headers = [
         (b"content-type", MEDIA_TYPE.encode()),

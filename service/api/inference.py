@@ -14,11 +14,11 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from dualstream.service.api.access import limited_of
+from dualstream.service.api.access import limits_of
 from dualstream.service.api.health import readyz
 from dualstream.service.api.http import read_head
 from dualstream.service.api.learn_rows import parse
-from dualstream.service.api.models import catalog_of, tag_answer
+from dualstream.service.api.models import registry_of, set_etag
 from dualstream.service.api.request_body import read_body
 from dualstream.service.api.responses import NO_ROWS, refusal, scored
 from dualstream.service.api.views import staleness
@@ -87,7 +87,7 @@ async def read_ready(request: Request, response: Response) -> dict[str, Any]:
 @router.get("/models/{model_id}")
 async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]:
     """Inputs and outputs of a model; -1 is any number of rows."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
         names = model.replica.names.first(MAX_LISTED)
         is_probable = gives_probabilities(model.replica.learner)
@@ -107,33 +107,33 @@ async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]
 @router.get("/models/{model_id}/ready")
 async def read_model_ready(model_id: str, request: Request) -> dict[str, Any]:
     """Whether the model is served; 404 if it does not exist."""
-    await catalog_of(request).get(model_id)
+    await registry_of(request).get(model_id)
     return {"name": model_id, "ready": True}
 
 
 @router.post("/models/{model_id}/infer", openapi_extra=_BODY)
 async def infer(model_id: str, request: Request, response: Response) -> dict[str, Any]:
     """Score rows without learning. The parameter `seq` is the log position of the state."""
-    catalog = catalog_of(request)
+    registry = registry_of(request)
     head = read_head(request.scope)
-    body = await read_body(request.receive, head, catalog.settings.max_body_bytes, request.scope)
+    body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     try:
         asked = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise Problem(400, "malformed-body", str(wrong)) from None
-    with catalog.pinned(model_id):
-        model = await catalog.get(model_id)
+    with registry.pinned(model_id):
+        model = await registry.get(model_id)
         rows = msgspec.json.encode(_rows_of(model, asked.inputs))
         head.content_type = "application/json"
-        intake = await parse(model, head, rows, labelled=False)
-        if intake.errors:
-            raise refusal(intake, intake.errors)
-        if (limited := limited_of(request.scope)) is not None:
-            await limited.let_rows_in(intake.count)
+        parsed = await parse(model, head, rows, labelled=False)
+        if parsed.errors:
+            raise refusal(parsed, parsed.errors)
+        if (limits := limits_of(request.scope)) is not None:
+            await limits.admit_rows(parsed.count)
         async with model.replica.serving():
-            tag_answer(response, model)
-            learner, batch = model.replica.learner, as_batch([intake.rows])
-            predicted = scored(model, learner, intake, batch, model.replica.seq)
+            set_etag(response, model)
+            learner, batch = model.replica.learner, as_batch([parsed.rows])
+            predicted = scored(model, learner, parsed, batch, model.replica.seq)
             labels = _kind_of_labels(model)
     assert isinstance(predicted, PredictedMany)
     answer: dict[str, Any] = {"model_name": model_id}

@@ -7,12 +7,12 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, Struct
 
-from dualstream.service.api.access import limited_of
+from dualstream.service.api.access import limits_of
 from dualstream.service.api.http import read_head, stored_key
 from dualstream.service.api.learn_rows import fingerprint_of
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.api.request_body import read_body
-from dualstream.service.api.responses import first_errors, reasons
+from dualstream.service.api.responses import first_errors, rejection_reasons
 from dualstream.service.codecs import check_rows
 from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.jobs.late_labels import Label, Labelled, learn_labels
@@ -94,26 +94,26 @@ async def learn_late_labels(model_id: str, request: Request) -> Response:
     duplicate. A label of a row that is unknown, expired or labelled differently is an error of that
     label only.
     """
-    catalog = catalog_of(request)
+    registry = registry_of(request)
     head = read_head(request.scope)
-    model = await catalog.get(model_id)
-    body = await read_body(request.receive, head, catalog.settings.max_body_bytes, request.scope)
+    model = await registry.get(model_id)
+    body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     key = stored_key(head.idempotency_key)
-    asked = _Asked(model, body)
-    if (limited := limited_of(request.scope)) is not None:
-        await limited.let_rows_in(asked.count)
+    asked = _LabelRequest(model, body)
+    if (limits := limits_of(request.scope)) is not None:
+        await limits.admit_rows(asked.count)
     mark = fingerprint_of(head, {}, body) if key else None
-    told = await learn_labels(catalog.journal, model, asked.labels, key, mark)
-    for delay_s in told.delays_s:
-        catalog.telemetry.saw_label(model.record.id, delay_s)
+    labelled = await learn_labels(registry.journal, model, asked.labels, key, mark)
+    for delay_s in labelled.delays_s:
+        registry.telemetry.saw_label(model.record.id, delay_s)
     headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
-    if told.answer is not None:
+    if labelled.answer is not None:
         headers["idempotency-replayed"] = "true"
-    answer = _encode(asked.answer(told))
+    answer = _encode(asked.answer(labelled))
     return Response(answer, media_type="application/json", headers=headers)
 
 
-class _Asked:
+class _LabelRequest:
     """The labels of one request, valid and invalid, and the answer to it."""
 
     def __init__(self, model: Model, body: bytes) -> None:
@@ -133,17 +133,17 @@ class _Asked:
         if not given:
             raise Problem(422, "invalid-rows", "the request has no labels; send at least one")
 
-    def answer(self, told: Labelled) -> Learned:
+    def answer(self, labelled: Labelled) -> Learned:
         """The answer, as for `learn`. Raises Problem if no label was learned, now or before."""
-        if told.repeats is not None:
-            return self._again(told, told.repeats)
-        receipt, found = told.receipt, told.found
-        duplicates, conflicts = list(told.duplicates), list(told.conflicts)
+        if labelled.repeats is not None:
+            return self._again(labelled, labelled.repeats)
+        receipt, found = labelled.receipt, labelled.found
+        duplicates, conflicts = list(labelled.duplicates), list(labelled.conflicts)
         if receipt is not None:
             duplicates += [(found[row].place, seq) for row, seq in receipt.duplicates]
             conflicts += [(found[row].place, 0) for row in receipt.conflicts]
         rejected = [] if receipt is None else _rejected(receipt, found)
-        errors = self._errors(told, conflicts, rejected)
+        errors = self._errors(labelled, conflicts, rejected)
         taken = 0 if receipt is None else receipt.placed.count
         if (
             receipt is not None and taken and receipt.scores is None
@@ -151,7 +151,7 @@ class _Asked:
             model, seq = self._model.record.id, receipt.placed.seq
             return Learned(model, seq, taken, None, None, None, None, False)
         if not taken and not duplicates:
-            self._refuse(told, errors)
+            self._refuse(labelled, errors)
         # Without new rows, seq is the largest one of the duplicates.
         seq = max([0 if receipt is None else receipt.placed.seq, *(seq for _, seq in duplicates)])
         losses: Column = [] if receipt is None else _learned(receipt, receipt.losses)
@@ -160,7 +160,7 @@ class _Asked:
             seq=seq,
             count=taken,
             learned=len(losses),
-            mistakes=self._mistakes(told),
+            mistakes=self._mistakes(labelled),
             loss=mean(losses),
             rejected=len(errors),
             duplicate=not taken and not errors,
@@ -168,13 +168,13 @@ class _Asked:
             errors=first_errors(errors),
         )
 
-    def _again(self, told: Labelled, repeats: tuple[int, int]) -> Learned:
+    def _again(self, labelled: Labelled, repeats: tuple[int, int]) -> Learned:
         """The first answer to a repeated request, or as much of it as is kept."""
-        (seq, count), answer, model = repeats, told.answer, self._model.record.id
+        (seq, count), answer, model = repeats, labelled.answer, self._model.record.id
         if answer is None:
             return Learned(model, seq, count, None, None, None, None, True)
-        rejected = _rejected_before(answer, told.journalled)
-        errors = self._errors(told, told.conflicts, rejected)
+        rejected = _rejected_first(answer, labelled.journalled)
+        errors = self._errors(labelled, labelled.conflicts, rejected)
         has_rows = answer.rows is not None
         return Learned(
             model=model,
@@ -185,13 +185,13 @@ class _Asked:
             loss=answer.loss,
             rejected=len(errors) + (0 if has_rows else answer.count - answer.learned),
             duplicate=True,
-            duplicates=_listed(told.duplicates),
+            duplicates=_listed(labelled.duplicates),
             errors=first_errors(errors),
         )
 
     def _errors(
         self,
-        told: Labelled,
+        labelled: Labelled,
         conflicts: Sequence[tuple[int, int]],
         rejected: Sequence[tuple[int, str]],
     ) -> list[RowError]:
@@ -200,8 +200,8 @@ class _Asked:
         errors += [RowError(place, self._pointer(place), reason) for place, reason in rejected]
         for places, reason in (
             ([place for place, _ in conflicts], "sample {!r} was learned with another label"),
-            (told.unknown, "unknown-sample: no row waits for the label of {!r}"),
-            (told.expired, "expired-sample: {!r} waited for its label too long"),
+            (labelled.unknown, "unknown-sample: no row waits for the label of {!r}"),
+            (labelled.expired, "expired-sample: {!r} waited for its label too long"),
         ):
             errors += [
                 RowError(place, self._pointer(place) + "/id", reason.format(self._ids[place]))
@@ -210,26 +210,26 @@ class _Asked:
         errors.sort(key=lambda error: error.index)
         return errors
 
-    def _refuse(self, told: Labelled, errors: Sequence[RowError]) -> None:
+    def _refuse(self, labelled: Labelled, errors: Sequence[RowError]) -> None:
         """Raise the Problem of a request without an accepted label."""
         status, slug = 422, "invalid-rows"
-        if len(told.unknown) == len(errors):
+        if len(labelled.unknown) == len(errors):
             status, slug = 404, "unknown-sample"
-        elif len(told.expired) == len(errors):
+        elif len(labelled.expired) == len(errors):
             status, slug = 410, "expired-sample"
         rows = "label" if len(errors) == 1 else "labels"
         detail = f"{len(errors)} {rows} refused; the first: {errors[0].reason}"
         raise Problem(status, slug, detail, errors, rejected=len(errors))
 
-    def _mistakes(self, told: Labelled) -> int | None:
+    def _mistakes(self, labelled: Labelled) -> int | None:
         if self._model.door.task == "regression":
             return None
-        if told.receipt is None:
+        if labelled.receipt is None:
             return 0
-        receipt = told.receipt
-        rows = range(len(told.found)) if receipt.rows is None else receipt.rows
+        receipt = labelled.receipt
+        rows = range(len(labelled.found)) if receipt.rows is None else receipt.rows
         scores = [] if receipt.scores is None else receipt.scores
-        wrong = are_wrong(scores, [told.found[row].y for row in rows])
+        wrong = are_wrong(scores, [labelled.found[row].y for row in rows])
         return count(_learned(receipt, wrong))
 
     def _pointer(self, place: int) -> str:
@@ -273,16 +273,16 @@ def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]
     """Index in the request and reason of labels that were journalled and not learned."""
     rows = range(len(found)) if receipt.rows is None else receipt.rows
     places = places_where(receipt.rejected)
-    why = reasons(len(rows), places, receipt.set_aside)
+    why = rejection_reasons(len(rows), places, receipt.set_aside)
     return [(found[rows[at]].place, reason) for at, reason in zip(places, why, strict=True)]
 
 
-def _rejected_before(answer: Answer, journalled: Mapping[int, Label]) -> list[tuple[int, str]]:
+def _rejected_first(answer: Answer, journalled: Mapping[int, Label]) -> list[tuple[int, str]]:
     """`_rejected` of a repeated request."""
     if answer.rows is None:
         return []
     numbers = answer.rows.rejected
-    why = reasons(answer.count, numbers, answer.rows.set_aside)
+    why = rejection_reasons(answer.count, numbers, answer.rows.set_aside)
     return [
         (journalled[number].place, reason)
         for number, reason in zip(numbers, why, strict=True)

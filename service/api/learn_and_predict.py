@@ -12,31 +12,36 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dualstream.service.api.access import check_method, limited_of
+from dualstream.service.api.access import check_method, limits_of
 from dualstream.service.api.events import Events
 from dualstream.service.api.http import (
-    PIECE,
+    PIECE_BYTES,
     Head,
     Headers,
-    answer,
-    answer_problem,
     etag_of,
     given_key,
-    in_pieces,
-    is_true,
     read_count,
+    read_flag,
     read_head,
     read_query,
+    send_in_pieces,
+    send_json,
+    send_problem,
     stored_key,
 )
 from dualstream.service.api.learn_rows import fingerprint_of, learned_of, parse, request_of
-from dualstream.service.api.remember_rows import OF_WAITING, let_wait, parse_waiting, read_wait
+from dualstream.service.api.remember_rows import (
+    REMEMBER_PARAMETERS,
+    parse_rows_to_remember,
+    read_wait,
+    remember_rows,
+)
 from dualstream.service.api.request_body import (
-    arriving,
-    beginning_with,
-    bounded,
+    body_pieces,
+    limit_body,
+    prepend,
     read_body,
-    up_to,
+    read_up_to,
 )
 from dualstream.service.api.responses import (
     NO_ROWS,
@@ -46,7 +51,7 @@ from dualstream.service.api.responses import (
     refusal,
     scored,
 )
-from dualstream.service.api.streaming_upload import Upload, check_asked
+from dualstream.service.api.streaming_upload import Upload, check_streamable
 from dualstream.service.codecs import (
     CHUNK_BYTES,
     CUTTERS,
@@ -88,7 +93,7 @@ class HotPath:
         learn: "LearnRoute",
         predict: "PredictRoute",
         events: Events,
-        catalog: ModelRegistry,
+        registry: ModelRegistry,
         startup: Readiness,
         bodies: Bodies,
         telemetry: Telemetry,
@@ -96,7 +101,7 @@ class HotPath:
     ) -> None:
         self._app = app
         self._learn, self._predict, self._events = learn, predict, events
-        self._catalog = catalog
+        self._registry = registry
         self._startup = startup
         self._bodies = bodies
         self._telemetry = telemetry
@@ -113,7 +118,7 @@ class HotPath:
             if action == "events":
                 await self._events(model_id, scope, receive, send)
                 return
-            with self._catalog.pinned(model_id):
+            with self._registry.pinned(model_id):
                 if action == "learn":
                     await self._serve("learn", self._learn.learn, model_id, scope, receive, send)
                 elif action == "predict":
@@ -148,10 +153,10 @@ class HotPath:
         except Exception as error:
             problem = problem_of(error, scope)
             status = problem.status
-            await answer_problem(send, problem, scope["path"])
+            await send_problem(send, problem, scope["path"])
         else:
             if isinstance(body, bytes):
-                await answer(send, body, headers, scope)
+                await send_json(send, body, headers, scope)
         finally:
             over(scope)
         self._telemetry.saw_request(route, status, time.perf_counter() - began)
@@ -164,11 +169,11 @@ class HotPath:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            is_long = len(message.get("body", b"")) > PIECE
-            await (in_pieces(send, message, scope) if is_long else send(message))
+            is_long = len(message.get("body", b"")) > PIECE_BYTES
+            await (send_in_pieces(send, message, scope) if is_long else send(message))
 
         try:
-            await self._app(scope, bounded(receive, self._max_body_bytes, scope), watch)
+            await self._app(scope, limit_body(receive, self._max_body_bytes, scope), watch)
         finally:
             over(scope)
             route = getattr(scope.get("route"), "path", "unknown")
@@ -178,8 +183,8 @@ class HotPath:
 class LearnRoute:
     """POST /models/{id}/learn."""
 
-    def __init__(self, catalog: ModelRegistry, settings: Settings, telemetry: Telemetry) -> None:
-        self._catalog = catalog
+    def __init__(self, registry: ModelRegistry, settings: Settings, telemetry: Telemetry) -> None:
+        self._registry = registry
         self._max_body_bytes = settings.max_body_bytes
         self._max_upload_bytes = settings.max_upload_bytes
         self._telemetry = telemetry
@@ -194,53 +199,51 @@ class LearnRoute:
         check_method(scope, "POST")
         head = read_head(scope)
         query = read_query(scope, ("scores", "atomic"))
-        wants_scores, atomic = is_true(query, "scores"), is_true(query, "atomic")
-        model = await self._catalog.get(model_id)
-        headers = [(b"dualstream-durability", self._catalog.contact.durability)]
-        if self._may_be_cut(head):
-            pieces = arriving(receive, head, self._max_upload_bytes, scope)
-            body, is_long = await up_to(CHUNK_BYTES, pieces)
+        wants_scores, atomic = read_flag(query, "scores"), read_flag(query, "atomic")
+        model = await self._registry.get(model_id)
+        headers = [(b"dualstream-durability", self._registry.contact.durability)]
+        if self._may_stream(head):
+            pieces = body_pieces(receive, head, self._max_upload_bytes, scope)
+            body, is_long = await read_up_to(CHUNK_BYTES, pieces)
             if is_long:
-                check_asked(head, wants_scores, atomic)
+                check_streamable(head, wants_scores, atomic)
                 upload = Upload(
-                    self._catalog,
+                    self._registry,
                     model_id,
                     head,
                     query,
                     given_key(head.idempotency_key),
                     wants_scores,
-                    limited_of(scope),
+                    limits_of(scope),
                 )
-                told_of = self._learn_chunks(
-                    upload, head, beginning_with(body, pieces), body_of(scope)
-                )
-                return await _as_wanted(head, upload, told_of, headers)
+                results = self._learn_chunks(upload, head, prepend(body, pieces), body_of(scope))
+                return await _results_or_totals(head, upload, results, headers)
         else:
             body = await read_body(receive, head, self._max_body_bytes, scope)
-        self._catalog.pressure.check(LEARN)
+        self._registry.pressure.check(LEARN)
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
-        receipt, limited = None, limited_of(scope)
+        receipt, limits = None, limits_of(scope)
         while receipt is None:
-            intake = await parse(model, head, body, labelled=True)
-            self._refuse_if_nothing_to_learn(model, intake, atomic)
-            if limited is not None:
-                await limited.let_rows_in(intake.count)
-                limited = None
-            request = await request_of(intake, key, fingerprint, is_whole=atomic)
+            parsed = await parse(model, head, body, labelled=True)
+            self._refuse_if_nothing_to_learn(model, parsed, atomic)
+            if limits is not None:
+                await limits.admit_rows(parsed.count)
+                limits = None
+            request = await request_of(parsed, key, fingerprint, is_whole=atomic)
             try:
                 receipt = await model.submit(request)
             except ModelChanged:  # deleted or replaced since it was loaded
-                model = await self._catalog.get(model_id)
-        wants_scores = wants_scores or intake.single
-        told, is_replayed = await learned_of(model, intake, request, receipt, wants_scores)
+                model = await self._registry.get(model_id)
+        wants_scores = wants_scores or parsed.single
+        result, is_replayed = await learned_of(model, parsed, request, receipt, wants_scores)
         if is_replayed:
             headers.append(REPLAYED)
         if head.wants_lines:
-            return one_line(told), headers
-        return _encode(told), headers
+            return one_line(result), headers
+        return _encode(result), headers
 
-    def _may_be_cut(self, head: Head) -> bool:
+    def _may_stream(self, head: Head) -> bool:
         """Whether the body can be long enough, and of a format, to be learned in chunks."""
         is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
         if (is_short and head.content_encoding is None) or self._max_body_bytes < CHUNK_BYTES:
@@ -257,21 +260,21 @@ class LearnRoute:
             cut = chunks_of(pieces, cutter, self._max_body_bytes, count_lines)
             async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
-                    async for told in learned:
-                        held.let_go(told.bytes - so_far)
-                        so_far = told.bytes
-                        yield told
+                    async for result in learned:
+                        held.let_go(result.bytes - so_far)
+                        so_far = result.bytes
+                        yield result
             yield upload.result()
         finally:
             self._uploads.discard(upload)
 
-    def _refuse_if_nothing_to_learn(self, model: Model, intake: ParsedRows, atomic: bool) -> None:
-        if intake.errors:
-            self._telemetry.saw_refused(model.record.id, len(intake.errors))
-        if intake.count == 0:
+    def _refuse_if_nothing_to_learn(self, model: Model, parsed: ParsedRows, atomic: bool) -> None:
+        if parsed.errors:
+            self._telemetry.saw_refused(model.record.id, len(parsed.errors))
+        if parsed.count == 0:
             raise Problem(422, "invalid-rows", NO_ROWS)
-        if intake.errors and (atomic or not intake.places):
-            raise refusal(intake, intake.errors)
+        if parsed.errors and (atomic or not parsed.places):
+            raise refusal(parsed, parsed.errors)
 
 
 class PredictRoute:
@@ -279,12 +282,12 @@ class PredictRoute:
 
     def __init__(
         self,
-        catalog: ModelRegistry,
+        registry: ModelRegistry,
         versions: LoadedVersions,
         settings: Settings,
         telemetry: Telemetry,
     ) -> None:
-        self._catalog = catalog
+        self._registry = registry
         self._versions = versions
         self._max_body_bytes = settings.max_body_bytes
         self._remember_s = settings.remember_s
@@ -293,26 +296,26 @@ class PredictRoute:
     async def predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         if scope["method"] == "GET":
             query = read_query(scope, ("x", "min_seq", "version"), named="x.")
-            await _let_in(scope, 1)
+            await _admit_rows(scope, 1)
             return await self._predict_row(model_id, query)
         check_method(scope, "POST")
         head = read_head(scope)
-        query = read_query(scope, ("min_seq", "version", *OF_WAITING))
+        query = read_query(scope, ("min_seq", "version", *REMEMBER_PARAMETERS))
         model = await self._found(model_id, query)
         body = await read_body(receive, head, self._max_body_bytes, scope)
         wait = read_wait(query, model, self._remember_s)
         if wait is None:
-            intake = await parse(model, head, body, labelled=False)
+            parsed = await parse(model, head, body, labelled=False)
         else:
-            intake = await parse_waiting(model, head, body)
-        if intake.count == 0:
+            parsed = await parse_rows_to_remember(model, head, body)
+        if parsed.count == 0:
             raise Problem(422, "invalid-rows", NO_ROWS)
-        if not intake.places:
-            raise refusal(intake, intake.errors)
-        await _let_in(scope, intake.count)
-        answered, headers = await self._score(model, intake, query)
+        if not parsed.places:
+            raise refusal(parsed, parsed.errors)
+        await _admit_rows(scope, parsed.count)
+        answered, headers = await self._score(model, parsed, query)
         if wait is not None:
-            await let_wait(self._catalog.journal, model, intake, answered, wait)
+            await remember_rows(self._registry.journal, model, parsed, answered, wait)
         return _encode(answered), headers
 
     async def by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
@@ -323,8 +326,8 @@ class PredictRoute:
             raise Problem(
                 422, "invalid-query", "the query parameter model is missing; send model=ID"
             )
-        await _let_in(scope, 1)
-        with self._catalog.pinned(query["model"]):
+        await _admit_rows(scope, 1)
+        with self._registry.pinned(query["model"]):
             return await self._predict_row(query["model"], query)
 
     async def _predict_row(self, model_id: str, query: dict[str, str]) -> Any:
@@ -332,13 +335,13 @@ class PredictRoute:
         answered, headers = await self._score(model, _queried_row(model, query), query)
         return _encode(answered), headers
 
-    async def _score(self, model: Model, intake: ParsedRows, query: dict[str, str]) -> Any:
-        batch = as_batch([intake.rows])
+    async def _score(self, model: Model, parsed: ParsedRows, query: dict[str, str]) -> Any:
+        batch = as_batch([parsed.rows])
         if "version" in query:
-            return await self._score_by_version(model, intake, batch, query["version"])
+            return await self._score_by_version(model, parsed, batch, query["version"])
         async with model.replica.serving():
             seq, chain = model.replica.seq, model.replica.chain
-            answered = scored(model, model.replica.learner, intake, batch, seq)
+            answered = scored(model, model.replica.learner, parsed, batch, seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         age_s = model.stale_s
         if age_s is None:
@@ -347,36 +350,36 @@ class PredictRoute:
         return answered, []
 
     async def _score_by_version(
-        self, model: Model, intake: ParsedRows, batch: Batch, name: str
+        self, model: Model, parsed: ParsedRows, batch: Batch, name: str
     ) -> Any:
-        version = await self._versions.get(model, self._catalog.journal, name)
-        answered = scored(model, version.learner, intake, batch, version.seq)
+        version = await self._versions.get(model, self._registry.journal, name)
+        answered = scored(model, version.learner, parsed, batch, version.seq)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         return answered, [(b"etag", etag_of(version.seq, version.chain).encode())]
 
     async def _found(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
-        model = self._catalog.held(model_id) or await self._catalog.get(model_id)
+        model = self._registry.held(model_id) or await self._registry.get(model_id)
         min_seq = read_count(query, "min_seq")
         if model.replica.seq >= min_seq:
             return model
-        return await self._catalog.reach(model_id, min_seq)
+        return await self._registry.reach(model_id, min_seq)
 
 
-async def _let_in(scope: Scope, rows: int) -> None:
+async def _admit_rows(scope: Scope, rows: int) -> None:
     """Raise Problem 429 if the rows exceed the key's rate limit."""
-    if (limited := limited_of(scope)) is not None:
-        await limited.let_rows_in(rows)
+    if (limits := limits_of(scope)) is not None:
+        await limits.admit_rows(rows)
 
 
-async def _as_wanted(
-    head: Head, upload: Upload, told_of: AsyncIterator[Learned], headers: Headers
+async def _results_or_totals(
+    head: Head, upload: Upload, results: AsyncIterator[Learned], headers: Headers
 ) -> Any:
     """The results of all chunks as lines, or the last result (the totals)."""
     if head.wants_lines:
-        return told_of, headers
-    async for told in told_of:
-        last = told
+        return results, headers
+    async for result in results:
+        last = result
     if upload.is_replayed:
         headers.append(REPLAYED)
     return _encode(last), headers

@@ -28,11 +28,11 @@ async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> Parsed
 
 
 async def request_of(
-    intake: ParsedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
+    parsed: ParsedRows, key: bytes | None, fingerprint: bytes | None, is_whole: bool = False
 ) -> Request:
     """The journal request of these rows, with the stored `key` if there is one."""
-    asked = (intake.rows, key, fingerprint, intake.names_beside, is_whole)
-    if isinstance(intake.rows, ListedRows) and len(intake.rows.ids) > INLINE_PARTS:
+    asked = (parsed.rows, key, fingerprint, parsed.names_beside, is_whole)
+    if isinstance(parsed.rows, ListedRows) and len(parsed.rows.ids) > INLINE_PARTS:
         return await asyncio.to_thread(Request.of, *asked)
     return Request.of(*asked)
 
@@ -49,7 +49,7 @@ def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "
 
 
 async def learned_of(
-    model: Model, intake: ParsedRows, request: Request, receipt: Receipt, wants_scores: bool
+    model: Model, parsed: ParsedRows, request: Request, receipt: Receipt, wants_scores: bool
 ) -> tuple[Learned, bool]:
     """The answer to a learn, and whether it repeats the first answer to the same key.
 
@@ -58,10 +58,10 @@ async def learned_of(
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.scores is not None:
-        model.remember_told(intake, receipt)
-        return answer_new(model, intake, receipt, wants_scores), False
+        model.remember_told(parsed, receipt)
+        return answer_new(model, parsed, receipt, wants_scores), False
     answer = first_answer(model, receipt)
     skipped = SkippedRows(request, answer)
     if skipped.keys:
         skipped.explain(await model.known(skipped.keys))
-    return answer_repeat(model, intake, receipt, wants_scores, skipped), answer is not None
+    return answer_repeat(model, parsed, receipt, wants_scores, skipped), answer is not None

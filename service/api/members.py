@@ -15,7 +15,7 @@ from pydantic import Field
 from dualstream.service.api.access import author_of
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
-from dualstream.service.api.models import catalog_of, spec_of
+from dualstream.service.api.models import registry_of, spec_of
 from dualstream.service.api.views import MaybeStale, Members, OneMember, finite, staleness
 from dualstream.service.journal.author import Author
 from dualstream.service.models.model import Model
@@ -72,7 +72,7 @@ class ComparisonView(MaybeStale):
 @router.get("/members", response_model=Members, response_model_exclude_unset=True)
 async def list_members(model_id: str, request: Request) -> Members:
     """All members with their shares in the prediction."""
-    return await _members(await catalog_of(request).get(model_id))
+    return await _members(await registry_of(request).get(model_id))
 
 
 @router.post(
@@ -92,17 +92,17 @@ async def add_member(
     model_id: str, request: Request, response: Response, idempotency_key: IdempotencyKey = None
 ) -> OneMember:
     """Add a member. It first learns the rows that the model retains."""
-    catalog = catalog_of(request)
-    model = await catalog.get(model_id)
+    registry = registry_of(request)
+    model = await registry.get(model_id)
     key = stored_key_of(idempotency_key)
-    given = await spec_of(request, catalog.settings.max_body_bytes)
+    given = await spec_of(request, registry.settings.max_body_bytes)
     order = await _member_to_add(model, given)
     await model.refresh()
     if (before := await repeated(model, key, asked_by(order))) is not None:
         return await _again(model, order, before, response)
-    if order.name is not None and (there := await _standing(model, order)) is not None:
+    if order.name is not None and (existing := await _existing(model, order)) is not None:
         response.status_code = 200
-        return there
+        return existing
     receipt = await _submit(model, order, author_of(request), key)
     if receipt.placed.duplicate:
         before = await repeated_at(model, receipt.placed.seq)
@@ -111,18 +111,18 @@ async def add_member(
     if verdict is not None and verdict.member is not None:
         return OneMember.at(model_id, receipt.placed.seq, verdict.member)
     # Another change came first, or its outcome is not kept: answer with the current state.
-    there = await _standing(model, order)
-    if there is None:
+    existing = await _existing(model, order)
+    if existing is None:
         raise Problem(409, "conflict", _why_not(receipt))
     if verdict is None or verdict.refusal is not None:
         response.status_code = 200
-    return there
+    return existing
 
 
 @router.delete("/members/{name}", status_code=204)
 async def remove_member(model_id: str, name: str, request: Request) -> None:
     """Remove a member with everything it has learned."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     await model.refresh()
     async with model.replica.serving():
         learner = model.members()
@@ -135,13 +135,13 @@ async def remove_member(model_id: str, name: str, request: Request) -> None:
 @router.post("/members/{name}/promote", response_model=OneMember)
 async def promote_member(model_id: str, name: str, request: Request) -> OneMember:
     """Serve this member alone. The others do not learn until the promotion ends."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     await model.refresh()
     async with model.replica.serving():
         learner = model.members()
-        there = known_member(learner, name)
+        existing = known_member(learner, name)
         if learner.promoted == name:
-            return OneMember.at(model_id, model.replica.seq, there)
+            return OneMember.at(model_id, model.replica.seq, existing)
     receipt = await _submit(model, Promote(name), author_of(request))
     _check_done(receipt)
     if receipt.verdict is not None and receipt.verdict.member is not None:
@@ -156,7 +156,7 @@ async def promote_member(model_id: str, name: str, request: Request) -> OneMembe
 @router.delete("/promotion", response_model=Members, response_model_exclude_unset=True)
 async def end_promotion(model_id: str, request: Request) -> Members:
     """End the promotion: serve all members again. Does nothing without a promotion."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     await model.refresh()
     async with model.replica.serving():
         is_promoted = model.members().promoted is not None
@@ -176,7 +176,7 @@ async def compare_members(
     """Compare two members: which one predicts better, with a confidence interval."""
     if a == b:
         raise Problem(422, "invalid-query", f"a and b are both {a!r}; name two different members")
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
         learner = model.members()
         for name in (a, b):
@@ -224,7 +224,7 @@ async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
     return MemberAdd(spec, name)
 
 
-async def _standing(model: Model, order: MemberAdd) -> OneMember | None:
+async def _existing(model: Model, order: MemberAdd) -> OneMember | None:
     """The existing member with the requested name and spec; None if there is none.
 
     Raises MemberError if the name belongs to a member with another spec.
@@ -247,16 +247,16 @@ async def _again(model: Model, order: MemberAdd, before: Repeated, response: Res
 
     Or of the equal member that existed then. Raises Problem 409.
     """
-    there = None
+    existing = None
     with suppress(MemberError):  # the name can belong to another member now
-        there = await _standing(model, order)
-    if there is None:
+        existing = await _existing(model, order)
+    if existing is None:
         before.check_done(Problem(409, "conflict", ""))
         gone = f"the member was added at seq {before.seq} and no longer exists"
         raise Problem(409, "conflict", gone)
     before.mark(response)
     response.status_code = 200
-    return there
+    return existing
 
 
 async def _submit(model: Model, order: Order, by: Author, key: bytes | None = None) -> Receipt:

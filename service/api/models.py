@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of, key_of
-from dualstream.service.api.http import etag_of, names_any, names_etag, read_head
+from dualstream.service.api.http import etag_of, matches_any, matches_etag, read_head
 from dualstream.service.api.request_body import read_body
 from dualstream.service.api.spec_schema import SPEC, SPEC_EXAMPLES
 from dualstream.service.api.views import MaybeStale, MemberMetrics, PauseView, staleness
@@ -145,12 +145,12 @@ class SupportView(MaybeStale):
     changes_per_1000: float = Field(description="Weights that changed sign, per 1,000 rows.")
 
 
-def catalog_of(request: Request) -> ModelRegistry:
+def registry_of(request: Request) -> ModelRegistry:
     """The model registry. Raises Problem 503 until the process is ready."""
     startup: Readiness = request.app.state.startup
     startup.check_ready()
-    catalog: ModelRegistry = request.app.state.catalog
-    return catalog
+    registry: ModelRegistry = request.app.state.catalog
+    return registry
 
 
 @router.put(
@@ -179,14 +179,14 @@ async def create_model(
     model_id: str, request: Request, response: Response, if_match: IfMatch = None
 ) -> ModelView:
     """Create a model from its spec. With If-Match it replaces the existing model."""
-    catalog = catalog_of(request)
-    given = await spec_of(request, catalog.settings.max_body_bytes)
+    registry = registry_of(request)
+    given = await spec_of(request, registry.settings.max_body_bytes)
 
     def may_replace(record: ModelRecord) -> bool:
-        return names_etag(if_match, etag_of(record.seq, record.chain))
+        return matches_etag(if_match, etag_of(record.seq, record.chain))
 
     may = None if if_match is None else may_replace
-    model, created = await catalog.create(model_id, given, may, author_of(request))
+    model, created = await registry.create(model_id, given, may, author_of(request))
     response.status_code = 201 if created else 200
     return await _view(model, response)
 
@@ -196,9 +196,9 @@ async def list_models(
     request: Request, after: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> ModelPage:
     """List the models that the key matches, in pages. Loads no model."""
-    catalog = catalog_of(request)
-    records = await _visible(request, catalog, after, limit + 1)
-    shown = [await _listed(catalog, record) for record in records[:limit]]
+    registry = registry_of(request)
+    records = await _visible(request, registry, after, limit + 1)
+    shown = [await _listed(registry, record) for record in records[:limit]]
     return ModelPage(models=shown, next=shown[-1].id if len(records) > limit else None)
 
 
@@ -216,9 +216,9 @@ async def read_model(
     if_none_match: IfNoneMatch = None,
 ) -> Any:
     """Spec, log position and counts of a model."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     view = await _view(model, response, digest)
-    return unless_known(response, if_none_match) or view
+    return not_modified(response, if_none_match) or view
 
 
 @router.delete(
@@ -237,11 +237,11 @@ async def delete_model(
     """Delete a model with its journal and snapshots."""
 
     def may_delete(record: ModelRecord) -> bool:
-        return names_etag(if_match, etag_of(record.seq, record.chain))
+        return matches_etag(if_match, etag_of(record.seq, record.chain))
 
     # "*" deletes the model in any state, even if it learns concurrently.
-    may = None if if_match is None or names_any(if_match) else may_delete
-    await catalog_of(request).delete(model_id, author_of(request), may)
+    may = None if if_match is None or matches_any(if_match) else may_delete
+    await registry_of(request).delete(model_id, author_of(request), may)
 
 
 @router.get("/{model_id}/metrics", response_model=dict[str, Any], responses=NOT_MODIFIED)
@@ -249,10 +249,10 @@ async def read_metrics(
     model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
 ) -> Any:
     """Progressive metrics of the model and its baselines: each row is scored before learning."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
-        tag_answer(response, model)
-        if (unchanged := unless_known(response, if_none_match)) is not None:
+        set_etag(response, model)
+        if (unchanged := not_modified(response, if_none_match)) is not None:
             return unchanged
         learner = member_learner(model.replica.learner)
         views = [] if learner is None else learner.members()
@@ -284,10 +284,10 @@ async def read_weights(
     if_none_match: IfNoneMatch = None,
 ) -> Any:
     """The `top` served weights of largest magnitude."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
-        tag_answer(response, model)
-        if (unchanged := unless_known(response, if_none_match)) is not None:
+        set_etag(response, model)
+        if (unchanged := not_modified(response, if_none_match)) is not None:
             return unchanged
         seq, names = model.replica.seq, model.replica.names
         found = coefficients_of(model.replica.learner)
@@ -342,7 +342,7 @@ def _served_alone(learner: MemberLearner, name: str) -> Served:
 @router.get("/{model_id}/support", response_model=SupportView, response_model_exclude_none=True)
 async def read_support(model_id: str, request: Request) -> SupportView:
     """Features that a sparse model uses, and how stable the selection is."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
         seq, names = model.replica.seq, model.replica.names
         found = support_of(model.replica.learner)
@@ -384,24 +384,24 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
 
 
 async def _visible(
-    request: Request, catalog: ModelRegistry, after: str, count: int
+    request: Request, registry: ModelRegistry, after: str, count: int
 ) -> list[ModelRecord]:
     """The next `count` models that the request's key matches."""
     key = key_of(request)
     if key is None or key.sees_all:
-        return await catalog.journal.list(after, count)
+        return await registry.journal.list(after, count)
     found: list[ModelRecord] = []
-    while len(found) < count and (page := await catalog.journal.list(after, PAGE)):
+    while len(found) < count and (page := await registry.journal.list(after, PAGE)):
         found += [record for record in page if key.may_see(record.id)]
         after = page[-1].id
     return found[:count]
 
 
 async def _listed(
-    catalog: ModelRegistry, record: ModelRecord
+    registry: ModelRegistry, record: ModelRecord
 ) -> ModelView | UnreadableView | StoredView:
     """View of a model: from memory if it is loaded, otherwise from the store."""
-    model = catalog.find(record.id)
+    model = registry.find(record.id)
     if model is not None and model.record.incarnation == record.incarnation:
         return await _view(model)
     known = {
@@ -410,7 +410,7 @@ async def _listed(
         "seq": record.seq,
         "created": _created(record),
     }
-    reason = catalog.loads.why_unreadable(record.id)
+    reason = registry.loads.why_unreadable(record.id)
     return StoredView(**known) if reason is None else UnreadableView(**known, unreadable=reason)
 
 
@@ -435,14 +435,14 @@ async def _view(
             **staleness(model),
         )
         if response is not None:
-            tag_answer(response, model)
+            set_etag(response, model)
         captured = replica.capture() if with_digest else None
     if captured is not None:
         view.state_digest = await asyncio.to_thread(captured.state_digest)
     return view
 
 
-def tag_answer(response: Response, model: Model) -> None:
+def set_etag(response: Response, model: Model) -> None:
     """Set the ETag of the current state, unless it is stale. Call it while the replica serves."""
     if model.stale_s is None:
         response.headers["etag"] = etag_of(model.replica.seq, model.replica.chain)
@@ -454,9 +454,9 @@ def check_not_paused(model: Model) -> None:
         raise Problem(409, "paused", PAUSED.format(since))
 
 
-def unless_known(response: Response, if_none_match: Sequence[str] | None) -> Response | None:
+def not_modified(response: Response, if_none_match: Sequence[str] | None) -> Response | None:
     """304 if the client's ETag is current, otherwise None."""
     etag = response.headers.get("etag")
-    if etag is None or not names_etag(if_none_match, etag):
+    if etag is None or not matches_etag(if_none_match, etag):
         return None
     return Response(status_code=304, headers={"etag": etag})

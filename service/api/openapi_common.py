@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from dualstream.service.api.access import asked_of
+from dualstream.service.api.access import requirement_of
 from dualstream.service.api.api_keys import KeyScope
 from dualstream.service.models.registry import MODEL_ID
 from dualstream.wire.problems import MEDIA_TYPE
@@ -79,7 +79,7 @@ def describe_all(document: Document, asks_for_keys: bool) -> None:
         }
     }
     for method, path, operation in _operations(document):
-        needed = asked_of(method.upper(), path).scope
+        needed = requirement_of(method.upper(), path).scope
         # On a server without keys they are optional: {} permits requests without one.
         keys = [] if needed is KeyScope.NOTHING else [{"key": [needed.word]}]
         operation["security"] = keys if asks_for_keys or not keys else [{}, *keys]

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.models import catalog_of, check_not_paused
+from dualstream.service.api.models import check_not_paused, registry_of
 from dualstream.service.api.views import finite
 from dualstream.service.jobs.refit import MAX_EPOCHS, Refits
 from dualstream.service.jobs.refit_status import RefitJob, UnderWay
@@ -116,7 +116,7 @@ async def begin_refit(
     model_id: str, request: Request, response: Response, asked: NewRefit | None = None
 ) -> RefitView:
     """Start a refit in the background: solve the retained rows and enter the result."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     if model.job(Refits).why_not is not None:
         detail = f"model {model_id!r} cannot be refitted: {model.job(Refits).why_not}"
         raise Problem(409, "cannot-refit", detail)
@@ -148,7 +148,7 @@ async def begin_refit(
 @router.get("/refits", response_model=RefitList)
 async def list_refits(model_id: str, request: Request) -> RefitList:
     """The last refits, by all workers."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     jobs = await model.job(Refits).all()
     return RefitList(model=model_id, refits=[_view(model_id, job) for job in jobs])
 
@@ -156,7 +156,7 @@ async def list_refits(model_id: str, request: Request) -> RefitList:
 @router.get("/refits/{job}", response_model=RefitView)
 async def read_refit(model_id: str, job: str, request: Request) -> RefitView:
     """Progress and outcome of a refit."""
-    return _view(model_id, await _known(await catalog_of(request).get(model_id), job))
+    return _view(model_id, await _known(await registry_of(request).get(model_id), job))
 
 
 @router.delete(
@@ -171,7 +171,7 @@ async def read_refit(model_id: str, job: str, request: Request) -> RefitView:
 )
 async def cancel_refit(model_id: str, job: str, request: Request, response: Response) -> RefitView:
     """Cancel a running refit. A finished refit is returned unchanged."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     if (await _known(model, job)).is_under_way:
         await model.job(Refits).end(job, author_of(request))
     found = await _known(model, job)

@@ -5,7 +5,7 @@ import math
 
 import msgspec
 
-from dualstream.service.api.http import Head, is_true
+from dualstream.service.api.http import Head, read_flag
 from dualstream.service.api.learn_rows import INLINE_BYTES
 from dualstream.service.codecs import ListedRows, ParsedRows, check_rows, media_type, parse_json
 from dualstream.service.codecs.row_schema import BadRow
@@ -15,13 +15,13 @@ from dualstream.service.models.model import Model
 from dualstream.wire.problems import Problem, quoted
 from dualstream.wire.schemas import Predicted, PredictedMany
 
-OF_WAITING = ("remember", "default_label", "default_after_s")
+REMEMBER_PARAMETERS = ("remember", "default_label", "default_after_s")
 """Query parameters of remembered predictions."""
 
 _any = msgspec.json.Decoder()
 
 
-async def parse_waiting(model: Model, head: Head, body: bytes) -> ParsedRows:
+async def parse_rows_to_remember(model: Model, head: Head, body: bytes) -> ParsedRows:
     """Parse the rows of a remembered prediction; each must have its own id.
 
     Raises Problem 415 unless the body is JSON, and 400, 413, 422 as for other bodies.
@@ -31,17 +31,17 @@ async def parse_waiting(model: Model, head: Head, body: bytes) -> ParsedRows:
         detail = f"{kind} is not supported with remember=true; send application/json"
         raise Problem(415, "unsupported-media-type", detail)
     if len(body) <= INLINE_BYTES:
-        intake = parse_json(model.door, body, False, True)
+        parsed = parse_json(model.door, body, False, True)
     else:
-        intake = await asyncio.to_thread(parse_json, model.door, body, False, True)
-    check_rows(intake.count, model.door.limits.rows)
-    return intake
+        parsed = await asyncio.to_thread(parse_json, model.door, body, False, True)
+    check_rows(parsed.count, model.door.limits.rows)
+    return parsed
 
 
-async def let_wait(
+async def remember_rows(
     journal: Journal,
     model: Model,
-    intake: ParsedRows,
+    parsed: ParsedRows,
     answered: Predicted | PredictedMany,
     wait: Wait,
 ) -> None:
@@ -49,11 +49,11 @@ async def let_wait(
 
     Raises ModelChanged, TooManyRemembered, JournalError.
     """
-    assert isinstance(intake.rows, ListedRows)
+    assert isinstance(parsed.rows, ListedRows)
     of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
-    scores = [of_all[place] for place in intake.places]
+    scores = [of_all[place] for place in parsed.places]
     served = [math.nan if score is None else score for score in scores]
-    answered.remembered = await remember(journal, model, intake.rows, served, answered.seq, wait)
+    answered.remembered = await remember(journal, model, parsed.rows, served, answered.seq, wait)
 
 
 def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | None:
@@ -61,7 +61,7 @@ def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | N
 
     Raises Problem 422, or 409 if the model does not support late labels.
     """
-    if not is_true(query, "remember"):
+    if not read_flag(query, "remember"):
         if "default_label" in query or "default_after_s" in query:
             raise Problem(
                 422, "invalid-query", "default_label and default_after_s require remember=true"

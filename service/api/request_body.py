@@ -17,8 +17,8 @@ from dualstream.wire.problems import Problem
 # event loop keeps the core.
 _STEP_BYTES = 256 * 1024
 _STEP_PIECES = 256
-_INFLATED_INLINE = 4096
-_INFLATER = SingleThread("inflate", niceness=5)
+_INLINE_BYTES = 4096
+_DECOMPRESSOR = SingleThread("inflate", niceness=5)
 
 
 class BodyRefused(HTTPException):
@@ -41,11 +41,11 @@ async def read_body(receive: Receive, head: Head, limit: int, scope: Scope) -> b
             if len(body) <= limit:
                 return body
         receive = _again(message, receive)
-    pieces = [piece async for piece in arriving(receive, head, limit, scope)]
+    pieces = [piece async for piece in body_pieces(receive, head, limit, scope)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def bounded(receive: Receive, limit: int, scope: Scope) -> Receive:
+def limit_body(receive: Receive, limit: int, scope: Scope) -> Receive:
     """Wrap `receive` for routes whose body FastAPI reads.
 
     Raises BodyRefused: 413 beyond `limit`, 503 without memory for the body.
@@ -79,7 +79,7 @@ def _again(message: Message, receive: Receive) -> Receive:
     return receive_again
 
 
-async def arriving(
+async def body_pieces(
     receive: Receive, head: Head, limit: int | None, scope: Scope
 ) -> AsyncIterator[bytes]:
     """The decompressed body piece by piece. All of it counts as memory of bodies
@@ -110,12 +110,12 @@ async def arriving(
             yield piece
             continue
         pieces, is_over = inflating.pieces(piece), False
-        if len(piece) <= _INFLATED_INLINE:
+        if len(piece) <= _INLINE_BYTES:
             some, is_over = _step(pieces)
             held.hold(len(some))
             yield some
         while not is_over:
-            some, is_over = await _INFLATER.run(_step, pieces)
+            some, is_over = await _DECOMPRESSOR.run(_step, pieces)
             held.hold(len(some))
             yield some
         held.let_go(len(piece))
@@ -134,7 +134,7 @@ def _step(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
     return b"".join(some), True
 
 
-async def up_to(size: int, pieces: AsyncIterator[bytes]) -> tuple[bytes, bool]:
+async def read_up_to(size: int, pieces: AsyncIterator[bytes]) -> tuple[bytes, bool]:
     """Read until the body exceeds `size` or ends; returns its bytes and whether it exceeds."""
     held, so_far = [], 0
     async for piece in pieces:
@@ -145,7 +145,7 @@ async def up_to(size: int, pieces: AsyncIterator[bytes]) -> tuple[bytes, bool]:
     return b"".join(held), False
 
 
-async def beginning_with(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def prepend(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The first bytes, then the pieces."""
     yield first
     async for piece in pieces:

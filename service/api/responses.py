@@ -41,67 +41,67 @@ PAUSED = "paused: the row waits in the journal until the model is resumed"
 _ID_REUSED = "the id was used for another sample"
 
 
-def answer_new(model: Model, intake: ParsedRows, receipt: Receipt, with_scores: bool) -> Learned:
+def answer_new(model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool) -> Learned:
     """The answer to a new request. Raises Problem 422 if no row was accepted."""
     assert receipt.scores is not None and receipt.losses is not None
     if (
-        receipt.placed.count == 1 == intake.count
+        receipt.placed.count == 1 == parsed.count
         and receipt.rejected is not None
         and not receipt.rejected[0]
     ):
         score, loss = float(receipt.scores[0]), float(receipt.losses[0])
-        return _answer_one(model, intake, receipt, score, loss, with_scores)
+        return _answer_one(model, parsed, receipt, score, loss, with_scores)
     rejected = places_where(receipt.rejected)
     losses = where_not(receipt.rejected if rejected else None, receipt.losses)
-    placed, mistakes = receipt.placed, _mistakes(model, intake, receipt, rejected)
+    placed, mistakes = receipt.placed, _mistakes(model, parsed, receipt, rejected)
     answer = Answer(placed.seq, placed.count, len(losses), mistakes, mean(losses), None)
-    rows = range(len(intake.places)) if receipt.rows is None else receipt.rows
-    errors = [*intake.errors, *_conflicts(intake, receipt.conflicts)]
+    rows = range(len(parsed.places)) if receipt.rows is None else receipt.rows
+    errors = [*parsed.errors, *_conflicts(parsed, receipt.conflicts)]
     if not rows and not receipt.duplicates:
-        raise refusal(intake, errors)
-    errors += _not_learned(intake, rows, rejected, receipt.set_aside)
-    told = _told(model, answer, len(errors), not rows and not receipt.conflicts)
-    _add_rows(told, intake, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
-    told.errors = first_errors(errors)
-    return told
+        raise refusal(parsed, errors)
+    errors += _not_learned(parsed, rows, rejected, receipt.set_aside)
+    answered = _learned(model, answer, len(errors), not rows and not receipt.conflicts)
+    _add_rows(answered, parsed, rows, receipt.scores if with_scores else UNSET, receipt.duplicates)
+    answered.errors = first_errors(errors)
+    return answered
 
 
 def _answer_one(
-    model: Model, intake: ParsedRows, receipt: Receipt, score: float, loss: float, with_score: bool
+    model: Model, parsed: ParsedRows, receipt: Receipt, score: float, loss: float, with_score: bool
 ) -> Learned:
     """`answer_new` of a request with one row that was learned: the fast path of most requests."""
-    (label,) = intake.labels
+    (label,) = parsed.labels
     mistakes = None
     if receipt.predicted is not None:
         mistakes = int(receipt.predicted[0] != label)
     elif model.door.task != "regression":
         mistakes = int((score >= 0) != (label == 1.0))
     placed = receipt.placed
-    told = Learned(model.record.id, placed.seq, 1, 1, mistakes, 0.0 + loss, 0, False)
+    answered = Learned(model.record.id, placed.seq, 1, 1, mistakes, 0.0 + loss, 0, False)
     if with_score:
-        told.scores = _finite((score,))
-    return told
+        answered.scores = _finite((score,))
+    return answered
 
 
 def answer_repeat(
-    model: Model, intake: ParsedRows, receipt: Receipt, with_scores: bool, skipped: "SkippedRows"
+    model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool, skipped: "SkippedRows"
 ) -> Learned:
     """The first answer to a repeated request, or as much of it as is kept."""
     placed = receipt.placed
     answer = first_answer(model, receipt)
     if answer is None:
         return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
-    errors = [*intake.errors, *_conflicts(intake, skipped.conflicts)]
+    errors = [*parsed.errors, *_conflicts(parsed, skipped.conflicts)]
     if answer.rows is None:
-        told = _told(model, answer, len(errors) + answer.count - answer.learned, True)
-        told.scores = None if with_scores else UNSET
+        answered = _learned(model, answer, len(errors) + answer.count - answer.learned, True)
+        answered.scores = None if with_scores else UNSET
     else:
-        errors += _not_learned(intake, skipped.rows, answer.rows.rejected, answer.rows.set_aside)
-        told = _told(model, answer, len(errors), True)
+        errors += _not_learned(parsed, skipped.rows, answer.rows.rejected, answer.rows.set_aside)
+        answered = _learned(model, answer, len(errors), True)
         scores = answer.rows.scores if with_scores else UNSET
-        _add_rows(told, intake, skipped.rows, scores, skipped.duplicates)
-    told.errors = first_errors(errors)
-    return told
+        _add_rows(answered, parsed, skipped.rows, scores, skipped.duplicates)
+    answered.errors = first_errors(errors)
+    return answered
 
 
 def first_answer(model: Model, receipt: Receipt) -> Answer | None:
@@ -156,20 +156,20 @@ class RowsRefused(Problem):
         self.rejected = rejected
 
 
-def refusal(intake: ParsedRows, errors: Sequence[RowError]) -> RowsRefused:
+def refusal(parsed: ParsedRows, errors: Sequence[RowError]) -> RowsRefused:
     """The problem of a body without an accepted row."""
-    return RowsRefused(intake.count, len(errors), errors)
+    return RowsRefused(parsed.count, len(errors), errors)
 
 
-def by_place(intake: ParsedRows, scores: Sequence[float]) -> list[float | None]:
+def scores_by_row(parsed: ParsedRows, scores: Sequence[float]) -> list[float | None]:
     """One score for each row of the request; null for refused rows and non-finite scores."""
-    return spread(intake, _finite(scores))
+    return values_by_row(parsed, _finite(scores))
 
 
-def spread(intake: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
+def values_by_row(parsed: ParsedRows, of_good_rows: Sequence[Any]) -> list[Any]:
     """One value for each row of the request; null for refused rows."""
-    values: list[Any] = [None] * intake.count
-    for index, value in zip(intake.places, of_good_rows, strict=True):
+    values: list[Any] = [None] * parsed.count
+    for index, value in zip(parsed.places, of_good_rows, strict=True):
         values[index] = value
     return values
 
@@ -178,7 +178,7 @@ def first_errors(errors: Sequence[RowError]) -> list[dict[str, Any]] | UnsetType
     return [error.as_dict() for error in errors[:MAX_ERRORS]] if errors else UNSET
 
 
-def _told(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Learned:
+def _learned(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Learned:
     return Learned(
         model=model.record.id,
         seq=answer.seq,
@@ -192,19 +192,19 @@ def _told(model: Model, answer: Answer, rejected: int, is_duplicate: bool) -> Le
 
 
 def _add_rows(
-    told: Learned,
-    intake: ParsedRows,
+    answered: Learned,
+    parsed: ParsedRows,
     rows: Sequence[int],
     scores: Column | UnsetType,
     duplicates: Sequence[tuple[int, int | None]] | Sequence[tuple[int, int]],
 ) -> None:
     """Add scores and duplicates; `rows` are the journalled good rows, which `scores` belong to."""
     if scores is not UNSET:
-        told.scores = [None] * intake.count
+        answered.scores = [None] * parsed.count
         for row, score in zip(rows, _finite(scores), strict=True):
-            told.scores[intake.places[row]] = score
+            answered.scores[parsed.places[row]] = score
     if duplicates:
-        told.duplicates = [Duplicate(intake.places[row], seq) for row, seq in duplicates]
+        answered.duplicates = [Duplicate(parsed.places[row], seq) for row, seq in duplicates]
 
 
 def _finite(scores: Column) -> list[float | None]:
@@ -212,38 +212,40 @@ def _finite(scores: Column) -> list[float | None]:
     return [score if math.isfinite(score) else None for score in listed]
 
 
-def reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
+def rejection_reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
     """Why rows were not learned: of `rows`, the last `set_aside` went into quarantine."""
     return [NOT_FINITE if place < rows - set_aside else PAUSED for place in rejected]
 
 
 def _not_learned(
-    intake: ParsedRows, rows: Sequence[int], rejected: Sequence[int], set_aside: int
+    parsed: ParsedRows, rows: Sequence[int], rejected: Sequence[int], set_aside: int
 ) -> list[RowError]:
     return [
-        RowError(intake.places[rows[place]], "", reason)
-        for place, reason in zip(rejected, reasons(len(rows), rejected, set_aside), strict=True)
+        RowError(parsed.places[rows[place]], "", reason)
+        for place, reason in zip(
+            rejected, rejection_reasons(len(rows), rejected, set_aside), strict=True
+        )
     ]
 
 
-def _conflicts(intake: ParsedRows, rows: Sequence[int]) -> list[RowError]:
+def _conflicts(parsed: ParsedRows, rows: Sequence[int]) -> list[RowError]:
     if not rows:
         return []
-    places = [intake.places[row] for row in rows]
-    return [RowError(place, intake.id_pointer.format(place), _ID_REUSED) for place in places]
+    places = [parsed.places[row] for row in rows]
+    return [RowError(place, parsed.id_pointer.format(place), _ID_REUSED) for place in places]
 
 
 def _mistakes(
-    model: Model, intake: ParsedRows, receipt: Receipt, rejected: Sequence[int]
+    model: Model, parsed: ParsedRows, receipt: Receipt, rejected: Sequence[int]
 ) -> int | None:
     if model.door.task == "regression":
         return None
     wrong: Column
     scores = () if receipt.scores is None else receipt.scores
-    if receipt.predicted is None and receipt.rows is None and isinstance(intake.rows, Batch):
-        wrong = are_wrong(scores, intake.rows.labels)
+    if receipt.predicted is None and receipt.rows is None and isinstance(parsed.rows, Batch):
+        wrong = are_wrong(scores, parsed.rows.labels)
     else:
-        labels: Sequence[Any] = intake.labels
+        labels: Sequence[Any] = parsed.labels
         if receipt.rows is not None:
             labels = [labels[row] for row in receipt.rows]
         if receipt.predicted is not None:
@@ -254,37 +256,37 @@ def _mistakes(
 
 
 def scored(
-    model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
+    model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     """Predictions of the learner, a state of this model, for one or several rows."""
     answer_of = _of_classes if model.door.task == "multiclass" else _of_scores
-    return answer_of(model, learner, intake, batch, seq)
+    return answer_of(model, learner, parsed, batch, seq)
 
 
 def _of_scores(
-    model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
+    model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     door = model.door
     scores = learner.predict(batch)
     found = learner.probabilities(scores)
-    if intake.single:
+    if parsed.single:
         score = float(scores[0])
         probability = None if found is None else float(found[0])
         return Predicted(model.record.id, seq, score, door.class_name(score), probability)
-    told = by_place(intake, scores.tolist())
+    answered = scores_by_row(parsed, scores.tolist())
     return PredictedMany(
         model=model.record.id,
         seq=seq,
-        scores=told,
-        labels=[None if score is None else door.class_name(score) for score in told],
-        probabilities=None if found is None else by_place(intake, found.tolist()),
-        rejected=len(intake.errors) if intake.errors else UNSET,
-        errors=first_errors(intake.errors),
+        scores=answered,
+        labels=[None if score is None else door.class_name(score) for score in answered],
+        probabilities=None if found is None else scores_by_row(parsed, found.tolist()),
+        rejected=len(parsed.errors) if parsed.errors else UNSET,
+        errors=first_errors(parsed.errors),
     )
 
 
 def _of_classes(
-    model: Model, learner: Learner, intake: ParsedRows, batch: Batch, seq: int
+    model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
 ) -> Predicted | PredictedMany:
     """The best class of each row with its score and probability."""
     of_classes: Multiclass = learner  # type: ignore[assignment]
@@ -296,17 +298,17 @@ def _of_classes(
     if found.probabilities is not None:
         of = found.probabilities
         chances = [float(of[k, b]) if b >= 0 else None for k, b in enumerate(best)]
-    if intake.single:
+    if parsed.single:
         chance = None if chances is None else chances[0]
         return Predicted(model.record.id, seq, scores[0], labels[0], chance)
     return PredictedMany(
         model=model.record.id,
         seq=seq,
-        scores=by_place(intake, scores),
-        labels=spread(intake, labels),
-        probabilities=None if chances is None else spread(intake, chances),
-        rejected=len(intake.errors) if intake.errors else UNSET,
-        errors=first_errors(intake.errors),
+        scores=scores_by_row(parsed, scores),
+        labels=values_by_row(parsed, labels),
+        probabilities=None if chances is None else values_by_row(parsed, chances),
+        rejected=len(parsed.errors) if parsed.errors else UNSET,
+        errors=first_errors(parsed.errors),
     )
 
 
@@ -315,13 +317,13 @@ log = logging.getLogger("dualstream.http")
 _encode = msgspec.json.Encoder().encode
 
 
-async def one_line(told: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:
+async def one_line(answered: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:
     """An iterator of one line."""
-    yield told
+    yield answered
 
 
 async def answer_lines(
-    send: Send, told_of: AsyncIterator[msgspec.Struct], headers: Headers, scope: Scope
+    send: Send, lines: AsyncIterator[msgspec.Struct], headers: Headers, scope: Scope
 ) -> int:
     """Send an answer as NDJSON. Returns 200, or the status of the problem in the last line.
 
@@ -329,12 +331,12 @@ async def answer_lines(
     """
     status, has_begun = 200, False
     try:
-        async for told in told_of:
+        async for answered in lines:
             if not has_begun:
                 has_begun = True
                 head = [(b"content-type", NDJSON), *headers]
                 await send({"type": "http.response.start", "status": 200, "headers": head})
-            await _add(send, _encode(told), scope)
+            await _add(send, _encode(answered), scope)
     except Exception as error:
         if not has_begun:
             raise

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from dualstream.service.api.access import author_of
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.api.versions import IdempotencyKey
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.models.model import Model
@@ -52,7 +52,7 @@ async def resume_model(
     idempotency_key: IdempotencyKey = None,
 ) -> Resumed:
     """Resume learning; the quarantined rows are learned first, or dropped."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     key = stored_key_of(idempotency_key)
     asked = f"resume {rows}".encode()
     await model.refresh()

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from dualstream.service.api.models import catalog_of, spec_of
+from dualstream.service.api.models import registry_of, spec_of
 from dualstream.service.api.spec_schema import EXAMPLE_SPEC
 from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.wire.problems import shortened
@@ -37,7 +37,7 @@ class ResolvedSpec(BaseModel):
 )
 async def resolve(request: Request) -> ResolvedSpec:
     """Validate a spec as `PUT /models/{id}` does and fill in defaults. Creates no model."""
-    given = await spec_of(request, catalog_of(request).settings.max_body_bytes)
+    given = await spec_of(request, registry_of(request).settings.max_body_bytes)
     try:
         return ResolvedSpec(spec=resolve_spec(given), errors=[])
     except InvalidSpec as error:

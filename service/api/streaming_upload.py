@@ -17,7 +17,7 @@ from msgspec import structs
 from dualstream.service.api.errors import as_problem
 from dualstream.service.api.http import Head
 from dualstream.service.api.learn_rows import INLINE_BYTES, fingerprint_of, learned_of
-from dualstream.service.api.rate_limits import Limited
+from dualstream.service.api.rate_limits import KeyLimits
 from dualstream.service.api.responses import NO_ROWS, RowsRefused, first_errors
 from dualstream.service.codecs import CHUNK_BYTES, Chunk, ParsedRows, parse_chunk
 from dualstream.service.concurrency import background_task
@@ -39,7 +39,7 @@ class _ParsedChunk:
     model: Model
     key: bytes | None
     """The stored key of its request; None if the upload has no key."""
-    intake: ParsedRows
+    rows: ParsedRows
     request: Request | None
     """The journal request; None if no row is good."""
 
@@ -48,7 +48,7 @@ class _ParsedChunk:
 class _PendingChunk:
     """A chunk that is being appended and learned."""
 
-    read: _ParsedChunk
+    parsed_chunk: _ParsedChunk
     journalled: asyncio.Event
     """Set once the append has succeeded or failed."""
     task: "asyncio.Task[tuple[Learned, bool]]"
@@ -60,27 +60,27 @@ class Upload:
 
     def __init__(
         self,
-        catalog: ModelRegistry,
+        registry: ModelRegistry,
         model_id: str,
         head: Head,
         query: dict[str, str],
         key: str | None,
         wants_scores: bool,
-        limited: Limited | None = None,
+        limits: KeyLimits | None = None,
     ) -> None:
-        self._catalog = catalog
+        self._registry = registry
         self._model_id = model_id
         self._head = head
         self._query = query
         self._key = key
         self._wants_scores = wants_scores
-        self._limited = limited
+        self._limits = limits
         self._incarnation: str | None = None
-        self._opening: int | None = None
+        self._first_good: int | None = None
         """Number of the first chunk with a good row; this chunk has the request's own key."""
-        self._taken = self._replayed = 0
-        self._coming: asyncio.Task[Chunk | None] | None = None
-        self._reading: asyncio.Task[_ParsedChunk | None] | None = None
+        self._accepted = self._replayed = 0
+        self._arriving: asyncio.Task[Chunk | None] | None = None
+        self._parsing: asyncio.Task[_ParsedChunk | None] | None = None
         self._is_stopped = False
         self.totals = Totals()
 
@@ -91,8 +91,8 @@ class Upload:
         """
         try:
             async with aclosing(self._learn_all(chunks)) as learned:
-                async for told in learned:
-                    yield told
+                async for result in learned:
+                    yield result
         except Exception as error:
             problem = as_problem(error)
             if problem is None:
@@ -115,100 +115,102 @@ class Upload:
     @property
     def is_replayed(self) -> bool:
         """Whether every chunk with accepted rows repeated its first answer."""
-        return 0 < self._taken == self._replayed
+        return 0 < self._accepted == self._replayed
 
     async def _learn_all(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
         try:
             async with aclosing(self._learn_each(chunks)) as learned:
-                async for told in learned:
-                    yield told
+                async for result in learned:
+                    yield result
         finally:  # `chunks` cannot be closed while this task runs it
-            if self._coming is not None and not self._coming.done():
-                self._coming.cancel()
-                await asyncio.wait([self._coming])
+            if self._arriving is not None and not self._arriving.done():
+                self._arriving.cancel()
+                await asyncio.wait([self._arriving])
 
     async def _learn_each(self, chunks: AsyncIterator[Chunk]) -> AsyncGenerator[LearnedChunk]:
         learned: _PendingChunk | None = None  # in the journal
-        learning: _PendingChunk | None = None
+        pending: _PendingChunk | None = None
         while True:
-            reading = self._reading = background_task(self._read_next(chunks))
+            parsing = self._parsing = background_task(self._parse_next(chunks))
             try:
                 if learned is not None:
                     yield await self._result(learned)
-                if learning is not None:
-                    await learning.journalled.wait()
-                learned = learning
+                if pending is not None:
+                    await pending.journalled.wait()
+                learned = pending
                 if self._is_stopped:
-                    reading.cancel()
-                while not reading.done():
-                    awaited = [reading] if learned is None else [reading, learned.task]
+                    parsing.cancel()
+                while not parsing.done():
+                    awaited = [parsing] if learned is None else [parsing, learned.task]
                     await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
                     if learned is not None and learned.task.done():
                         yield await self._result(learned)
                         learned = None
-                ends = reading.cancelled() or reading.exception() or reading.result() is None
+                ends = parsing.cancelled() or parsing.exception() or parsing.result() is None
                 if learned is not None and (ends or learned.task.done()):
                     yield await self._result(learned)
                     learned = None
-                if reading.cancelled():
+                if parsing.cancelled():
                     raise _shutting_down()
-                read = reading.result()
+                parsed_chunk = parsing.result()
             finally:
-                if not reading.done():
-                    reading.cancel()
-                    await asyncio.wait([reading])
-            if read is None:
+                if not parsing.done():
+                    parsing.cancel()
+                    await asyncio.wait([parsing])
+            if parsed_chunk is None:
                 return
-            learning = self._begin(read)
+            pending = self._begin(parsed_chunk)
 
-    async def _read_next(self, chunks: AsyncIterator[Chunk]) -> _ParsedChunk | None:
-        coming = self._coming or background_task(_next_of(chunks))
-        chunk = await coming
+    async def _parse_next(self, chunks: AsyncIterator[Chunk]) -> _ParsedChunk | None:
+        arriving = self._arriving or background_task(_next_chunk(chunks))
+        chunk = await arriving
         if chunk is None:
             return None
-        self._coming = background_task(_next_of(chunks))
-        read = await self._read(chunk, self._likely_key(chunk.number))
-        if self._limited is not None:
-            await self._limited.wait_for_rows(read.intake.count)
-        return read
+        self._arriving = background_task(_next_chunk(chunks))
+        parsed_chunk = await self._parse(chunk, self._expected_key(chunk.number))
+        if self._limits is not None:
+            await self._limits.wait_for_rows(parsed_chunk.rows.count)
+        return parsed_chunk
 
     def stop(self) -> None:
         """Stop reading, at shutdown: the server does not wait for the end of the body."""
         self._is_stopped = True
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._parsing is not None:
+            self._parsing.cancel()
 
-    def _begin(self, read: _ParsedChunk) -> _PendingChunk:
+    def _begin(self, parsed_chunk: _ParsedChunk) -> _PendingChunk:
         """Start to learn a chunk, in a task that ends even if the request is cancelled."""
-        if read.request is not None:
-            self._opens(read.chunk.number)  # before the next chunk is parsed, which needs its key
+        if parsed_chunk.request is not None:
+            self._claims_request_key(
+                parsed_chunk.chunk.number
+            )  # before the next chunk is parsed, which needs its key
         journalled = asyncio.Event()
-        task = background_task(self._submit(read, journalled))
+        task = background_task(self._submit(parsed_chunk, journalled))
         task.add_done_callback(lambda done: journalled.set())
-        return _PendingChunk(read, journalled, task)
+        return _PendingChunk(parsed_chunk, journalled, task)
 
     async def _model(self) -> Model:
         """The current model. Raises ModelChanged if earlier chunks went to a deleted one."""
-        model = self._catalog.held(self._model_id) or await self._catalog.get(self._model_id)
+        model = self._registry.held(self._model_id) or await self._registry.get(self._model_id)
         if self._incarnation not in (None, model.record.incarnation):
             raise ModelChanged(self._model_id)
         return model
 
-    def _opens(self, number: int) -> bool:
+    def _claims_request_key(self, number: int) -> bool:
         """Whether a chunk with good rows has the request's own key. Call it in chunk order.
 
         The first such chunk has it, so that a key of another request is detected. A chunk without a
         good row is not submitted and has no key.
         """
-        if self._opening is None:
-            self._opening = number
-        return self._opening == number
+        if self._first_good is None:
+            self._first_good = number
+        return self._first_good == number
 
-    def _likely_key(self, number: int) -> bytes | None:
+    def _expected_key(self, number: int) -> bytes | None:
         """The stored key of a chunk if it has a good row, which is not known yet."""
         if self._key is None:
             return None
-        is_opening = self._opening in (None, number)
+        is_opening = self._first_good in (None, number)
         return _own_key(self._key) if is_opening else _numbered_key(self._key, number)
 
     async def _key_of(self, model: Model, number: int) -> bytes | None:
@@ -216,7 +218,7 @@ class Upload:
         if self._key is None:
             return None
         own, numbered = _own_key(self._key), _numbered_key(self._key, number)
-        if not self._opens(number):
+        if not self._claims_request_key(number):
             return numbered
         if number > 0:
             # Earlier versions stored this chunk under a key with its number.
@@ -225,48 +227,50 @@ class Upload:
                 return own if own_known is not None or numbered_known is None else numbered
         return own
 
-    async def _read(self, chunk: Chunk, key: bytes | None) -> _ParsedChunk:
+    async def _parse(self, chunk: Chunk, key: bytes | None) -> _ParsedChunk:
         model = await self._model()
         if len(chunk.body) <= INLINE_BYTES:
-            return self._read_for(model, chunk, key)
-        return await asyncio.to_thread(self._read_for, model, chunk, key)
+            return self._parse_for(model, chunk, key)
+        return await asyncio.to_thread(self._parse_for, model, chunk, key)
 
-    async def _read_again(self, read: _ParsedChunk, key: bytes | None) -> None:
+    async def _parse_again(self, parsed_chunk: _ParsedChunk, key: bytes | None) -> None:
         """Parse a chunk again, for the current model or another key."""
-        again = await self._read(read.chunk, key)
-        read.model, read.key = again.model, again.key
-        read.intake, read.request = again.intake, again.request
+        again = await self._parse(parsed_chunk.chunk, key)
+        parsed_chunk.model, parsed_chunk.key = again.model, again.key
+        parsed_chunk.rows, parsed_chunk.request = again.rows, again.request
 
-    def _read_for(self, model: Model, chunk: Chunk, key: bytes | None) -> _ParsedChunk:
-        intake = parse_chunk(model.door, self._head.content_type, chunk.body, labelled=True)
-        if not intake.places:
-            return _ParsedChunk(chunk, model, key, intake, None)
+    def _parse_for(self, model: Model, chunk: Chunk, key: bytes | None) -> _ParsedChunk:
+        parsed = parse_chunk(model.door, self._head.content_type, chunk.body, labelled=True)
+        if not parsed.places:
+            return _ParsedChunk(chunk, model, key, parsed, None)
         fingerprint = None
         if key is not None:
             what = f"chunk {chunk.number}\0"
             fingerprint = fingerprint_of(self._head, self._query, chunk.body, what)
-        request = Request.of(intake.rows, key, fingerprint, intake.names_beside)
-        return _ParsedChunk(chunk, model, key, intake, request)
+        request = Request.of(parsed.rows, key, fingerprint, parsed.names_beside)
+        return _ParsedChunk(chunk, model, key, parsed, request)
 
-    async def _result(self, learning: _PendingChunk) -> LearnedChunk:
+    async def _result(self, pending: _PendingChunk) -> LearnedChunk:
         """The answer of a chunk. Call it in chunk order."""
-        read = learning.read
+        parsed_chunk = pending.parsed_chunk
         try:
-            told, is_replayed = await asyncio.shield(learning.task)
+            result, is_replayed = await asyncio.shield(pending.task)
         except RowsRefused as refused:
-            told = self._none_of(read, refused)
+            result = self._refused_chunk(parsed_chunk, refused)
         else:
-            self._taken += 1
+            self._accepted += 1
             self._replayed += is_replayed
-        rows = read.intake.count
-        if read.intake.errors:
-            self._catalog.telemetry.saw_refused(self._model_id, len(read.intake.errors))
-        self.totals.add_at(told, rows, read.chunk.line)
-        return LearnedChunk(**structs.asdict(told), chunk=read.chunk.number, bytes=read.chunk.ends)
+        rows = parsed_chunk.rows.count
+        if parsed_chunk.rows.errors:
+            self._registry.telemetry.saw_refused(self._model_id, len(parsed_chunk.rows.errors))
+        self.totals.add_at(result, rows, parsed_chunk.chunk.line)
+        return LearnedChunk(
+            **structs.asdict(result), chunk=parsed_chunk.chunk.number, bytes=parsed_chunk.chunk.ends
+        )
 
-    def _none_of(self, read: _ParsedChunk, refused: RowsRefused) -> Learned:
+    def _refused_chunk(self, parsed_chunk: _ParsedChunk, refused: RowsRefused) -> Learned:
         """The answer of a chunk without an accepted row."""
-        mistakes = None if read.model.door.task == "regression" else 0
+        mistakes = None if parsed_chunk.model.door.task == "regression" else 0
         return Learned(
             model=self._model_id,
             seq=self.totals.seq,
@@ -279,20 +283,24 @@ class Upload:
             errors=first_errors(refused.errors),
         )
 
-    async def _submit(self, read: _ParsedChunk, journalled: asyncio.Event) -> tuple[Learned, bool]:
+    async def _submit(
+        self, parsed_chunk: _ParsedChunk, journalled: asyncio.Event
+    ) -> tuple[Learned, bool]:
         while True:
             model = await self._model()
-            if read.model is not model:
-                await self._read_again(read, read.key)
-                model = read.model
-            intake, request = read.intake, read.request
+            if parsed_chunk.model is not model:
+                await self._parse_again(parsed_chunk, parsed_chunk.key)
+                model = parsed_chunk.model
+            parsed, request = parsed_chunk.rows, parsed_chunk.request
             if request is None:
-                if self._opening == read.chunk.number:  # had good rows for a replaced model
-                    self._opening = None
-                raise RowsRefused(intake.count, len(intake.errors), intake.errors)
-            key = await self._key_of(model, read.chunk.number)
-            if read.key != key:
-                await self._read_again(read, key)
+                if (
+                    self._first_good == parsed_chunk.chunk.number
+                ):  # had good rows for a replaced model
+                    self._first_good = None
+                raise RowsRefused(parsed.count, len(parsed.errors), parsed.errors)
+            key = await self._key_of(model, parsed_chunk.chunk.number)
+            if parsed_chunk.key != key:
+                await self._parse_again(parsed_chunk, key)
                 continue
 
             def on_journalled(incarnation: str = model.record.incarnation) -> None:
@@ -306,12 +314,12 @@ class Upload:
                 if self._incarnation is not None:
                     raise
                 continue
-            told = await learned_of(model, intake, request, receipt, self._wants_scores)
+            result = await learned_of(model, parsed, request, receipt, self._wants_scores)
             self._incarnation = model.record.incarnation
-            return told
+            return result
 
 
-async def _next_of(chunks: AsyncIterator[Chunk]) -> Chunk | None:
+async def _next_chunk(chunks: AsyncIterator[Chunk]) -> Chunk | None:
     return await anext(chunks, None)
 
 
@@ -320,7 +328,7 @@ def _shutting_down() -> Problem:
     return Problem(503, "shutting-down", detail, retry_after_s=1)
 
 
-def check_asked(head: Head, wants_scores: bool, atomic: bool) -> None:
+def check_streamable(head: Head, wants_scores: bool, atomic: bool) -> None:
     """Raise Problem 422 for options that a streamed body does not support."""
     if atomic:
         detail = (

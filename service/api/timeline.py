@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field
 from dualstream.service.api.models import (
     NOT_MODIFIED,
     IfNoneMatch,
-    catalog_of,
-    tag_answer,
-    unless_known,
+    not_modified,
+    registry_of,
+    set_etag,
 )
 from dualstream.service.api.views import MaybeStale, staleness
 from dualstream.service.models.model import Model
@@ -90,10 +90,10 @@ async def read_timeline(
     model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
 ) -> Any:
     """Progressive metrics at evenly spaced rows, with drift events and guard trips."""
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     async with model.replica.serving():
-        tag_answer(response, model)
-        if (unchanged := unless_known(response, if_none_match)) is not None:
+        set_etag(response, model)
+        if (unchanged := not_modified(response, if_none_match)) is not None:
             return unchanged
         progress = model.replica.progress
         return TimelineView(

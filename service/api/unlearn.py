@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from dualstream.service.api.access import author_of
-from dualstream.service.api.models import catalog_of, check_not_paused
+from dualstream.service.api.models import check_not_paused, registry_of
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.author import Author
@@ -50,7 +50,7 @@ async def unlearn_sample(
     if not is_key(sample_id):
         detail = f"a sample id must be 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
         raise Problem(422, "invalid-sample-id", detail)
-    model = await catalog_of(request).get(model_id)
+    model = await registry_of(request).get(model_id)
     why_not = model.replica.retained.why_not
     if why_not is not None:
         raise Problem(409, "cannot-unlearn", f"model {model_id!r} cannot unlearn: {why_not}")

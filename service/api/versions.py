@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 from dualstream.service.api.access import author_of
 from dualstream.service.api.http import stored_key_of
 from dualstream.service.api.idempotency import Repeated, repeated, repeated_at
-from dualstream.service.api.models import catalog_of
+from dualstream.service.api.models import registry_of
 from dualstream.service.journal.protocol import Version
 from dualstream.service.models.versions import (
     go_back_to_seq,
@@ -99,11 +99,11 @@ async def create_version(
     model_id: str, request: Request, response: Response, asked: NewVersion | None = None
 ) -> VersionView:
     """Save the current state under a name."""
-    catalog = catalog_of(request)
-    model = await catalog.get(model_id)
+    registry = registry_of(request)
+    model = await registry.get(model_id)
     asked = asked or NewVersion(name=None, note="")
     version, is_new = await take_version(
-        model, catalog.journal, asked.name, asked.note, author_of(request)
+        model, registry.journal, asked.name, asked.note, author_of(request)
     )
     response.status_code = 201 if is_new else 200
     return _view(model_id, version)
@@ -112,14 +112,14 @@ async def create_version(
 @router.get("/versions", response_model=VersionList)
 async def list_versions(model_id: str, request: Request) -> VersionList:
     """List versions, with the range of the journal."""
-    catalog = catalog_of(request)
-    record = (await catalog.get(model_id)).record
-    now = await catalog.journal.get(model_id)
-    versions = await catalog.journal.versions(record.id, record.incarnation)
+    registry = registry_of(request)
+    record = (await registry.get(model_id)).record
+    now = await registry.journal.get(model_id)
+    versions = await registry.journal.versions(record.id, record.incarnation)
     return VersionList(
         model=model_id,
         seq=now.seq,
-        kept_from=await kept_from(catalog.journal, now),
+        kept_from=await kept_from(registry.journal, now),
         versions=[_view(model_id, version) for version in versions],
     )
 
@@ -127,18 +127,18 @@ async def list_versions(model_id: str, request: Request) -> VersionList:
 @router.get("/versions/{name}", response_model=VersionView)
 async def read_version(model_id: str, name: str, request: Request) -> VersionView:
     """Read one version."""
-    catalog = catalog_of(request)
-    model = await catalog.get(model_id)
-    return _view(model_id, await known_version(model, catalog.journal, name))
+    registry = registry_of(request)
+    model = await registry.get(model_id)
+    return _view(model_id, await known_version(model, registry.journal, name))
 
 
 @router.delete("/versions/{name}", status_code=204)
 async def delete_version(model_id: str, name: str, request: Request) -> None:
     """Delete a version. Its copy is kept while a journalled rollback needs it."""
-    catalog = catalog_of(request)
-    record = (await catalog.get(model_id)).record
+    registry = registry_of(request)
+    record = (await registry.get(model_id)).record
     change = author_of(request).change("version_delete", name=name)
-    if not await catalog.journal.version_delete(record.id, record.incarnation, name, change):
+    if not await registry.journal.version_delete(record.id, record.incarnation, name, change):
         raise unknown_version(model_id, name)
 
 
@@ -155,8 +155,8 @@ async def roll_back(
     idempotency_key: IdempotencyKey = None,
 ) -> RolledBack:
     """Restore an earlier state. Ids and keys of samples learned since stay known."""
-    catalog = catalog_of(request)
-    model = await catalog.get(model_id)
+    registry = registry_of(request)
+    model = await registry.get(model_id)
     key = stored_key_of(idempotency_key)
     mark = msgspec.json.encode(asked.model_dump(), order="sorted")
     await model.refresh()
@@ -164,10 +164,10 @@ async def roll_back(
         return _again(model_id, asked, before, response)
     how = (key, mark, author_of(request))
     if asked.version is not None:
-        done = await go_back_to_version(model, catalog.journal, asked.version, *how)
+        done = await go_back_to_version(model, registry.journal, asked.version, *how)
     else:
         assert asked.seq is not None
-        done = await go_back_to_seq(model, catalog.journal, asked.seq, *how)
+        done = await go_back_to_seq(model, registry.journal, asked.seq, *how)
     order, receipt = done
     if receipt.placed.conflict:
         raise key_reused()

@@ -91,7 +91,7 @@ def test_features_by_name_are_inputs_of_their_own(client):
         ({"datatype": "BYTES"}, "has to be of numbers"),
         ({"data": [[1, 2], [3]]}, "other data than"),
         ({"data": [None] * 9}, "3 of 3 rows refused"),
-        ({"shape": [0, 3], "data": []}, "holds no row"),
+        ({"shape": [0, 3], "data": []}, "the request has no rows"),
     ],
 )
 def test_other_tensors_are_refused(client, changes, why):
