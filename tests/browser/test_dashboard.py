@@ -105,8 +105,8 @@ def test_from_nothing_to_a_moving_plot_and_back(page: Page, server: httpx.Client
     screenshot(page, "model")
 
     page.get_by_label("Name").fill("good")
-    page.get_by_role("button", name="Keep this state").click()
-    back = page.get_by_role("button", name="Go back to good")
+    page.get_by_role("button", name="Save version").click()
+    back = page.get_by_role("button", name="Roll back to good")
     expect(back).to_be_visible()
     learned = page.locator("dl.facts div").filter(has_text="learned")
     at = server.get(f"/models/{model}").json()
