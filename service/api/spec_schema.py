@@ -52,8 +52,8 @@ SPEC: dict[str, Any] = {
     "additionalProperties": False,
 }
 SPEC_EXAMPLES: dict[str, Any] = {
-    "the default, once it is there": {},
-    "by index": EXAMPLE_SPEC,
-    "by name": {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}},
-    "several at once": {"members": "eight", "features": {"kind": "indexed", "dim": 3}},
+    "default portfolio": {},
+    "numbered features": EXAMPLE_SPEC,
+    "named features": {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}},
+    "portfolio on numbered features": {"members": "eight", "features": {"kind": "indexed", "dim": 3}},
 }

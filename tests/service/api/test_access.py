@@ -207,11 +207,11 @@ def test_keys_are_followed_as_their_file_changes(tmp_path, caplog):
     ("line", "reason"),
     [
         ("a learn", "expected NAME"),
-        ("a sha256:12 learn", "the digest is"),
+        ("a sha256:12 learn", "the digest must be"),
         (f"a sha256:{'0' * 64} write", "predict, learn, admin"),
-        (f"a sha256:{'0' * 64} learn a/b", "a pattern"),
+        (f"a sha256:{'0' * 64} learn a/b", "a model pattern"),
         (f"a! sha256:{'0' * 64} learn", "a name"),
-        (f"a sha256:{'0' * 64} learn; b sha256:{'0' * 64} admin", "the same key"),
+        (f"a sha256:{'0' * 64} learn; b sha256:{'0' * 64} admin", "the same digest"),
         ("", "no key in DUALSTREAM_KEYS"),
     ],
 )
