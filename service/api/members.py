@@ -225,7 +225,7 @@ async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
 
 
 async def _existing(model: Model, order: MemberAdd) -> OneMember | None:
-    """The existing member with the requested name and spec; None if there is none.
+    """The existing member with the requested name and spec; None if it does not exist.
 
     Raises MemberError if the name belongs to a member with another spec.
     """

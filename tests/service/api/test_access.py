@@ -342,7 +342,7 @@ def test_over_tls_no_key_is_written_or_told_anywhere(tmp_path, monkeypatch):
         told += server.said
     assert server.url in healthy_in_its_image(server.url, certificate)
     written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert b"read again: 1 are valid" in written
+    assert b"reloaded: 1 keys are valid" in written
     for secret in (admin, wrong, later):
         assert secret.encode() not in written
         assert not any(secret in text for text in told)

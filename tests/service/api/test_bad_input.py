@@ -298,7 +298,7 @@ def test_a_request_has_one_key(model, second):
     ):
         answer = model.post(f"/models/m/{path}", json=body, headers=keys)
         told = assert_problem(answer, 422, "invalid-idempotency-key")
-        assert "Idempotency-Key is there more than once" in told["detail"]
+        assert "Idempotency-Key is repeated" in told["detail"]
     assert model.get("/models/m").json()["seq"] == 0
 
 
